@@ -300,6 +300,9 @@ def report_schema() -> dict[str, Any]:
     definitions = Definitions(is_report=True)
     title = {"$schema": DRAFT, "title": "Result of a hostrouting check"}
     report = definitions.definition(OverlapReport)
+    # An entry of keep that has only a pattern is a string.
+    keep = report["properties"]["keep"]
+    keep["items"] = {"anyOf": [{"type": "string", "minLength": 1}, keep["items"]]}
     # The only key that isn't in every report.
     report["properties"]["families"] = {
         "title": "Families",

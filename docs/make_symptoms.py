@@ -16,8 +16,9 @@ INCIDENTS = Path(__file__).parents[1] / "tests/incidents"
 
 FIXES = {
     "route": "the routes that it prints",
-    "rule": "a policy rule that it prints",
-    "table": "a route in another table, which it prints",
+    "rule": "the rules that it prints",
+    "keep": "an interface that `hostrouting fix` offers to keep",
+    "command": "an ip command that it prints",
     "answer": "an answer to its question",
     "owner": "the change that it advises",
 }
@@ -35,9 +36,10 @@ prints is applied to a copy of it, and sockets show where packets leave before a
 {fixes}
 
 {noted} more are only mentioned in a note, and {unseen} aren't seen: [here is
-why](#what-it-cant-see). In {worse} of the incidents, what it prints leads packets to another wrong
-place. On {healthy} healthy hosts with several NICs, {harmed} of the printed fixes, or answers to
-its questions, moves working traffic.
+why](#what-it-cant-see). For {offered} of these, `hostrouting fix` offers to keep an interface, so
+that it answers its own callers, and that helps. In {worse} of the incidents, what it prints leads
+packets to another wrong place. On {healthy} healthy hosts with several NICs, {harmed} of the
+printed fixes, or answers to its questions, moves working traffic.
 
 To see what it says of your host, name the addresses that you can't reach; this changes nothing:
 
@@ -79,6 +81,7 @@ def page() -> str:
             f"- {fixes[name]} by {words}" for name, words in FIXES.items() if fixes[name]
         ),
         noted=len(noted),
+        offered=sum(case["expect"].get("fixes") == ["keep"] for case in cases if "why" in case),
         unseen=len(cases) - len(found) - len(noted),
         healthy=len(healthy),
         worse=sum("breaks" in case["expect"] for case in cases) or "none",

@@ -8,6 +8,7 @@ import os
 import shlex
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
 from importlib.util import find_spec
@@ -41,13 +42,15 @@ from hostrouting.cli.report import (
     page_text,
 )
 from hostrouting.cli.running import Result, run_function
-from hostrouting.config.routing import SECTION, Config, StaticRoute, StaticRoutes
+from hostrouting.config.routing import SECTION, Config, StaticRoutes
+from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import FileError, HostRoutingError
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import to_json_text
 from hostrouting.model.text import clean
 from hostrouting.overlap.findings import NoteKind, OverlapReport, UnknownReason, Verdict
+from hostrouting.overlap.proposals import Fix
 from hostrouting.overlap.summary import advice, summary
 from hostrouting.overlap.taken_networks import taken_networks
 from hostrouting.routes import formats
@@ -294,10 +297,14 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     """Print a config that fixes the failures found by the check.
 
     The fix is the smallest set of routes that fixes every failing address without affecting any
-    passing one. Each route takes precedence over the one that currently matches. With CONFIG, the
-    command assumes that CONFIG's routes are installed, and prints the whole document with the new
-    routes added. With --cidr alone, it prints a document that contains the CIDRs and the new
-    routes. It reports on stderr what no route can fix, and any side effects of the fix. By default,
+    passing one. Each route takes precedence over the one that currently matches. If a policy rule
+    decides before table main, the fix has rules, too. If its routes would cut off InfiniBand's own
+    addresses, it keeps these interfaces. With CONFIG, the command assumes that CONFIG's routes,
+    rules and kept interfaces are installed, and prints the whole document with the new ones added.
+    With --cidr alone, it prints a document that contains the CIDRs and the fix. If systemd-networkd
+    would remove rules of the fix, CONFIG gets the watcher. The command reports on stderr what it
+    can't fix, any side effects of the fix, and, if nothing fails, interfaces to keep, from whose
+    addresses packets leave through another interface. By default,
     it changes nothing. With --in-place, it updates hostRouting in CONFIG, and preserves everything
     else in the file byte for byte. It exits with 0 on success, with 1 if some failures can't be
     fixed (it still prints the rest), and with 2 if there is no verdict. With --format netplan or
@@ -320,6 +327,8 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     # proposal into a config that isn't known here.
     backends = None if document is None else as_installed(config, on)
     result = run_function("check", lambda scope: queries.check_kernel(config, on, backends, scope))
+    if result.verdict is Verdict.OK:
+        result = _with_offers(result, config, on, backends)
     for line in (*fix_lines(result), *_next_lines(result, on), *_contested_lines(result)):
         complain(line)
 
@@ -328,9 +337,12 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     is_unknown = result.verdict is Verdict.UNKNOWN and bool(result.cidrs)
     if result.findings or not is_unknown:
         if options.format == "config":
-            proposal = merged(document, result.fix.routes, options.cidr)
+            watches = _needs_watcher(config, on, result.fix)
+            proposal = merged(document, result.fix.entries, options.cidr, watches=watches)
+            if watches:
+                complain(_WATCHES)
         else:
-            proposal, warnings = _in_words(options.format, result.fix.routes, on, config)
+            proposal, warnings = _in_words(options.format, result, on, config)
     changes = Changes()
     if options.in_place:
         changes = _write_in_place(config_path(options, host), document, proposal)
@@ -374,23 +386,63 @@ def _proposal_text(proposal: Any) -> str:
     return "" if proposal is None else to_json_text(proposal).rstrip()
 
 
+def _with_offers(
+    report: OverlapReport,
+    config: Config,
+    host: Host,
+    backends: Callable[[Family], RouteBackend] | None,
+) -> OverlapReport:
+    """Return the report of a host on which nothing fails, with offers to keep interfaces."""
+    from hostrouting.overlap.offers import keep_offers
+
+    backend = (backends or host.routes_of)(Family.IPV4)
+    lines = run_function("check", lambda scope: keep_offers(config, backend, scope))
+    return attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=tuple(lines)))
+
+
+_WATCHES = (
+    "hint: systemd-networkd runs, and removes other programs' policy rules: "
+    "the proposal enables the watcher (hostRouting.watch), which restores them"
+)
+
+
+def _needs_watcher(config: Config, host: Host, fix: Fix) -> bool:
+    """Return whether a fix has rules that systemd-networkd would remove for good."""
+    from hostrouting.tasks.configure import removes_our_rules
+
+    is_set = config.watch.enabled or host.snapshot is not None or host.is_image
+    return bool(fix.rules or fix.keep) and not is_set and removes_our_rules(host)
+
+
 def _in_words(
     form: str,
-    entries: tuple[StaticRoute, ...],
+    report: OverlapReport,
     host: Host,
     config: Config,
 ) -> tuple[str, tuple[str, ...]]:
-    """Return routes in another program's format, and a warning if it won't install all of them."""
+    """Return a fix in another program's format, and warnings if it won't install all of it."""
     from hostrouting.routes.plan import plan_or_raise
 
-    config = attrs.evolve(config, static_routes=StaticRoutes(enabled=True, routes=entries))
+    config = attrs.evolve(config, static_routes=report.fix.entries)
     backends = host.backends(config.static_routes.families)
-    routes = plan_or_raise(config, "fill in the routes", *backends).wanted
+    plan = plan_or_raise(config, "fill in the routes", *backends)
+    side = (route for policy in plan.policies for route in policy.wanted.routes)
+    routes = (*plan.wanted, *side)
+    owners = {each.local: each.dev for each in host.routes.facts().addresses}
+    uplink = next(iter(report.default_devs), "")
+    rules = [
+        formats.PlacedRule(
+            rule,
+            uplink if rule.source is None else owners[rule.source.network_address],
+        )
+        for policy in plan.policies
+        for rule in policy.wanted.rules
+    ]
     if form == "ip":
-        return formats.as_ip(routes).rstrip(), ()
+        return formats.as_ip(routes, rules).rstrip(), ()
     write = formats.as_netplan if form == "netplan" else formats.as_networkd
     warnings = formats.too_many_for_networkd(routes)
-    return write(routes).rstrip(), tuple(map(clean, warnings))
+    return write(routes, rules).rstrip(), tuple(map(clean, warnings))
 
 
 def judge(options: argparse.Namespace, host: Host) -> Result:

@@ -7,12 +7,13 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from hostrouting.boot import files
 from hostrouting.config.documents import CONFIG_BYTES_MAX, parse_document
-from hostrouting.config.routing import SECTION, StaticRoute
+from hostrouting.config.routing import SECTION, StaticRoutes
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import ConfigError, FileError
 from hostrouting.model.family import IpNetwork
@@ -23,21 +24,27 @@ _BLANKS = re.compile(r"\s*")
 
 def merged(
     document: dict[str, Any] | None,
-    entries: Sequence[StaticRoute],
+    entries: StaticRoutes,
     cidrs: Sequence[IpNetwork],
+    *,
+    watches: bool = False,
 ) -> dict[str, Any]:
-    """Return a config with additional static routes and expected CIDRs.
+    """Return a config with additional static routes, rules, kept interfaces and expected CIDRs.
 
     Args:
         document: the config, or None without one.
-        entries: the routes to add.
+        entries: the routes, rules and kept interfaces to add. A rule replaces one for the same
+            CIDR.
         cidrs: the CIDRs to add; those that the config already expects are skipped.
+        watches: whether to enable the watcher.
     """
     before = document or {}
     section = before.get(SECTION) or {}
-    if entries or document is None:
-        routes = section.get("staticRoutes") or {}
-        section = section | {"staticRoutes": _with_routes(routes, entries)}
+    if entries.is_wanted or document is None:
+        static = section.get("staticRoutes") or {}
+        section = section | {"staticRoutes": _with_entries(static, entries)}
+    if watches:
+        section = section | {"watch": (section.get("watch") or {}) | {"enabled": True}}
     overlap = section.get("routeOverlap") or {}
     if new := _unexpected(overlap, cidrs):
         expected = [*(overlap.get("expectedCidrs") or ()), *new]
@@ -45,10 +52,18 @@ def merged(
     return before | {SECTION: section} if section else before
 
 
-def _with_routes(routes: dict[str, Any], entries: Sequence[StaticRoute]) -> dict[str, Any]:
-    present = routes.get("routes") or ()
-    added = (entry.to_mapping() for entry in entries)
-    return routes | {"enabled": True, "routes": [*present, *added]}
+def _with_entries(static: dict[str, Any], entries: StaticRoutes) -> dict[str, Any]:
+    routes = [*(static.get("routes") or ()), *(each.to_mapping() for each in entries.routes)]
+    static = static | {"enabled": True, "routes": routes}
+    if entries.rules:
+        new = [rule.to_mapping() for rule in entries.rules]
+        by_cidr = {ip_network(rule["to"]): rule for rule in (*(static.get("rules") or ()), *new)}
+        static = static | {"rules": [*by_cidr.values()]}
+    if entries.keep:
+        present = [*(static.get("keep") or ())]
+        kept = [entry.to_mapping() for entry in entries.keep]
+        static = static | {"keep": present + [each for each in kept if each not in present]}
+    return static
 
 
 def _unexpected(overlap: Mapping[str, Any], cidrs: Sequence[IpNetwork]) -> list[str]:

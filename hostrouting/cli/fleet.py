@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Iterator
 from importlib import resources
 from typing import Any
 
@@ -120,9 +121,16 @@ def _section(group: HostGroup, *, is_drawn: bool) -> dict[str, Any]:
         "title": _title(group),
         "picture": picture,
         "reasons": [clean(reason) for reason in reasons(group.report)],
-        "fix": ",\n".join(json.dumps(entry) for entry in in_json(group.fix)),
+        "fixes": [*_fixes(group)],
         "hosts": [clean(host) for host in group.hosts],
     }
+
+
+def _fixes(group: HostGroup) -> Iterator[tuple[str, str]]:
+    """Yield each key of staticRoutes that gets entries, with the entries."""
+    for key, entries in (("routes", group.fix), ("rules", group.rules), ("keep", group.keep)):
+        if entries:
+            yield key, ",\n".join(json.dumps(entry) for entry in in_json(entries))
 
 
 def _base64(content: bytes) -> str:

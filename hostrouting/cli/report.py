@@ -25,7 +25,7 @@ from hostrouting.overlap.findings import (
     OverlapReport,
     Verdict,
 )
-from hostrouting.overlap.summary import PASTE, pasted_entries, reasons, summary
+from hostrouting.overlap.summary import pasted_entries, reasons, summary
 
 # Longer lists are shortened in the text. The JSON output is complete.
 _ROWS = 16
@@ -65,11 +65,11 @@ def fix_lines(report: OverlapReport) -> list[str]:
         if not report.findings:
             return [bad(said)]
         lines.append(bad(said.splitlines()[0]))
+    elif not report.findings:
+        lines.append(good("nothing fails: there is nothing to fix"))
     lines += [bad(clean(reason)) for reason in reasons(report)]
     lines += [f"hint: {clean(line)}" for line in report.fix.hints]
     lines += [f"caution: {clean(line)}" for line in report.fix.consequences]
-    if not lines and not report.fix.routes:
-        return [good("nothing fails: there is nothing to fix")]
     return lines
 
 
@@ -236,9 +236,8 @@ def _bars(report: OverlapReport) -> dict[IpNetwork, Bar]:
 
 def _fix(report: OverlapReport) -> Page:
     page: Page = []
-    entries, rest = pasted_entries(report)
-    if entries:
-        page.append(good(PASTE))
+    for heading, (entries, rest) in pasted_entries(report.fix):
+        page.append(good(heading))
         page += [good(f"  {entry},") for entry in entries[:-1]]
         page.append(good(f"  {entries[-1]}{rest}"))
     page += [bad(clean(said)) for said in reasons(report)]

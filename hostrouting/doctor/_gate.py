@@ -99,7 +99,9 @@ def _shadowed(examined: ExaminedHost, follows: str) -> Iterator[DoctorFinding]:
         after_apply = examined.report_after_apply
     for finding in examined.report.findings:
         lines = reasons(after_apply, finding.cidr)
-        if any(each.fix and each.cidr == finding.cidr for each in after_apply.findings):
+        if any(
+            (each.fix or each.rules) and each.cidr == finding.cidr for each in after_apply.findings
+        ):
             lines.append(
                 f"{examined.command('fix')} prints what fixes {'the rest' if lines else 'it'}"
             )

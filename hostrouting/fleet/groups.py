@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 import attrs
 
-from hostrouting.config.routing import StaticRoute
+from hostrouting.config.routing import Keep, StaticRoute, StaticRule
 from hostrouting.kernel.host_changes import HostChange, HostChangeKind
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.jsonable import JsonObject
@@ -46,6 +46,8 @@ class HostGroup(JsonObject):
         verdict: the verdict for each host.
         failures: the failures on each host.
         fix: the entries that fix those failures that routes can fix.
+        rules: the rules that it also takes, where a policy rule decides before table main.
+        keep: the interfaces to keep with the fix.
         hosts: host names, in the order of the snapshots.
         report: report for the first host. Details such as addresses may differ on other hosts.
         causes: the changes that have affected the first host's lookups since its earlier snapshot.
@@ -58,6 +60,8 @@ class HostGroup(JsonObject):
     verdict: Verdict
     failures: tuple[GroupFailure, ...]
     fix: tuple[StaticRoute, ...]
+    rules: tuple[StaticRule, ...]
+    keep: tuple[Keep, ...]
     hosts: tuple[str, ...]
     report: OverlapReport
     causes: tuple[HostChange, ...] | None = None
@@ -90,13 +94,16 @@ class FleetReport(JsonObject):
                 report.verdict,
                 _failures(report),
                 report.fix.routes,
+                report.fix.rules,
+                report.fix.keep,
                 (),
                 report,
                 causes,
                 uncompared,
             )
             changed = causes and frozenset(map(_alike, causes)), uncompared is None
-            key = (group.verdict, group.failures, group.fix, report.reason_kind, changed)
+            fix = (group.fix, group.rules, group.keep)
+            key = (group.verdict, group.failures, fix, report.reason_kind, changed)
             groups.setdefault(key, group)
             hosts[key].append(report.host)
         made = [attrs.evolve(group, hosts=tuple(hosts[key])) for key, group in groups.items()]

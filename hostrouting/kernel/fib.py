@@ -23,7 +23,7 @@ A rule may have a selector that isn't known here. ``matches`` then returns None,
 doesn't end the lookup. ``possible_decisions`` tells how it would have ended.
 
 What makes it fast: entries are in dicts by table, prefix length and first address, so a lookup
-tries each length once. With many rules, ``_rules_around`` only evaluates those whose destination
+tries each length once. With many rules, ``rules_around`` only evaluates those whose destination
 and table may matter to an address.
 """
 
@@ -33,7 +33,7 @@ import errno as errnos
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from ipaddress import IPv4Address
-from itertools import chain
+from itertools import chain, product
 from operator import attrgetter
 from typing import ClassVar, NamedTuple
 
@@ -42,7 +42,7 @@ import attrs
 from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, TCP, UDP, Flow, loopback_of, matches
 from hostrouting.kernel.sources import Sources
-from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.links import Address, AddressLabel, Link
 from hostrouting.model.lookups import ERRNO_OF_TYPE, Lookup
@@ -184,45 +184,53 @@ class Fib:
 
     # --- all rules --------------------------------------------------------------------------------
 
-    def _rules_around(self, address: IpAddress) -> Sequence[int]:
-        """Return the positions of the rules that may affect an address.
+    def rules_around(self, flow: Flow) -> Sequence[int]:
+        """Return the positions of the rules that may affect a flow.
 
-        This skips rules for other destinations, and rules for tables (other than local and main)
-        without an entry that covers the address.
+        This skips rules for other destinations or sources, and rules for tables (other than local
+        and main) without an entry that covers the address. If there are few rules, it returns all
+        of them.
         """
         if len(self.rules) <= _FEW_RULES:
             return range(len(self.rules))
         entries, tables = self._tables_by_prefix
-        rules, by_table = self._rules_by_destination
-        single = (int(address), self.family.bits)
+        single = (int(flow.address), self.family.bits)
         around = {None}.union(*(tables[prefix] for prefix in entries.around(single)))
-        groups = [by_table[prefix] for prefix in rules.around(single)]
+        destinations, sources, positions = self._rules_by_ends
+        ends = product(
+            destinations.around(single),
+            sources.around((int(flow.source), self.family.bits)),
+        )
+        groups = [positions[pair] for pair in ends if pair in positions]
         return sorted(
             chain.from_iterable(group[table] for group in groups for table in group.keys() & around)
         )
 
     @cached_property
-    def _rules_by_destination(
+    def _rules_by_ends(
         self,
-    ) -> tuple[PrefixIndex, dict[Prefix, dict[int | None, list[int]]]]:
-        """Return the positions of the rules, grouped by destination and table.
+    ) -> tuple[
+        PrefixIndex,
+        PrefixIndex,
+        dict[tuple[Prefix, Prefix], dict[int | None, list[int]]],
+    ]:
+        """Return the positions of the rules, grouped by destination, source and table.
 
         The table is None for rules that must always be evaluated.
         """
-        positions: dict[Prefix, dict[int | None, list[int]]] = {}
+        positions: dict[tuple[Prefix, Prefix], dict[int | None, list[int]]] = {}
         for position, rule in enumerate(self.rules):
-            prefix = (
-                (0, 0)
-                if rule.destination is None or rule.is_inverted
-                else numbers(rule.destination)
-            )
+            ends = (_end(rule, rule.destination), _end(rule, rule.source))
             is_of_other = rule.action is RuleAction.TO_TABLE and rule.table not in (
                 Table.LOCAL,
                 Table.MAIN,
             )
-            group = positions.setdefault(prefix, {})
+            group = positions.setdefault(ends, {})
             group.setdefault(rule.table if is_of_other else None, []).append(position)
-        return PrefixIndex(positions, self.family.bits), positions
+        bits = self.family.bits
+        destinations = PrefixIndex({destination for destination, _ in positions}, bits)
+        sources = PrefixIndex({source for _, source in positions}, bits)
+        return destinations, sources, positions
 
     @cached_property
     def _tables_by_prefix(self) -> tuple[PrefixIndex, dict[Prefix, set[int]]]:
@@ -253,7 +261,7 @@ class Fib:
             any. A rule that may or may not match doesn't end the lookup.
         """
         next_ = 0
-        for position in self._rules_around(flow.address) if positions is None else positions:
+        for position in self.rules_around(flow) if positions is None else positions:
             if position < next_:
                 continue
             rule = self.rules[position]
@@ -457,3 +465,7 @@ class Fib:
         return is_short or (
             group is not None and dev is not None and group == self._groups.get(dev, 0)
         )
+
+
+def _end(rule: Rule, network: IpNetwork | None) -> Prefix:
+    return (0, 0) if network is None or rule.is_inverted else numbers(network)

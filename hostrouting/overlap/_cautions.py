@@ -5,14 +5,15 @@ This module does no I/O.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from shlex import quote
+import json
+from collections.abc import Iterable, Iterator, Sequence
 
 from hostrouting.kernel.fib import Fib
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.integer_prefixes import PrefixIndex, numbers
 from hostrouting.model.routes import Route
 from hostrouting.model.text import shortened
+from hostrouting.overlap._keep import Keeping
 from hostrouting.overlap._state import State
 from hostrouting.overlap.proposals import HostSettings
 
@@ -25,6 +26,7 @@ def cautions(
     settings: HostSettings,
     added: Iterable[Route],
     fixed: Fib,
+    keeping: Keeping,
 ) -> Iterator[str]:
     """Yield a line for each kind of traffic that a fix moves.
 
@@ -34,8 +36,9 @@ def cautions(
             leave elsewhere.
         added: the fix's routes.
         fixed: the tables after the fix.
+        keeping: the interfaces whose own packets the fix leads away.
     """
-    yield from _moved_neighbours(state, settings, added)
+    yield from _moved_neighbours(state, settings, added, keeping)
     if settings.unread:
         yield f"what else the fix moves isn't known: {settings.unread}"
     for server in settings.nameservers if state.family is Family.IPV4 else ():
@@ -50,6 +53,7 @@ def _moved_neighbours(
     state: State,
     settings: HostSettings,
     added: Iterable[Route],
+    keeping: Keeping,
 ) -> Iterator[str]:
     """Yield a line for each connected network with neighbours that added routes divert.
 
@@ -66,15 +70,31 @@ def _moved_neighbours(
         if not through:
             continue
         parts = shortened([str(family.network(prefix)) for prefix in inside], " ", _SHOWN_PREFIXES)
-        table = (
-            f"{family.ip} route add {subnet} dev {quote(devs[0])} table 100; "
-            f"{family.ip} rule add from ITS-ADDRESS lookup 100"
-        )
         yield (
             f"the node then reaches neighbours of {', '.join(dict.fromkeys(devs))} in {subnet} "
-            f"through {','.join(through)} ({parts}){_dropped(devs, settings)}; "
-            f"if an interface must still answer them itself, give it a table: {table}"
+            f"through {','.join(through)} ({parts}){_own_packets(devs, state, settings, keeping)}"
         )
+
+
+def _own_packets(
+    devs: Sequence[str],
+    state: State,
+    settings: HostSettings,
+    keeping: Keeping,
+) -> str:
+    """Return a clause on packets from the interfaces' own addresses, and on those to them."""
+    if keeping.kept.issuperset(devs):
+        return ", but not from their own addresses: keep has these packets stay on them"
+    dropped = _dropped((dev for dev in devs if dev not in keeping.kept), settings)
+    offers = [keeping.offers[dev] for dev in dict.fromkeys(devs) if dev in keeping.offers]
+    if offers:
+        entries = json.dumps([entry.to_mapping() for entry in offers])
+        return (
+            f"{dropped}; to have packets from their own addresses stay on them, "
+            f'add to hostRouting.staticRoutes: "keep": {entries}'
+        )
+    is_lost = state.family is Family.IPV6 or not keeping.lost.isdisjoint(devs)
+    return f"{', also from their own addresses' if is_lost else ''}{dropped}"
 
 
 def _connected(state: State) -> dict[IpNetwork, list[str]]:

@@ -191,7 +191,7 @@ class Constraints:
                 lengths.append(length if shortest is None else max(length, shortest))
         if lengths:
             return min(lengths)
-        return self._why_main_is_not_asked(lookup, last, next_hops)
+        return self._why_main_is_not_asked(lookup, last)
 
     def _looks_up_main(self, rule: Rule, dev: str | None) -> bool:
         """Return whether a rule uses the entries in main for single addresses."""
@@ -205,15 +205,13 @@ class Constraints:
         self,
         lookup: SocketLookup,
         last: Rule | None,
-        next_hops: tuple[NextHop, ...],
     ) -> Obstacle:
         decision = self._fib.decide(lookup.flow)
         if last is None or decision.rule is None:
             return Obstacle(f"no policy rule leads to table main: {self._add_main}")
         if decision.route is not None and decision.route.table == Table.LOCAL:
             return Obstacle(f"{decision.route} decides before table main is asked: remove it")
-        before = f"{decided_by(last)} before table main is asked"
-        return Obstacle(before, last, next_hops, self._family)
+        return Obstacle(f"{decided_by(last)} before table main is asked", last)
 
     @property
     def _add_main(self) -> str:
@@ -250,8 +248,7 @@ class Constraints:
             if place.refused is not None:
                 return place.refused
             return Obstacle(f"{entry} decides for {whose}: change that route")
-        next_hops = self._entries.next_hops(expected, failure.address)
-        return Obstacle(f"{decided_by(rule)} for {whose}", rule, next_hops, self._family)
+        return Obstacle(f"{decided_by(rule)} for {whose}", rule)
 
 
 def segment_of(span: Span, dev: str | None, bits: int) -> Segment:

@@ -166,7 +166,7 @@ class Diversions:
             return ()
         if subnet is not None and length <= subnet[1]:
             return ()
-        is_fabric = all(map(self._is_infiniband, devs))
+        is_fabric = all(map(self.is_infiniband, devs))
         if is_connected and (is_fabric or self._bridges.issuperset(devs)):
             return ()
         return devs
@@ -212,7 +212,16 @@ class Diversions:
                 networks[address.prefix] = address.dev
         return networks, PrefixIndex(networks, family.bits)
 
-    def _is_infiniband(self, dev: str) -> bool:
+    def is_bridge(self, dev: str) -> bool:
+        """Return whether an interface is a bridge without an uplink among its ports."""
+        return dev in self._bridges
+
+    def is_vpn(self, dev: str) -> bool:
+        """Return whether an interface is one of a VPN, by its name or because it has no link."""
+        return is_like(dev, _VPNS) or self._links[dev].is_point_to_point
+
+    def is_infiniband(self, dev: str) -> bool:
+        """Return whether an interface is one of InfiniBand, by its type or its name."""
         link = self._links.get(dev)
         return is_like(dev, _INFINIBAND) or (
             link is not None and link.hardware == Hardware.INFINIBAND

@@ -28,8 +28,7 @@ class Path:
         dev: the one interface that the entry uses because the expected CIDR names it, or None for
             the uplinks.
         devs: the interfaces that the entry would use.
-        next_hops: the next hops of a route for the prefix, for use in any table, or empty if none
-            is known.
+        next_hops: the next hops of a route for the prefix, or empty if none is known.
         subnet: the innermost uplink subnet that contains the prefix, if any.
         refused: why no entry can be made or why it wouldn't work, or an empty string.
     """

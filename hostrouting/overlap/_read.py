@@ -18,6 +18,7 @@ from hostrouting.kernel.port import (
     read_default_routes,
     read_routes,
 )
+from hostrouting.kernel.rules import KERNEL_RULES, is_about_other_packets
 from hostrouting.kernel.selection import except_plain
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
@@ -26,6 +27,7 @@ from hostrouting.model.links import Address
 from hostrouting.model.lookups import Lookup
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.routes import Route, RouteType, Table
+from hostrouting.model.rules import Rule
 from hostrouting.overlap._ask import (
     Sockets,
     asks_local_first,
@@ -226,7 +228,16 @@ def _needs_whole_tables(state: State) -> bool:
     """Return whether plain routes matter, too: to connections after a fix, or to what arrives."""
     if not asks_local_first(state.rules):
         return True
-    return any(rule.source is not None or rule.ip_protocol for rule in state.rules)
+    if any(rule.source is not None or rule.ip_protocol for rule in state.rules):
+        return True
+    # If a rule decides before main, a fix may have main decide instead.
+    return any(map(_is_before_main, state.rules))
+
+
+def _is_before_main(rule: Rule) -> bool:
+    is_usual = rule.has_table and rule.table in (Table.LOCAL, Table.MAIN)
+    is_about_ours = not is_about_other_packets(rule)
+    return rule.preference < KERNEL_RULES[1].preference and not is_usual and is_about_ours
 
 
 def _likely_suspects(state: State) -> Iterator[Prefix]:

@@ -132,6 +132,8 @@ def _joined(config: Config, reports: dict[Family, OverlapReport]) -> OverlapRepo
 def _joined_fixes(fixes: Sequence[Fix]) -> Fix:
     return Fix(
         tuple(route for fix in fixes for route in fix.routes),
+        tuple(rule for fix in fixes for rule in fix.rules),
+        tuple(keep for fix in fixes for keep in fix.keep),
         tuple(item for fix in fixes for item in fix.unfixable),
         tuple(line for fix in fixes for line in fix.consequences),
         tuple(dict.fromkeys(line for fix in fixes for line in fix.hints)),
@@ -224,11 +226,11 @@ def check_overlap(
     )
     if not findings:
         return report
-    from hostrouting.overlap._fix import Fixes
+    from hostrouting.overlap._fix import find_fix
 
     scope.check()
     missing = _missing_default(state, host) if state.uplinks.default is None else ""
-    findings, fix = Fixes(moment, overlap, missing, _settings_of(host)).report(findings)
+    findings, fix = find_fix(findings, moment, config, missing, _settings_of(host))
     return attrs.evolve(report, findings=findings, fix=fix)
 
 

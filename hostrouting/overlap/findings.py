@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import attrs
 
-from hostrouting.config.routing import ExpectedCidr, OverlapMode, StaticRoute
+from hostrouting.config.routing import ExpectedCidr, Keep, OverlapMode, StaticRoute, StaticRule
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.family import Family, IpAddress, IpNetwork
@@ -96,7 +96,8 @@ class Finding(JsonObject):
         ranges: the failing addresses, as the fewest CIDRs.
         route: the entry that matches ``probe``, in the format of ``ip route show``, or null if no
             entry matches or a policy rule discards the packets.
-        fix: the entries that fix this failure, as far as routes can fix it.
+        fix: the routes that fix this failure, as far as routes can fix it.
+        rules: the rules that it also takes, because a policy rule decides before table main.
         shadowed: the failing addresses as a shorter list of prefixes that also includes adjacent
             local and broadcast addresses. Not included in the JSON.
         discarded_by: types of the entries that discard packets. Not included in the JSON.
@@ -117,6 +118,7 @@ class Finding(JsonObject):
         "ranges",
         "route",
         "fix",
+        "rules",
         "message",
     )
 
@@ -131,6 +133,7 @@ class Finding(JsonObject):
     discarded_by: tuple[RouteType, ...] = ()
     source: IpAddress | None = None
     fix: tuple[StaticRoute, ...] = ()
+    rules: tuple[StaticRule, ...] = ()
     behind: tuple[str, ...] = ()
     gateway: Address | None = None
     is_reply: bool = False
@@ -231,7 +234,7 @@ class OverlapReport(JsonObject):
             the worst of these. If it is ``unknown`` because of one family, there may still be
             findings in the other.
         fix: a fix for all failures. Not included in the JSON, in which each finding has its own
-            fix.
+            routes and rules. The interfaces to keep are there as ``keep``.
         changes: changes made by the task that ran the check. Not included in the JSON, which
             doesn't depend on the task.
         default_expires: for how many more seconds an uplink has an IPv6 default route, if the
@@ -246,6 +249,7 @@ class OverlapReport(JsonObject):
         "mode",
         "default_devs",
         "findings",
+        "keep",
         "notes",
         "reason",
         "time",
@@ -270,6 +274,11 @@ class OverlapReport(JsonObject):
         """Return the report as JSON, including the families if IPv6 CIDRs are expected."""
         families = {str(each.family).lower(): each.to_json() for each in self.families}
         return super().to_json() | ({"families": families} if families else {})
+
+    @property
+    def keep(self) -> tuple[Keep, ...]:
+        """Return the interfaces to keep with the fix."""
+        return self.fix.keep
 
     @property
     def cidrs(self) -> tuple[IpNetwork, ...]:

@@ -6,17 +6,15 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from hostrouting.config.routing import ExpectedCidr, StaticRoute
-from hostrouting.model.family import Family, IpAddress, IpNetwork
+from hostrouting.config.routing import ExpectedCidr, Keep, StaticRoute, StaticRoutes, StaticRule
+from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.jsonable import JsonObject
-from hostrouting.model.routes import NextHop, Table, destination_words
-from hostrouting.model.rules import Rule, RuleAction
+from hostrouting.model.routes import destination_words
+from hostrouting.model.rules import Rule
 from hostrouting.model.text import shortened
 
 # A limit for human-readable lines.
 _SHOWN_CIDRS = 4
-
-_MAIN_AND_LOCAL = (Table.MAIN, Table.LOCAL)
 
 
 class Question(NamedTuple):
@@ -69,9 +67,6 @@ class Obstacle(NamedTuple):
         reason: the reason, including how to fix it unless the cause is a policy rule. With a
             question, it may be empty until ``Questions.completed`` fills it in.
         rule: the policy rule that takes precedence, or None if the cause isn't a rule.
-        next_hops: the next hops through the expected interface, to use in a route in the rule's
-            table.
-        family: the rule's family.
         is_policy: whether a route could fix the addresses, but isn't proposed because the traffic
             may be wanted.
         question: what to ask the user before a route is proposed, or None if nothing is asked.
@@ -79,53 +74,14 @@ class Obstacle(NamedTuple):
 
     reason: str
     rule: Rule | None = None
-    next_hops: tuple[NextHop, ...] = ()
-    family: Family = Family.IPV4
     is_policy: bool = False
     question: Question | None = None
 
-    def sentence(self, cidr: str) -> str:
-        """Return the reason with answers, or with commands for a CIDR to bypass the policy rule.
-
-        Args:
-            cidr: the CIDR, or a placeholder for it.
-        """
+    def sentence(self) -> str:
+        """Return the reason with what to do about it."""
         if self.question is not None:
             return f"{self.reason}: {self.question.sentence()}"
-        if self.rule is None:
-            return self.reason
-        commands = self._commands(self.rule, cidr)
-        how = f"{', or: '.join(commands)}; then check again" if commands else "change that rule"
-        return f"{self.reason}: {how}"
-
-    def _commands(self, rule: Rule, cidr: str) -> list[str]:
-        """Return commands that add a route to the rule's table, or a rule before it."""
-        ip = self.family.ip
-        commands: list[str] = []
-        has_own_table = rule.action is RuleAction.TO_TABLE and rule.table not in _MAIN_AND_LOCAL
-        if has_own_table and self.next_hops:
-            # The table may already contain this CIDR. For IPv6, the kernel refuses a second route
-            # with the same metric, and prefers our metric to the usual 1024. For IPv4, the usual
-            # metric is 0, and the first route wins.
-            verb = "prepend"
-            metric = ""
-            if self.family is Family.IPV6:
-                verb = "add"
-                metric = f" metric {self.family.usual_metric}"
-            route = f"{cidr} table {rule.table} {self._next_hops_in_words()}{metric}"
-            commands.append(f"{ip} route {verb} {route}")
-        if rule.preference:
-            commands.append(f"{ip} rule add to {cidr} lookup main pref {rule.preference - 1}")
-        return commands
-
-    def _next_hops_in_words(self) -> str:
-        from shlex import quote
-
-        hops: list[str] = []
-        for hop in self.next_hops:
-            named = attrs.evolve(hop, dev=quote(hop.dev or ""))
-            hops.append(named.words(self.family) + (" onlink" if hop.onlink else ""))
-        return hops[0] if len(hops) == 1 else " ".join(f"nexthop {hop}" for hop in hops)
+        return self.reason if self.rule is None else f"{self.reason}: change that rule"
 
 
 @attrs.frozen
@@ -149,11 +105,8 @@ class Unfixable(JsonObject):
 
     @property
     def reason(self) -> str:
-        """Return the reason and how to fix it.
-
-        If several prefixes are shown (``parts``), the commands contain the placeholder ``CIDR``.
-        """
-        return self.obstacle.sentence(self.parts[0] if len(self.parts) == 1 else "CIDR")
+        """Return the reason and how to fix it."""
+        return self.obstacle.sentence()
 
     @property
     def answers(self) -> list[dict[str, Any]]:
@@ -175,15 +128,25 @@ class Fix(JsonObject):
 
     Args:
         routes: the fewest entries that cover the failing addresses without affecting any others.
+        rules: the fewest CIDRs about which table main must decide, where a policy rule decides
+            before it.
+        keep: the interfaces whose own addresses the routes would cut off from their neighbours.
         unfixable: the failures that these entries don't fix.
         consequences: unrelated traffic that the entries move to another interface, one line each.
         hints: what the owners of other interfaces can change instead, one line each.
     """
 
     routes: tuple[StaticRoute, ...] = ()
+    rules: tuple[StaticRule, ...] = ()
+    keep: tuple[Keep, ...] = ()
     unfixable: tuple[Unfixable, ...] = ()
     consequences: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
+
+    @property
+    def entries(self) -> StaticRoutes:
+        """Return what to install, as a section of a config."""
+        return StaticRoutes(enabled=True, routes=self.routes, rules=self.rules, keep=self.keep)
 
 
 @attrs.frozen

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
+from hostrouting.config.routing import Keep, StaticRoute, StaticRule
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.model.text import shortened
 from hostrouting.overlap.findings import OverlapReport, Verdict
+from hostrouting.overlap.proposals import Fix
 
 # Limits for human-readable lines; ``hostrouting fix`` prints everything.
 _SHOWN_ENTRIES = 50
@@ -36,27 +40,36 @@ def summary(report: OverlapReport) -> str:
     )
 
 
-PASTE = "fix: add to hostRouting.staticRoutes.routes:"
+PASTE = "fix: add to hostRouting.staticRoutes.{}:"
 
 
 def advice(report: OverlapReport) -> list[str]:
-    """Return a line of entries to paste, lines on addresses that no route fixes, and hints."""
-    entries, rest = pasted_entries(report)
+    """Return lines of entries to paste, lines on addresses that no route fixes, and hints."""
     hints = (f"hint: {line}" for line in report.fix.hints)
-    return [*([f"{PASTE} {', '.join(entries)}{rest}"] if entries else []), *reasons(report), *hints]
+    return [*_pastes(report), *reasons(report), *hints]
 
 
-def pasted_entries(report: OverlapReport) -> tuple[list[str], str]:
-    """Return the fix's first entries as JSON, and a note with the number of omitted ones."""
-    if not report.fix.routes:
-        return [], ""
+def _pastes(report: OverlapReport) -> Iterator[str]:
+    for heading, (entries, rest) in pasted_entries(report.fix):
+        yield f"{heading} {', '.join(entries)}{rest}"
+
+
+def pasted_entries(fix: Fix) -> Iterator[tuple[str, tuple[list[str], str]]]:
+    """Yield a heading for each key of the config with entries to add.
+
+    Each comes with the first entries as JSON, and a note with the number of omitted ones.
+    """
+    for key, entries in (("routes", fix.routes), ("rules", fix.rules), ("keep", fix.keep)):
+        if entries:
+            yield PASTE.format(key), _first_in_json(entries)
+
+
+def _first_in_json(entries: Sequence[StaticRoute | StaticRule | Keep]) -> tuple[list[str], str]:
     import json
 
-    entries = [json.dumps(entry.to_mapping()) for entry in report.fix.routes]
-    more = len(entries) - _SHOWN_ENTRIES
-    return entries[
-        :_SHOWN_ENTRIES
-    ], f" and {more} more; hostrouting fix prints all" if more > 0 else ""
+    shown = [json.dumps(entry.to_mapping()) for entry in entries[:_SHOWN_ENTRIES]]
+    more = len(entries) - len(shown)
+    return shown, f" and {more} more; hostrouting fix prints all" if more > 0 else ""
 
 
 def reasons(report: OverlapReport, cidr: IpNetwork | None = None) -> list[str]:

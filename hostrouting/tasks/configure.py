@@ -259,12 +259,19 @@ def _networkd_warnings(config: Config, host: Host) -> Iterator[str]:
     static = config.static_routes
     if not (static.rules or static.keep) or config.watch.enabled:
         return
-    if not keeps_foreign_rules(host.layout.root) and _is_running(host, f"{NETWORKD}.service"):
+    if removes_our_rules(host):
         yield (
             f"{NETWORKD} runs, and removes other programs' policy rules, for example at networkctl "
             "reconfigure: enable the watcher (hostRouting.watch), which restores them, or set "
             "ManageForeignRoutingPolicyRules=no in networkd.conf"
         )
+
+
+def removes_our_rules(host: Host) -> bool:
+    """Return whether systemd-networkd runs, and removes other programs' policy rules."""
+    if keeps_foreign_rules(host.layout.root):
+        return False
+    return _is_running(host, f"{NETWORKD}.service")
 
 
 def _is_running(host: Host, unit: str) -> bool:

@@ -260,13 +260,24 @@ def _failure(finding: Finding, on_their_way: Container[IpNetwork]) -> Event:
         for entry in finding.fix
         if entry.destination not in on_their_way
     ]
+    rules = [json.dumps(rule.to_mapping()) for rule in finding.rules]
     hint = "no route fixes it; hostrouting fix says why"
-    if fix:
-        hint = f"{PASTE} {shortened(fix, ', ', _NAMED_MAX)}"
+    if fix or rules:
+        pastes = (
+            f"{PASTE.format(key)} {shortened(entries, ', ', _NAMED_MAX)}"
+            for key, entries in (("routes", fix), ("rules", rules))
+            if entries
+        )
+        hint = "; ".join(pastes)
     elif finding.fix:
         hint = "over as soon as our route is back"
     route = [] if finding.route is None else [str(finding.route)]
-    about = {"CIDR": [str(finding.cidr)], "ROUTE": route, "DEV": finding.devs, "FIX": fix}
+    about = {
+        "CIDR": [str(finding.cidr)],
+        "ROUTE": route,
+        "DEV": finding.devs,
+        "FIX": [*fix, *rules],
+    }
     return Event(EventKind.FAILURE, f"{finding.message}; {hint}", about)
 
 

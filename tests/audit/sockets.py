@@ -18,14 +18,16 @@ from node import as_batch, attempt, churning
 
 from audit.examine import Audit
 from audit.making import make
-from hostrouting import HostRoutingError, OverlapReport, StaticRoute
+from hostrouting import Config, HostRoutingError, OverlapReport
 from hostrouting.backend import RouteBackend, read_routes
 from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.routes import RouteType
 from hostrouting.overlap.findings import NoteKind
-from hostrouting.routes.formats import as_ip
+from hostrouting.overlap.proposals import Fix
+from hostrouting.routes.formats import PlacedRule, as_ip
+from hostrouting.routes.policy import resolve_policy
 from hostrouting.routes.resolve import resolve
 
 # How many reports of each kind to create while the host is changing.
@@ -282,10 +284,10 @@ class SocketAudit(Audit):
     # --- the fix ----------------------------------------------------------------------------------
 
     def _fix(self, report: OverlapReport, seen: Seen) -> None:
-        if not report.fix.routes:
+        if not report.fix.entries.is_wanted:
             return
         self.fixes += 1
-        if refused := self._install(report.fix.routes):
+        if refused := self._install(report.fix):
             self._tell("fix", [f"it can't be applied: {refused}"])
             return
         after, unfixable = self._live(), report.fix.unfixable
@@ -304,28 +306,24 @@ class SocketAudit(Audit):
             left += self._wrong(after, self._look([*seen]))
         self._tell("fix", left)
 
-    def _install(self, entries: Sequence[StaticRoute]) -> str:
+    def _install(self, fix: Fix) -> str:
         """Install a fix, and return why that isn't possible, or an empty string."""
         try:
             if self._has_ipv4:
                 with TemporaryDirectory() as root:
-                    install(self._kernel, entries, Path(root))
+                    install(self._kernel, fix.routes, Path(root), fix.rules, fix.keep)
                 return ""
             # IPv6 routes are installed with the commands that ``fix`` prints, of which there may be
             # thousands.
-            backend = self._kernel6
-            links, addresses, routes = (
-                backend.facts().links,
-                backend.facts().addresses,
-                read_routes(backend),
+            facts, routes = self._kernel6.facts(), read_routes(self._kernel6)
+            resolved, missing = resolve(
+                fix.routes, facts.links, facts.addresses, routes, self.config.uplinks
             )
-            resolved, missing = resolve(entries, links, addresses, routes, self.config.uplinks)
-            return (
-                missing
-                or attempt(
-                    "ip", "-6", "-batch", "-", stdin=as_batch(as_ip(resolved))
-                ).stderr.strip()
-            )
+            wanted = Config(static_routes=fix.entries)
+            policy = resolve_policy(wanted, Family.IPV6, facts, routes, lambda _: None)
+            rules = [PlacedRule(rule, "eth0") for rule in policy.rules]
+            commands = as_batch(as_ip(resolved, rules))
+            return missing or attempt("ip", "-6", "-batch", "-", stdin=commands).stderr.strip()
         except HostRoutingError as error:
             return str(error)
 

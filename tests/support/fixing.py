@@ -9,6 +9,7 @@ from brute_force import Sort
 
 import phases
 from hostrouting import Config, Host, Layout, OverlapReport, StaticRoute, StaticRoutes
+from hostrouting.config.routing import Keep, StaticRule
 from hostrouting.kernel.port import Kernel
 from hostrouting.model.family import IpAddress
 from hostrouting.overlap.proposals import Fix, Unfixable
@@ -16,17 +17,24 @@ from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeSystemd
 
 
-def install(kernel: Kernel, entries: Sequence[StaticRoute], root: Path) -> None:
-    """Install exactly these static routes.
+def install(
+    kernel: Kernel,
+    entries: Sequence[StaticRoute],
+    root: Path,
+    rules: Sequence[StaticRule] = (),
+    keep: Sequence[Keep] = (),
+) -> None:
+    """Install exactly these static routes, rules and kept interfaces.
 
     Args:
         kernel: the host's kernel.
         entries: the routes as in a config.
         root: the directory for the lock.
+        rules: the rules.
+        keep: the interfaces to keep.
     """
-    config = Config(
-        static_routes=StaticRoutes(enabled=bool(entries), routes=entries), wait_seconds=0
-    )
+    static = StaticRoutes(enabled=True, routes=entries, rules=rules, keep=keep)
+    config = Config(static_routes=static, wait_seconds=0)
     InstallRoutes(config, host=Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))).do(
         phases.CancelScope()
     )
@@ -41,8 +49,9 @@ def found(report: OverlapReport) -> set[IpAddress]:
     return {address for finding in report.findings for part in finding.ranges for address in part}
 
 
-def covered(entries: Iterable[StaticRoute]) -> set[IpAddress]:
-    return {address for entry in entries for address in entry.destination}
+def covered(entries: Iterable[StaticRoute], rules: Iterable[StaticRule] = ()) -> set[IpAddress]:
+    of_rules = {address for rule in rules for address in rule.to}
+    return of_rules | {address for entry in entries for address in entry.destination}
 
 
 def changed(
@@ -50,10 +59,10 @@ def changed(
 ) -> set[IpAddress]:
     """Return the addresses that a fix changed although they were fine or aren't part of the fix."""
 
+    may = covered(fix.routes, fix.rules)
+
     def may_change(address: IpAddress) -> bool:
-        return before[address].has_failure and any(
-            address in entry.destination for entry in fix.routes
-        )
+        return before[address].has_failure and address in may
 
     return {
         address

@@ -15,11 +15,12 @@ from incidents import Case, Rebuilt
 from node import tool
 
 from hostrouting import OverlapReport
+from hostrouting.config.routing import Keep
 from hostrouting.model.family import IpNetwork
 from hostrouting.overlap.summary import advice
-from hostrouting.report import Unfixable
 
 _COMMAND = re.compile(r"\bip(?: -[46])? (?:route|rule) (?:add|prepend) .*?(?=, or: |; |$)")
+_KEEP = re.compile(r'"keep": (\[.*\])')
 _CIDR = r'\{"cidr": [^}]*\}'
 _ANSWERS = re.compile(rf'"uplinks": \[[^]]*\]|{_CIDR}(?:, {_CIDR})*')
 
@@ -34,8 +35,8 @@ class Outcome:
         says: the findings about the probes that go wrong, or why the verdict is ``unknown``, or
             else the notes.
         fixes: what was printed, applied, and led every probe as expected: a ``route``, a ``rule``,
-            a route in another ``table``, the ``answer`` to a question, or the change that the
-            ``owner`` was advised to make.
+            interfaces to ``keep``, an ip ``command``, the ``answer`` to a question, or the change
+            that the ``owner`` was advised to make.
         breaks: what was printed, applied, and led a probe or another address elsewhere than
             promised.
     """
@@ -50,6 +51,9 @@ def outcome(case: Case, root: Path) -> Outcome:
     """Rebuild a case's host, check it, and apply each printed fix to another copy of it."""
     with Rebuilt(case, root) as host:
         report, leaves = host.check(), host.leaves()
+        if report.verdict == "ok":
+            offers = tuple(host.offers())
+            report = attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=offers))
     results = {
         each.name: _result(each, case, root, report, leaves) for each in _attempts(case, report)
     }
@@ -97,11 +101,10 @@ def _attempts(case: Case, report: OverlapReport) -> Iterator[_Attempt]:
     """Yield what is printed, in the order in which an operator would try it."""
 
     def apply(
-        host: Rebuilt, commands: Sequence[str] = (), changes: Sequence[str] = ()
+        host: Rebuilt, commands: Sequence[str] = (), keep: Sequence[Any] = ()
     ) -> OverlapReport:
-        host.install(report)
+        host.install(report, keep)
         tool("sh", "-ec", "\n".join(commands))
-        host.run(changes)
         return host.check()
 
     def reply(host: Rebuilt, given: Mapping[str, Any]) -> OverlapReport:
@@ -114,16 +117,21 @@ def _attempts(case: Case, report: OverlapReport) -> Iterator[_Attempt]:
         host.run(case.does if case.advised in _printed(report) + _printed(found) else ())
         return reply(host, case.answer)
 
-    if report.fix.routes:
-        yield _Attempt("route", apply)
-    by_command = {each.ranges: _commands(each) for each in report.fix.unfixable}
-    by_command[()] = [[each] for each in _COMMAND.findall(report.reason or "")]
+    if report.fix.entries.is_wanted:
+        yield _Attempt("rule" if report.fix.rules else "route", apply)
+    for number, line in enumerate(report.fix.consequences, 1):
+        for text in _KEEP.findall(line):
+            if case.gateway or "GATEWAY" not in text:
+                given = json.loads(text.replace("GATEWAY", case.gateway))
+                keep = [Keep(each) if isinstance(each, str) else Keep(**each) for each in given]
+                name = "route with keep" if report.fix.entries.is_wanted else "keep"
+                yield _Attempt(f"{name} {number}", partial(apply, keep=keep))
+    by_command = {each.ranges: _COMMAND.findall(each.reason) for each in report.fix.unfixable}
+    by_command[()] = _COMMAND.findall(report.reason or "")
     settled = tuple(chain(*(ranges for ranges, commands in by_command.items() if commands)))
-    for number, commands in enumerate(
-        zip_longest(*filter(None, by_command.values()), fillvalue=()), 1
-    ):
-        name = "table" if any(" table " in command for command in chain(*commands)) else "rule"
-        yield _Attempt(f"{name} {number}", partial(apply, commands=[*chain(*commands)]), settled)
+    for number, commands in enumerate(zip_longest(*filter(None, by_command.values())), 1):
+        apply_all = partial(apply, commands=[*filter(None, commands)])
+        yield _Attempt(f"command {number}", apply_all, settled)
     numbers = count(1)
     for each in report.fix.unfixable:
         for text in _ANSWERS.findall(each.reason):
@@ -149,16 +157,6 @@ def _attempts(case: Case, report: OverlapReport) -> Iterator[_Attempt]:
 
 def _printed(report: OverlapReport) -> str:
     return "\n".join([report.reason or "", *advice(report)])
-
-
-def _commands(unfixable: Unfixable) -> list[list[str]]:
-    """Return each alternative among the printed commands, for each prefix if they contain a
-    placeholder.
-    """
-    return [
-        [re.sub(r"\bCIDR\b", part, command) for part in unfixable.parts]
-        for command in _COMMAND.findall(unfixable.reason)
-    ]
 
 
 def _result(

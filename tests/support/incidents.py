@@ -12,7 +12,7 @@ import json
 import os
 import re
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from ipaddress import ip_address
@@ -33,6 +33,7 @@ from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.kernel.port import read_routes
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.routes import NextHop, Table
+from hostrouting.overlap.offers import keep_offers
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeSystemd
 from phases import CancelScope
@@ -86,6 +87,7 @@ class Case:
         advised: words by which the check advises a change that isn't ours to make.
         does: the commands that make that change, as the owner of the cause would.
         answer: the uplinks that the user then names instead, if that is the advice.
+        gateway: the router of an interface to keep, which the user fills in.
     """
 
     host: tuple[str, ...]
@@ -94,6 +96,7 @@ class Case:
     advised: str = ""
     does: tuple[str, ...] = ()
     answer: Mapping[str, Any] = attrs.field(factory=dict)
+    gateway: str = ""
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Case:
@@ -103,7 +106,11 @@ class Case:
             for row in document["probes"]
         )
         return cls(
-            tuple(document["host"]), document["config"], tuple(probes), **document.get("owner", {})
+            tuple(document["host"]),
+            document["config"],
+            tuple(probes),
+            **document.get("owner", {}),
+            gateway=document.get("gateway", ""),
         )
 
 
@@ -197,8 +204,7 @@ class Rebuilt:
                 batch += _linked(word, *words) if word in ("nic", "bridge") else [line]
         run_ip(*batch)
 
-    def check(self, **answer: Any) -> OverlapReport:
-        """Check the host with an answer in the config; live and from a snapshot must agree."""
+    def _config(self, **answer: Any) -> Config:
         named = answer.get("expectedCidrs", [])
         others = [
             each
@@ -212,7 +218,11 @@ class Rebuilt:
             "routeOverlap": {"expectedCidrs": [*others, *named]},
         }
         del section["expectedCidrs"]
-        config = Config.from_mapping({"hostRouting": section})
+        return Config.from_mapping({"hostRouting": section})
+
+    def check(self, **answer: Any) -> OverlapReport:
+        """Check the host with an answer in the config; live and from a snapshot must agree."""
+        config = self._config(**answer)
         snapshot = recorded(self._kernel, self._kernel6 if len(self._families) > 1 else None)
         live, later = check(config, host=self._host), check(config, host=Host.recorded(snapshot))
         assert (later.verdict, later.reason_kind, later.findings) == (
@@ -223,12 +233,24 @@ class Rebuilt:
         assert later.fix == live.fix
         return live
 
-    def install(self, report: OverlapReport) -> None:
-        routes = [entry.to_mapping() for entry in report.fix.routes]
-        section = {"staticRoutes": {"enabled": bool(routes), "routes": routes}, "waitSeconds": 0}
-        InstallRoutes(Config.from_mapping({"hostRouting": section}), host=self._host).do(
-            CancelScope()
-        )
+    def install(self, report: OverlapReport, keep: Sequence[Any] = ()) -> None:
+        """Install a fix, and other interfaces to keep; a second run changes nothing.
+
+        Args:
+            report: the report with the fix.
+            keep: entries of a config.
+        """
+        static = report.fix.entries
+        static = attrs.evolve(static, keep=(*static.keep, *keep))
+        section = {"staticRoutes": static.to_mapping(), "waitSeconds": 0}
+        config = Config.from_mapping({"hostRouting": section})
+        for _ in range(2):
+            done = InstallRoutes(config, host=self._host).do(CancelScope())
+        assert not done.changes
+
+    def offers(self) -> list[str]:
+        """Return what ``fix`` says although nothing fails."""
+        return keep_offers(self._config(), self._kernel, CancelScope())
 
     def leaves(self) -> list[str]:
         """Send the probes, and return how their packets leave."""
@@ -246,7 +268,9 @@ class Rebuilt:
             routes = [
                 r
                 for r in read_routes(backend)
-                if r.destination.prefixlen and r.table != Table.LOCAL and not r.is_ours
+                if r.destination.prefixlen
+                and r.table != Table.LOCAL
+                and not (r.is_ours or r.is_in_side_table)
             ]
             asked = {
                 route.destination[min(1, route.destination.num_addresses - 1)] for route in routes

@@ -16,8 +16,7 @@ from hostrouting.kernel.release import (
     passes_discards,
     separates_on_deletion,
 )
-from hostrouting.kernel.rules import KERNEL_RULES
-from hostrouting.model.family import IpAddress
+from hostrouting.kernel.rules import KERNEL_RULES, Flow
 from hostrouting.model.links import Address, Hardware, Link
 from hostrouting.model.routes import Route, Scope
 from hostrouting.model.rules import Rule
@@ -130,7 +129,7 @@ class Net(Fib):
         """Return all addresses, ordered by device index."""
         return tuple(ifa for dev in self.devices.values() for ifa in dev.addresses)
 
-    def _rules_around(self, _: IpAddress) -> Sequence[int]:
+    def rules_around(self, _: Flow) -> Sequence[int]:
         """Return all positions: the rules may change, so they aren't indexed."""
         return range(len(self.rules))
 

@@ -43,6 +43,11 @@ def static(*entries: dict[str, Any]) -> dict[str, Any]:
     return {"enabled": True, "routes": [*entries]}
 
 
+def led_away(*entries: dict[str, Any]) -> dict[str, Any]:
+    """Return routes that lead away what ib0's own address sends, with the interface to keep."""
+    return static(*entries) | {"keep": ["ib0"]}
+
+
 # --- the document ---------------------------------------------------------------------------------
 
 
@@ -54,7 +59,7 @@ def test_a_config_without_routes_gets_them_enabled(run: Run, write: Any, routes:
     before = path.read_text()
     code, out, _ = run("fix", path)
     assert (code, path.read_text()) == (0, before)
-    assert json.loads(out)["hostRouting"]["staticRoutes"] == static(*HALVES)
+    assert json.loads(out)["hostRouting"]["staticRoutes"] == led_away(*HALVES)
     assert Config.from_mapping(json.loads(out)).static_routes.enabled
 
 
@@ -94,12 +99,12 @@ def test_routes_missing_from_the_config_are_not_relied_on(
     code, out, _ = run("fix", write(expecting("172.16.0.0/23")))
     assert (code, json.loads(out)["hostRouting"]["staticRoutes"]) == (
         0,
-        static({"destination": "172.16.0.0/23"}),
+        led_away({"destination": "172.16.0.0/23"}),
     )
     alone = json.loads(run("fix", "--cidr", "172.16.0.0/23")[1])["hostRouting"]
     overlap = {"expectedCidrs": ["172.16.0.0/23"]}
     assert alone == {
-        "staticRoutes": static({"destination": "172.16.1.0/24"}),
+        "staticRoutes": led_away({"destination": "172.16.1.0/24"}),
         "routeOverlap": overlap,
     }
     fixed = write_file(tmp_path / "fixed.json", out)
@@ -111,7 +116,7 @@ def test_cidrs_next_to_a_config_are_fixed_and_expected_too(run: Run, write: Any)
     document = expecting("172.16.1.0/24", staticRoutes=static({"destination": "172.16.2.0/24"}))
     code, out, _ = run("fix", write(document), "--cidr", "172.16.2.0/23")
     entries = ({"destination": f"172.16.{number}.0/24"} for number in (2, 1, 3))
-    document["hostRouting"]["staticRoutes"] = static(*entries)
+    document["hostRouting"]["staticRoutes"] = led_away(*entries)
     document["hostRouting"]["routeOverlap"]["expectedCidrs"].append("172.16.2.0/23")
     assert (code, json.loads(out)) == (0, document)
     code, out, _ = run("fix", write(document), "--cidr", "172.16.2.0/23", "--cidr", "10.96.0.0/12")
@@ -163,8 +168,13 @@ def test_other_formats_have_only_the_proposed_routes(run: Run, write: Any) -> No
     _, out, _ = run(
         "fix", write(expecting("172.16.2.0/23", staticRoutes=static(own))), "--format", "ip"
     )
-    assert [line.split()[4] for line in out.splitlines() if not line.startswith("#")] == [
-        "172.16.3.0/24"
+    assert [line for line in out.splitlines() if not line.startswith("#")] == [
+        "ip -4 route add 172.16.3.0/24 via 10.1.0.1 dev eth0 proto static",
+        (
+            "ip -4 route add 172.16.0.0/16 dev ib0 table 2170000 proto static scope link "
+            "src 172.16.0.10"
+        ),
+        "ip -4 rule add from 172.16.0.10 lookup 2170000 pref 2170",
     ]
 
 
@@ -198,7 +208,7 @@ def test_an_unfixable_failure_is_1_and_the_rest_is_printed(run: Run, kernel: Fak
     assert kernel.write(Write.ADD, [lost]) == ()
     code, out, err = run("fix", "--cidr", "172.16.5.0/24")
     assert code == 1
-    assert json.loads(out)["hostRouting"]["staticRoutes"] == static(
+    assert json.loads(out)["hostRouting"]["staticRoutes"] == led_away(
         {"destination": "172.16.5.0/24"}
     )
     assert err.splitlines()[0] == (
@@ -250,7 +260,7 @@ def test_in_place_the_rest_stays_byte_for_byte(run: Run, tmp_path: Path) -> None
     assert text.startswith(before)
     assert text.endswith(after)
     section = json.loads(text[len(before) : -len(after)])
-    assert section == json.loads(OWN)["hostRouting"] | {"staticRoutes": static(*HALVES)}
+    assert section == json.loads(OWN)["hostRouting"] | {"staticRoutes": led_away(*HALVES)}
     assert run("apply", "--routes-only", path)[0] == 0
     assert run("fix", "--in-place", path)[:2] == (0, "nothing to change\n")
     assert path.read_text() == text
@@ -302,6 +312,7 @@ def test_its_json_has_findings_proposal_and_changes(
         [],
     )
     assert (document["overlap"]["verdict"], document["fix"]["routes"]) == ("overlap", HALVES)
+    assert document["overlap"]["keep"] == document["fix"]["keep"] == ["ib0"]
     assert (document["format"], document["proposal"]) == ("config", fixed)
     done = json.loads(run("fix", path, "--output", "json", "--in-place")[1])
     assert (done["changed"], done["files"]) == (True, [{"path": str(path), "change": "replaced"}])

@@ -229,6 +229,7 @@ def test_the_page_has_a_row_for_each_group(judge: Any, folder: Path) -> None:
      aks-h200-00000 aks-h200-00006
 ✗ 2  OVERLAP 172.16.0.0/16 by ib0,ib1,ib2,ib3,ib4,ib5,ib6,ib7
      fix: add to hostRouting.staticRoutes.routes: {{"destination": "172.16.0.0/17"}}, {{"destination": "172.16.128.0/17"}}
+     fix: add to hostRouting.staticRoutes.keep: "ib*"
      aks-h200-00001 aks-h200-00007
 ? 2  unknown: no-snapshot: {folder}/node-00005.json: is not JSON: …
      node-00005 node-00011

@@ -652,7 +652,9 @@ def calls_of_a_check(name: str, size: int) -> Counter[str]:
     profile = cProfile.Profile()
     config = Config(route_overlap=overlap, uplinks=["eth0"])
     report = profile.runcall(check_overlap, config, backend, phases.CancelScope())
-    assert len(report.notes) + len(report.fix.routes) + len(report.fix.unfixable) >= size
+    fix = report.fix
+    told = len(report.notes) + len(fix.routes) + len(fix.unfixable)
+    assert told >= size or fix.rules  # few rules do for all parts
     calls = Counter[str]()
     for entry in profile.getstats():
         calls[_called(entry.code)] += entry.callcount

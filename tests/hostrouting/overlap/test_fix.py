@@ -19,10 +19,11 @@ from hostrouting.config.routing import StaticRoute
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.links import Hardware
 from hostrouting.model.routes import NextHop, Route
-from hostrouting.overlap import _fix, _fixed
+from hostrouting.overlap import _fixed, _routes
 from hostrouting.overlap._cautions import cautions
 from hostrouting.overlap._entries import Entries
 from hostrouting.overlap._fixed import ModelledHost
+from hostrouting.overlap._keep import Keeping
 from hostrouting.overlap._read import read_host
 from hostrouting.overlap.proposals import HostSettings
 from hostrouting.testing import FakeKernel, FakeSystemd
@@ -352,17 +353,21 @@ def test_no_answer_holds_a_name_that_is_a_pattern(tmp_path: Path) -> None:
 
 
 def test_a_caution_tells_what_strict_rp_filter_drops(tmp_path: Path) -> None:
-    row = ROWS["InfiniBand's network"]
+    """Kept interfaces drop nothing: the kernel looks up their addresses' replies, too."""
+    row = Row("", ("10.2.0.0/24", "172.16.0.0/16"), uplinks=("eth0",))
     host = _host(row, tmp_path)
-    for name, dev in (("0", "all"), ("1", "ib0")):
+    for name, dev in (("0", "all"), ("1", "ib0"), ("1", "eth1")):
         sysctl = tmp_path / f"proc/sys/net/ipv4/conf/{dev}/rp_filter"
         sysctl.parent.mkdir(parents=True)
         sysctl.write_text(f"{name}\n")
-    (caution,) = check(_config(row), host=host).fix.consequences
-    assert "drops what they send to ib0" in caution
+    fix = check(_config(row), host=host).fix
+    (strict, kept) = fix.consequences
+    assert "drops what they send to eth1, as rp_filter is 1 there; to have packets" in strict
+    assert kept.endswith(", but not from their own addresses: keep has these packets stay on them")
     state = read_host(_config(row), host.routes, phases.CancelScope()).state
-    added = Route(IPv4Network("172.16.0.0/17"), (NextHop("eth0"),))
-    (lax,) = cautions(state, HostSettings(strict_devs=("eth0",)), [added], state.fib)
+    added = Route(IPv4Network("10.2.0.0/25"), (NextHop("eth0"),))
+    settings = HostSettings(strict_devs=("eth0",))
+    (lax,) = cautions(state, settings, [added], state.fib, Keeping())
     assert "drops" not in lax
 
 
@@ -398,7 +403,7 @@ def test_a_fix_that_moves_a_fine_address_is_not_proposed(
     whole = [IPv4Network(prefix) for prefix in (*NESTED_FIX, "172.16.9.0/25")]
     fine = "route add 172.16.9.0/24 via 10.1.0.77 dev eth0"
     assert _nested(tmp_path / "right", fine).fix.routes
-    monkeypatch.setattr(_fix, "fewest_prefixes", lambda *_: sorted(whole))
+    monkeypatch.setattr(_routes, "fewest_prefixes", lambda *_: sorted(whole))
     fix = _nested(tmp_path / "wrong", fine).fix
     assert fix.routes == ()
     assert any("172.16.9.0 would leave through" in item.reason for item in fix.unfixable)
@@ -422,7 +427,7 @@ def test_the_places_are_judged_again_after_a_fix(
         return StaticRoute(network, dev="eth0")
 
     prefixes = sorted(map(IPv4Network, {*NESTED_FIX, wrong}))
-    monkeypatch.setattr(_fix, "fewest_prefixes", lambda *_: prefixes)
+    monkeypatch.setattr(_routes, "fewest_prefixes", lambda *_: prefixes)
     monkeypatch.setattr(Entries, "entry", entry)
     for proof in ("_why_harmful", "_why_not_fixed"):
         monkeypatch.setattr(_fixed, proof, lambda *_: "")

@@ -43,6 +43,7 @@ from hostrouting import (
 )
 from hostrouting.boot.bundle import rendered_files
 from hostrouting.cli.fleet import fleet_page
+from hostrouting.config.routing import Keep, StaticRule
 from hostrouting.model.links import Hardware
 from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.overlap.check import check_overlap
@@ -362,8 +363,9 @@ def test_a_group_has_its_failures_and_their_fix(report: FleetReport) -> None:
     discarded = GroupFailure(FindingKind.BLACKHOLE, IPv4Network("10.96.0.0/12"), ())
     assert found[discarded,].fix == (StaticRoute("10.96.0.0/13"), StaticRoute("10.104.0.0/13"))
     past_main = found[GroupFailure(FindingKind.OVERLAP, IPv4Network("10.96.0.0/12"), ("ib7",)),]
-    assert past_main.fix == ()
-    assert past_main.report.fix.unfixable
+    assert (past_main.fix, past_main.keep) == ((), ())
+    assert past_main.rules == (StaticRule("10.100.0.0/16", 99),)
+    assert found[SHADOWED,].keep == (Keep("ib*"),)
 
 
 def test_healthy_groups_come_first_then_failures_by_size() -> None:
@@ -616,7 +618,8 @@ def test_it_is_json(report: FleetReport) -> None:
     assert told["counts"] == {"ok": 6, "overlap": 18, "unknown": 12}
     assert [problems(each["report"]) for each in told["groups"]] == [[]] * len(KINDS)
     group = told["groups"][1]
-    assert list(group) == ["verdict", "failures", "fix", "hosts", "report", "causes", "uncompared"]
+    keys = "verdict failures fix rules keep hosts report causes uncompared"
+    assert list(group) == keys.split()
     assert group["failures"] == [
         {"kind": "OVERLAP", "cidr": "172.16.0.0/16", "devs": list(SHADOWED.devs)}
     ]

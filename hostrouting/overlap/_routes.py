@@ -1,0 +1,321 @@
+"""Find the fewest static routes that fix the failures, and the failures that no route can fix.
+
+This module does no I/O.
+
+A route in table main fixes an address if no rule before main's matches, and if the route's prefix
+is longer than that of the current best match. If that match has a higher metric, the same prefix
+length is enough. Each failing place needs such a route. A route may also cover other addresses
+if it is shorter than their entry in main, because such a route doesn't affect them::
+
+    172.16.0.0/16  dev ib0       fails, but a route of /17 or longer fixes it
+    172.16.3.7     dev ib0       fails, and can't be fixed because no route is longer than /32
+    172.16.3.10    local         not affected by routes, so it may be covered
+    172.16.9.0/24  dev eth0      as expected; a route that covers it must be shorter than /24
+
+Entries lead to the uplinks, or to one interface that an expected CIDR names. Each of these
+interfaces gets separate entries, which cover no failure that needs a different interface.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+
+import attrs
+
+from hostrouting.config.routing import RouteOverlap
+from hostrouting.model.family import IpAddress
+from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, PrefixSet, ends, numbers
+from hostrouting.model.routes import Route, Table
+from hostrouting.overlap._constraint import Constraints, segment_of, unmodelled
+from hostrouting.overlap._diversions import Diversions
+from hostrouting.overlap._entries import Entries
+from hostrouting.overlap._fewest_prefixes import fewest_prefixes, networks_of, summary_of
+from hostrouting.overlap._fixed import ModelledHost, Rejudged, why_unproven, with_fix, without_fix
+from hostrouting.overlap._places import Place, Span, distinct
+from hostrouting.overlap._questions import Questions
+from hostrouting.overlap._read import Moment
+from hostrouting.overlap.findings import Finding
+from hostrouting.overlap.proposals import Fix, Obstacle, Unfixable
+
+# Failing spans, by their outgoing interfaces and the reason why no route fixes them.
+_Left = Mapping[tuple[tuple[str, ...], Obstacle], Sequence[Span]]
+
+
+@attrs.frozen
+class _Proposal:
+    """Entries that fix failures, and what they leave.
+
+    Args:
+        fix: the fix, without what it leaves.
+        host: the host after the fix.
+        left: the spans that no entry fixes.
+        fixed: an address of each span that an entry fixes.
+    """
+
+    fix: Fix
+    host: ModelledHost
+    left: _Left
+    fixed: Container[int] = ()
+
+
+@attrs.frozen
+class Found:
+    """The routes that a search has found.
+
+    Args:
+        search: the search.
+        fix: the routes, and what they leave.
+        host: the host after the fix.
+        blocked: the places that fail because a policy rule decides before table main, by their
+            probes, each with the lowest preference of such a rule.
+        stuck: the places that fail for another reason, by their probes.
+    """
+
+    search: RouteSearch
+    fix: Fix
+    host: ModelledHost
+    blocked: Mapping[IpAddress, int]
+    stuck: Mapping[IpAddress, Obstacle]
+
+
+class RouteSearch:
+    """The search for routes that fix the failures found by a check.
+
+    Args:
+        moment: the host, with judged places.
+        overlap: the expected CIDRs.
+        missing: why there is no default route, or an empty string if there is one.
+        unruled: why no rule is proposed for places about which a policy rule decides before table
+            main, by their probes.
+    """
+
+    def __init__(
+        self,
+        moment: Moment,
+        overlap: RouteOverlap,
+        missing: str,
+        unruled: Mapping[IpAddress, Obstacle],
+    ) -> None:
+        self._state = moment.state
+        self._places = moment.places
+        self._overlap = overlap
+        self._unruled = unruled
+        self._family = self._state.family
+        self._bits = self._state.family.bits
+        self.diversions = Diversions(self._state)
+        self._entries = Entries(self._state, missing)
+        self._constraints = Constraints(self._state, self._entries, self.diversions)
+        # Static routes to any of these destinations would be refused.
+        self._taken = {numbers(r.destination) for r in self._state.routes if self._is_in_the_way(r)}
+
+    def _is_in_the_way(self, route: Route) -> bool:
+        if route.table != Table.MAIN:
+            return False
+        has_our_key = route.tos == 0 and route.metric == self._family.usual_metric
+        return has_our_key or route.is_connected
+
+    def find(self, findings: Iterable[Finding]) -> Found:
+        """Find the routes for the findings of this host."""
+        for place in self._places:
+            place.constraint = self._constraints.derive(place)
+        proposal = self._propose()
+        while refused := self._refused_places(proposal.host.refusals()):
+            self._exclude(refused)
+            proposal = self._propose()
+        judged = proposal.host.judged(self._overlap)
+        if why := why_unproven(judged, proposal.fixed):
+            proposal = self._unproven(why, proposal.left)
+            judged = proposal.host.judged(self._overlap)
+        fix = proposal.fix
+        left_after = self._left_after(proposal.host, judged)
+        questions = self._questions_about([*proposal.left, *left_after])
+        unfixable = [
+            *self._unfixable(proposal.left, questions),
+            *fix.unfixable,
+            *self._unfixable(left_after, questions),
+        ]
+        unfixable += [*self._unexplained(self.with_routes(findings, fix), unfixable)]
+        fix = attrs.evolve(fix, unfixable=tuple(unfixable))
+        blocked: dict[IpAddress, int] = {}
+        stuck: dict[IpAddress, Obstacle] = {}
+        for (_, obstacle), spans in (*proposal.left.items(), *left_after.items()):
+            for place in distinct(spans):
+                if obstacle.rule is None:
+                    stuck[place.probe] = obstacle
+                else:
+                    preference = obstacle.rule.preference
+                    blocked[place.probe] = min(preference, blocked.get(place.probe, preference))
+        for each in proposal.fix.unfixable:
+            for part in each.ranges:
+                for place in distinct(self._places.inside(numbers(part))):
+                    stuck[place.probe] = each.obstacle
+        return Found(self, fix, proposal.host, blocked, stuck)
+
+    # --- the proposal ---------------------------------------------------------------------------
+
+    def _propose(self) -> _Proposal:
+        """Return the fewest entries that satisfy the constraints, verified by the host's model."""
+        prefixes = self._prefixes()
+        network = self._family.network
+        entries = tuple(self._entries.entry(network(each), dev) for each, dev in prefixes.items())
+        fixed = {
+            first: dev
+            for prefix, dev in prefixes.items()
+            for first in self._fixed_addresses(prefix, prefix)
+        }
+        left = self._left(fixed)
+        host = with_fix(self._state, self._places, entries, fixed)
+        if isinstance(host, str):
+            return self._unproven(host, left)
+        return _Proposal(Fix(entries), host, left, fixed)
+
+    def _unproven(self, why: str, left: _Left) -> _Proposal:
+        """Return a proposal without entries, because those that were found don't work."""
+        targets = [span for span in self._places.spans if _needs_route(span)]
+        unfixable = Unfixable(networks_of(targets, self._family), (), Obstacle(why))
+        return _Proposal(Fix(unfixable=(unfixable,)), without_fix(self._state, self._places), left)
+
+    def _prefixes(self) -> dict[Prefix, str | None]:
+        """Return the fewest prefixes that fix every place, each with the interface to lead to.
+
+        None stands for the uplinks.
+        """
+        spans = self._places.spans
+        devs = {span.place.constraint.dev for span in spans if _needs_route(span)}
+        prefixes: dict[Prefix, str | None] = {}
+        for dev in sorted(devs, key=lambda dev: dev or ""):
+            segments = [segment_of(span, dev, self._bits) for span in spans]
+            networks = fewest_prefixes(segments, self._family, self._taken)
+            prefixes |= dict.fromkeys(map(numbers, networks), dev)
+        return dict(sorted(prefixes.items()))
+
+    def _refused_places(self, refusals: Mapping[Prefix, str]) -> dict[Place, str]:
+        """Return the places whose route an installation would refuse, each with the reason."""
+        refused: dict[Place, str] = {}
+        for prefix, why in refusals.items():
+            for place in distinct(self._places.inside(prefix)):
+                longer_than = place.constraint.longer_than
+                # A place that needs a longer route has another entry inside this one.
+                if longer_than is not None and longer_than < prefix[1]:
+                    refused[place] = why
+        return refused
+
+    def _exclude(self, refused: Mapping[Place, str]) -> None:
+        """Change the constraints of refused places, so that the search leaves these places out."""
+        for place, why in refused.items():
+            place.refused = Obstacle(f"apply would refuse a route that fixes this: {why}")
+            obstacle = place.refused if place.unconnected[1].is_failure else None
+            place.constraint = place.constraint._replace(longer_than=None, obstacle=obstacle)
+
+    def _fixed_addresses(self, prefix: Prefix, entry: Prefix) -> list[int]:
+        """Return an address of each span that an entry fixes in a prefix.
+
+        That is the first address that the span, the entry and the prefix have in common.
+        """
+        first, _ = inner = max(prefix, entry, key=itemgetter(1))
+        fixed = []
+        for span in self._places.inside(inner):
+            longer_than = span.place.constraint.longer_than
+            if longer_than is not None and longer_than < entry[1]:
+                fixed.append(max(first, span.first))
+        return fixed
+
+    def with_routes(self, findings: Iterable[Finding], fix: Fix) -> Iterator[Finding]:
+        """Yield findings, each with the routes that (partly) fix it."""
+        entries = {numbers(entry.destination): entry for entry in fix.routes}
+        index = PrefixIndex(entries, self._bits)
+        for finding in findings:
+            fixing = {
+                entry
+                for prefix in map(numbers, finding.ranges)
+                for entry in index.meeting(prefix)
+                if self._fixed_addresses(prefix, entry)
+            }
+            yield attrs.evolve(finding, fix=tuple(entries[entry] for entry in sorted(fixing)))
+
+    # --- what it leaves -------------------------------------------------------------------------
+
+    def _left(self, fixed: Container[int]) -> _Left:
+        """Return the failing spans that no entry fixes, given an address of each fixed span."""
+        taken = Obstacle("an unused route has the same destination and metric: remove it")
+        by_constraint: dict[tuple[tuple[str, ...], Obstacle], list[Span]] = {}
+        by_taken: dict[tuple[tuple[str, ...], Obstacle], list[Span]] = {}
+        for span in self._places.spans:
+            devs = span.place.unconnected[1].devs
+            if (obstacle := span.place.constraint.obstacle) is not None:
+                obstacle = self._with_why_unruled(obstacle, span.place)
+                by_constraint.setdefault((devs, obstacle), []).append(span)
+            # The entries fix a span as a whole or not at all, so its first address tells: a taken
+            # destination cuts spans, and ``Constraints`` gives places that need too many routes an
+            # obstacle.
+            elif _needs_route(span) and span.first not in fixed:
+                by_taken.setdefault((devs, taken), []).append(span)
+        return by_constraint | by_taken
+
+    def _left_after(self, host: ModelledHost, judged: Iterable[Rejudged]) -> _Left:
+        """Return the spans with connections, replies or TCP lookups that fail after the fix."""
+        left: dict[tuple[tuple[str, ...], Obstacle], set[Span]] = {}
+        fib = host.model.fib
+        for again in judged:
+            for failure in again.other_failures:
+                obstacle = self._constraints.left_after(again.place, again.expected, failure, fib)
+                obstacle = self._with_why_unruled(obstacle, again.place)
+                left.setdefault((failure.devs, obstacle), set()).update(again.place.spans)
+        return {key: sorted(spans, key=itemgetter(0)) for key, spans in left.items()}
+
+    def _with_why_unruled(self, obstacle: Obstacle, place: Place) -> Obstacle:
+        why = self._unruled.get(place.probe)
+        if obstacle.rule is None or why is None:
+            return obstacle
+        reason = f"{obstacle.reason}, and {why.reason}"
+        return obstacle._replace(reason=reason, question=why.question)
+
+    def _questions_about(self, keys: Iterable[tuple[tuple[str, ...], Obstacle]]) -> Questions:
+        devs = set[str]()
+        for _, obstacle in keys:
+            if obstacle.question is not None:
+                devs.update(obstacle.question.devs)
+        return Questions(self._state.uplinks.devs, self._places, devs)
+
+    def _unfixable(self, left: _Left, questions: Questions) -> list[Unfixable]:
+        """Return the failures that no entry fixes, with complete questions to the operator."""
+        if not left:
+            return []
+        local = {span for span in self._places.spans if span.place.unconnected[1].is_local}
+        return [
+            Unfixable(
+                networks_of(spans, self._family),
+                devs,
+                questions.completed(obstacle, spans),
+                tuple(summary_of(spans, self._places.spans, local, self._family)),
+            )
+            for (devs, obstacle), spans in left.items()
+        ]
+
+    def _unexplained(
+        self,
+        findings: Iterable[Finding],
+        unfixable: Iterable[Unfixable],
+    ) -> Iterator[Unfixable]:
+        """Yield the failures with neither an entry nor a reason.
+
+        The lookups of these failures don't follow from the tables.
+        """
+        explained = PrefixSet(
+            (numbers(part) for each in unfixable for part in each.ranges),
+            self._bits,
+        )
+        for finding in findings:
+            parts = [
+                part
+                for part in finding.ranges
+                if not explained.overlaps(*ends(numbers(part), self._bits))
+            ]
+            if parts and not finding.fix:
+                obstacle = unmodelled(finding.probe, self._family, finding.source)
+                yield Unfixable(tuple(parts), finding.devs, obstacle)
+
+
+def _needs_route(span: Span) -> bool:
+    return span.place.constraint.longer_than is not None

@@ -1,0 +1,347 @@
+"""Find the fewest rules after which table main decides, where a policy rule decides before it.
+
+This module does no I/O.
+
+Static routes are in table main. They don't help an address about which another table decides, such
+as a VPN's. An entry of ``rules`` does: from its priority on, main decides about its CIDR, with all
+routes that main has, also those to this host's pods::
+
+    5270  lookup 52    192.168.1.0/24 dev tailscale0       fails
+    entry              to 192.168.1.0/24 priority 5269     main decides: dev eth0
+
+An entry may also cover places that don't fail, if main gives the same answers. It covers no place
+about which a later rule decides for packets that no check asks about: marked ones, those that
+another interface's address or a pod sends, those that come in through an interface.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from operator import attrgetter
+
+import attrs
+
+from hostrouting.config.routing import (
+    KEEP_PRIORITIES,
+    PRIORITY_MAX,
+    Config,
+    StaticRoutes,
+    StaticRule,
+)
+from hostrouting.kernel.fib import Fib
+from hostrouting.kernel.model import Model
+from hostrouting.kernel.port import Facts
+from hostrouting.kernel.rules import NO_SOURCE, Flow, is_about_other_packets
+from hostrouting.model.family import IpAddress, IpNetwork
+from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers
+from hostrouting.model.links import is_like
+from hostrouting.model.parsing import is_device
+from hostrouting.model.routes import Protocol, Route, Table
+from hostrouting.model.rules import Rule, RuleAction
+from hostrouting.overlap._ask import Sockets, called_addresses
+from hostrouting.overlap._fewest_prefixes import Segment, fewest_prefixes, networks_of
+from hostrouting.overlap._fixed import without_fix
+from hostrouting.overlap._judge import Judge
+from hostrouting.overlap._places import Place, Places, SocketLookup, Span
+from hostrouting.overlap._read import Moment
+from hostrouting.overlap._state import State
+from hostrouting.overlap.proposals import Obstacle
+from hostrouting.routes.policy import PolicyRouting, resolve_policy
+
+# With more rules, every lookup of the host would take longer.
+_RULES_MAX = 64
+
+_NONE_LEFT = Obstacle("no preference is left before it")
+_TOO_MANY = Obstacle(f"it would take more than {_RULES_MAX} rules before it")
+
+
+def routing_of(
+    state: State,
+    entries: StaticRoutes,
+    uplinks: tuple[str, ...] | None = None,
+) -> PolicyRouting:
+    """Return the kernel's rules and side tables for entries of a config.
+
+    Args:
+        state: the host's state.
+        entries: the entries. Static routes don't count.
+        uplinks: the uplinks that the config names.
+
+    Raises:
+        RouteError: some entries would be refused.
+    """
+
+    def foreign_in(table: int) -> Route | None:
+        of_table = (route for route in state.routes if route.table == table)
+        return next((route for route in of_table if not route.is_in_side_table), None)
+
+    named = uplinks or tuple(filter(is_device, state.uplinks.devs)) or None
+    return resolve_policy(
+        Config(static_routes=entries, uplinks=named),
+        state.family,
+        Facts(tuple(state.links), tuple(state.addresses), tuple(state.rules)),
+        state.defaults,
+        foreign_in,
+    )
+
+
+def with_added(rules: Sequence[Rule], added: Iterable[Rule]) -> tuple[Rule, ...]:
+    """Return rules in evaluation order, with new ones behind those of the same preference."""
+    return tuple(sorted((*rules, *added), key=attrgetter("preference")))
+
+
+class RuleSearch:
+    """The search for rules that let table main decide about failing places.
+
+    Args:
+        moment: the host, with judged places.
+        config: the expected CIDRs, and the interfaces that are kept.
+    """
+
+    def __init__(self, moment: Moment, config: Config) -> None:
+        self._moment = moment
+        self._state = moment.state
+        self._places = moment.places
+        self._family = moment.state.family
+        self._overlap = config.route_overlap
+        self._kept = tuple(keep.dev for keep in config.static_routes.keep)
+        self._now = without_fix(self._state, self._places).model
+        # The same for every search of this moment: what main would answer at each priority.
+        self._answers: dict[int, dict[Place, tuple[SocketLookup, ...]]] = {}
+
+    def entries(
+        self,
+        wanted: Mapping[IpAddress, int],
+    ) -> tuple[tuple[StaticRule, ...], dict[IpAddress, Obstacle]]:
+        """Return the fewest entries, and why some places get none.
+
+        Args:
+            wanted: the places for which main must decide, by their probes, each with the lowest
+                preference of the rules that decide now.
+        """
+        refused = {probe: _NONE_LEFT for probe, each in wanted.items() if each < 2}
+        preferences = [each for each in wanted.values() if each > 1]
+        if not preferences:
+            return (), refused
+        priority = _priority_before(min(preferences))
+        targets = {
+            place for place in self._places if place.probe in wanted and place.probe not in refused
+        }
+        for place in tuple(targets):
+            if why := self._why_moving(place, priority):
+                refused[place.probe] = Obstacle(why)
+                targets.remove(place)
+        networks = self._networks(targets, priority)
+        kept = self._kept_network(networks, priority)
+        if kept is not None:
+            why = f"a rule before it would precede those of keep for {kept}"
+            return (), dict.fromkeys(wanted, Obstacle(why))
+        if len(networks) > _RULES_MAX:
+            return (), dict.fromkeys(wanted, _TOO_MANY)
+        return tuple(StaticRule(network, priority) for network in networks), refused
+
+    # --- which prefixes -----------------------------------------------------------------------
+
+    def _networks(self, targets: set[Place], priority: int) -> list[IpNetwork]:
+        """Return the fewest prefixes that cover the targets and no place that main would move."""
+        if not targets:
+            return []
+        # Plain routes cut only where something may fail. Elsewhere, one address doesn't tell what
+        # main has for the whole place.
+        is_cut = PrefixSet(_decided(targets), self._family.bits).covers
+
+        def segment(span: Span) -> Segment:
+            if span.place in targets:
+                return Segment(span.first, span.last, longer_than=-1)
+            is_local = span.place.unconnected[1].is_local
+            is_free = is_local or is_cut((span.first, self._family.bits))
+            if not (is_free and self._is_same(span.place, priority)):
+                return Segment(span.first, span.last, length_max=-1)
+            # Where as many prefixes do, those are taken that cover fewer places.
+            bits = self._family.bits
+            return Segment(span.first, span.last, length_max=bits if is_local else bits - 1)
+
+        return fewest_prefixes([*map(segment, self._places.spans)], self._family)
+
+    def _is_same(self, place: Place, priority: int) -> bool:
+        """Return whether all packets to a place go as before, if main decides about it."""
+        if self._answers_at(0)[place] != self._answers_at(priority)[place]:
+            return False
+        return not self._why_moving(place, priority)
+
+    def _answers_at(self, priority: int) -> dict[Place, tuple[SocketLookup, ...]]:
+        """Return the lookups of all places if main decides about them, or now (0)."""
+        if priority not in self._answers:
+            model = self._model_at(priority) if priority else self._now
+            self._answers[priority] = self._ask(model, self._places)
+        return self._answers[priority]
+
+    def _model_at(self, priority: int) -> Model:
+        everywhere = networks_of(self._places.spans, self._family)
+        return self._now.with_rules(
+            self._rules_with(StaticRule(network, priority) for network in everywhere)
+        )
+
+    def _rules_with(self, entries: Iterable[StaticRule]) -> tuple[Rule, ...]:
+        """Return the host's rules with those that entries stand for."""
+        added = routing_of(self._state, StaticRoutes(enabled=True, rules=tuple(entries)))
+        return with_added(self._state.rules, added.rules)
+
+    def _ask(
+        self,
+        model: Model,
+        places: Iterable[Place],
+    ) -> dict[Place, tuple[SocketLookup, ...]]:
+        state = self._state
+        rules = model.known.rules
+        called = called_addresses(state.addresses, state.uplinks.devs, rules)
+        return Sockets(model, rules, state.routes, self._family, called).ask(places)
+
+    def _kept_network(self, networks: Iterable[IpNetwork], priority: int) -> IpNetwork | None:
+        """Return the network of a kept interface whose rules an entry would precede, if any."""
+        if priority > KEEP_PRIORITIES[-1]:
+            return None
+        for address in self._state.addresses:
+            if is_like(address.dev, self._kept) and any(map(address.network.overlaps, networks)):
+                return address.network
+        return None
+
+    # --- what the check doesn't ask about -------------------------------------------------------
+
+    def _why_moving(self, place: Place, priority: int) -> str:
+        """Return which other packets to a place a rule would lead elsewhere, or an empty string."""
+        fib = self._state.fib
+        flow = Flow(place.probe)
+        rules = self._state.rules
+        later = (each for each in fib.rules_around(flow) if rules[each].preference > priority)
+        end = next((each for each in later if _ends_for_all(fib, rules[each], flow)), len(rules))
+        main = fib.longest_match(Table.MAIN, flow)
+        asked = {lookup.source for lookup in place.lookups}
+        for position, own in self._about_others:
+            rule = rules[position]
+            if rule.preference <= priority or position > end or not _is_to(rule, place.probe):
+                continue
+            if own and (asked.issuperset(own) or self._is_of_pods(main)):
+                continue
+            if _leads_elsewhere(fib, rule, flow, main):
+                whose = f"{rule.preference}: {rule}"
+                return f"a rule before it would also lead away packets of the rule {whose}"
+        return ""
+
+    @cached_property
+    def _about_others(self) -> list[tuple[int, frozenset[IpAddress]]]:
+        """The positions of the rules about packets that the check may not ask about.
+
+        Each comes with the addresses of this host that send these packets, or an empty set if
+        others do.
+        """
+        found = enumerate(map(self._senders, self._state.rules))
+        return [(position, own) for position, own in found if own is not None]
+
+    def _senders(self, rule: Rule) -> frozenset[IpAddress] | None:
+        """Return the addresses of this host that a rule is about, or an empty set for others.
+
+        None if the check asks about all packets that it matches.
+        """
+        others = frozenset[IpAddress]()
+        if rule.is_l3mdev:
+            return others if self._has_vrf else None
+        if is_about_other_packets(rule, self._state.fib.loopback):
+            return others
+        if rule.source is None or rule.is_inverted:
+            return None
+        own = {each.local for each in self._state.addresses if each.local in rule.source}
+        return frozenset(own) if len(own) == rule.source.num_addresses else others
+
+    @cached_property
+    def _has_vrf(self) -> bool:
+        return any(link.kind == "vrf" for link in self._state.links)
+
+    def _is_of_pods(self, route: Route | None) -> bool:
+        if route is None or not route.devs:
+            return False
+        return all(is_like(dev, self._overlap.container_devs) for dev in route.devs)
+
+    # --- the host with rules --------------------------------------------------------------------
+
+    def moment_with(self, rules: Sequence[StaticRule]) -> Moment:
+        """Return the host after rules are installed, with judged places.
+
+        The model answers about the places that the rules cover.
+        """
+        state = attrs.evolve(self._state, rules=self._rules_with(rules), is_merged=False)
+        model = self._now.with_rules(state.rules)
+        is_covered = PrefixSet((numbers(rule.to) for rule in rules), self._family.bits).overlaps
+        copies = {place: Place(place.probe, lookups=place.lookups) for place in self._places}
+        spans = [Span(span.first, span.last, copies[span.place]) for span in self._places.spans]
+        for span in spans:
+            span.place.spans.append(span)
+        covered = [each for each in copies.values() if is_covered(*[each.spans[0].first] * 2)]
+        for place, lookups in self._ask(model, covered).items():
+            place.lookups = lookups
+        places = Places(spans, self._family)
+        Judge(self._overlap, state).judge(places)
+        return Moment(state, places, self._moment.local_lookups)
+
+    def why_unheard(self, after: State) -> str:
+        """Return which own address packets no longer reach, or an empty string."""
+        for address in self._state.addresses:
+            flow = Flow(address.local, NO_SOURCE, iif=address.dev)
+            before = self._state.fib.decide(flow).route
+            if before is not None and after.fib.decide(flow).route != before:
+                return f"what arrives for {address.local} would no longer be delivered"
+        return ""
+
+
+def _priority_before(preference: int) -> int:
+    """Return the priority of an entry that precedes a rule of a preference above 1."""
+    priority = min(preference - 1, PRIORITY_MAX)
+    return KEEP_PRIORITIES[0] - 1 if priority in KEEP_PRIORITIES else priority
+
+
+def _decided(targets: Iterable[Place]) -> Iterator[Prefix]:
+    """Yield the destinations of the entries by which targets fail."""
+    for place in targets:
+        for judgements in place.judgements.values():
+            for judgement in judgements:
+                if judgement.is_failure:
+                    route = judgement.route
+                    yield (0, 0) if route is None else numbers(route.destination)
+
+
+def _is_to(rule: Rule, address: IpAddress) -> bool:
+    return rule.destination is None or rule.is_inverted or address in rule.destination
+
+
+def _leads_elsewhere(fib: Fib, rule: Rule, flow: Flow, main: Route | None) -> bool:
+    """Return whether packets of a rule leave otherwise than by an entry in main."""
+    if rule.action is RuleAction.NOP:
+        return False
+    if rule.action is not RuleAction.TO_TABLE or rule.is_l3mdev:
+        return True
+    found = fib.find(rule.table, flow)
+    if found is None or not fib.is_final(rule, found):
+        return False
+    return main is None or (found.type, found.hops) != (main.type, main.hops)
+
+
+def _ends_for_all(fib: Fib, rule: Rule, flow: Flow) -> bool:
+    """Return whether a rule ends every lookup of an address."""
+    is_for_all = attrs.evolve(
+        rule,
+        preference=0,
+        action=RuleAction.TO_TABLE,
+        table=Table.MAIN,
+        goto=None,
+        destination=None,
+        protocol=Protocol.BOOT,
+        suppress_prefix_length=None,
+        suppress_group=None,
+    ) == Rule(0)
+    if not is_for_all or rule.action in (RuleAction.NOP, RuleAction.GOTO):
+        return False
+    if rule.action is not RuleAction.TO_TABLE:
+        return True
+    found = fib.find(rule.table, flow)
+    return found is not None and fib.is_final(rule, found)

@@ -1,0 +1,166 @@
+"""Offer to keep interfaces from whose own addresses packets leave through another one.
+
+A second NIC is often meant to answer where it was called, but without policy rules, all answers
+leave through the default route. The check can't know what is meant, so nothing fails, and nothing
+is proposed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from ipaddress import IPv4Address
+
+import attrs
+
+from hostrouting.config.routing import ONLINK, Config, Keep
+from hostrouting.kernel.port import RouteBackend, read_routes
+from hostrouting.model.errors import ConfigError
+from hostrouting.model.family import Family, IpAddress, IpNetwork
+from hostrouting.model.links import Address, Hardware, is_like
+from hostrouting.overlap._diversions import Diversions
+from hostrouting.overlap._fixed import ModelledHost, without_fix
+from hostrouting.overlap._judge import Judge
+from hostrouting.overlap._keep import entries_for, is_kept, keepable
+from hostrouting.overlap._read import read_host
+from phases import CancelScope
+
+# In TEST-NET-2 (RFC 5737), to which no host has a route of its own.
+_FAR = IPv4Address("198.51.100.1")
+
+_FIRST_ADDRESSES = 5
+_GATEWAY = "GATEWAY"
+
+
+def keep_offers(config: Config, backend: RouteBackend, scope: CancelScope) -> list[str]:
+    """Return a line for each interface, with the entry of ``keep`` that changes this.
+
+    Each entry is proven on a model of the host: nothing that is expected fails after it.
+
+    Args:
+        config: the config with the expected CIDRs.
+        backend: the kernel to query, for IPv4.
+        scope: cancellation scope for the reads.
+    """
+    overlap = config.route_overlap.of(Family.IPV4)
+    if not overlap.expected_cidrs:
+        return []
+    config = attrs.evolve(config, route_overlap=overlap)
+    moment = read_host(config, backend, scope)
+    state = attrs.evolve(moment.state, routes=read_routes(backend))
+    if state.uplinks.unknown is not None:
+        return []
+    Judge(overlap, state).judge(moment.places)
+    return [*_Offers(config, without_fix(state, moment.places)).lines()]
+
+
+class _Offers:
+    def __init__(self, config: Config, host: ModelledHost) -> None:
+        self._config = config
+        self._host = host
+        self._state = host.state
+        # The lookups of other users than root: the rules for some users aren't theirs.
+        rules = (rule for rule in self._state.rules if rule.uid_range is None)
+        self._fib = host.model.with_rules(rules).fib
+        self._own = {address.local for address in self._state.addresses}
+        self._diversions = Diversions(self._state)
+        self._virtual = {
+            link.name
+            for link in self._state.links
+            if link.hardware == Hardware.LOOPBACK or link.kind == "dummy"
+        }
+
+    def lines(self) -> Iterator[str]:
+        done: set[str] = set()
+        for address in keepable(self._state):
+            dev = address.dev
+            if dev in done or not self._may_be_meant(dev):
+                continue
+            near = self._near(address)
+            if near is not None and self._through(near, address) != (dev,):
+                devs = self._devs_in(address.network)
+                done.update(devs)
+                yield from self._line(address, near, entries_for(devs, self._state))
+                continue
+            through = self._through(_FAR, address)
+            if through not in ((dev,), ()) and not self._diversions.is_infiniband(dev):
+                done.add(dev)
+                yield from self._line(address, _FAR, self._with_gateway(address))
+
+    def _may_be_meant(self, dev: str) -> bool:
+        is_of_pods = is_like(dev, self._config.route_overlap.container_devs)
+        return not (is_of_pods or dev in self._virtual or self._diversions.is_bridge(dev))
+
+    def _near(self, address: Address) -> IpAddress | None:
+        """Return an address in an address's network that isn't this host's, if there is one."""
+        size = address.network.num_addresses
+        first = address.network.network_address
+        others = (first + number for number in range(1, min(size - 1, _FIRST_ADDRESSES)))
+        return next((other for other in others if other not in self._own), None)
+
+    def _through(self, to: IpAddress, address: Address) -> tuple[str, ...]:
+        route = self._fib.lookup(to, address.local).route
+        return () if route is None else route.devs
+
+    def _devs_in(self, network: IpNetwork) -> list[str]:
+        devs = (each.dev for each in keepable(self._state) if each.network == network)
+        return [*dict.fromkeys(devs)]
+
+    # --- gateways ---------------------------------------------------------------------------------
+
+    def _with_gateway(self, address: Address) -> tuple[Keep, ...] | None:
+        """Return the entry for an interface with its gateway, or None if that isn't known."""
+        dev = address.dev
+        if any(dev in route.devs for route in self._state.defaults):
+            return (Keep(dev),)
+        hops = [
+            (route.destination.prefixlen, hop.gateway)
+            for route in self._state.routes
+            for hop in route.hops
+            if hop.dev == dev
+        ]
+        of_defaults = {gateway for length, gateway in hops if length == 0}
+        gateways = of_defaults or {gateway for _, gateway in hops if gateway is not None}
+        if len(gateways) != 1:
+            return None
+        (gateway,) = gateways
+        if gateway is None:
+            return (Keep(dev, ONLINK),)
+        return _entry(dev, gateway)
+
+    # --- the words --------------------------------------------------------------------------------
+
+    def _line(
+        self,
+        address: Address,
+        to: IpAddress,
+        keep: tuple[Keep, ...] | None,
+    ) -> Iterator[str]:
+        dev = address.dev
+        if keep is None and self._diversions.is_vpn(dev):
+            return
+        stand_in = self._near(address)
+        proven = keep or (None if stand_in is None else _entry(dev, stand_in))
+        if proven is None or not is_kept(self._host, proven, [(to, address)], self._config):
+            return
+        entries = json.dumps(
+            [{"dev": dev, "gateway": _GATEWAY}]
+            if keep is None
+            else [entry.to_mapping() for entry in keep]
+        )
+        through = ",".join(self._through(to, address))
+        where = f" to {address.network}" if to is not _FAR else ""
+        fill = f", with the address of its router for {_GATEWAY}" if keep is None else ""
+        yield (
+            f"packets from {address.local} ({dev}){where} leave through {through}; to have packets "
+            f"from an interface's own addresses stay on it, add to hostRouting.staticRoutes: "
+            f'"keep": {entries}{fill}'
+        )
+
+
+def _entry(dev: str, gateway: IpAddress) -> tuple[Keep, ...] | None:
+    """Return the entry for an interface and a gateway, or None if no config may name it."""
+    try:
+        return (Keep(dev, str(gateway)),)
+    except ConfigError:
+        return None  # such as an IPv6 gateway, or one in 240.0.0.0/4
