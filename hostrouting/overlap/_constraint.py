@@ -153,7 +153,15 @@ class Constraints:
         )
 
     def _why_inevitable(self, failure: Judgement, length: int) -> Obstacle | None:
-        """Return why no route longer than a length can take precedence, or why none may."""
+        """Return why no longer route helps, or None.
+
+        Either the address has an entry of its own, so that no route can be longer, or the address
+        is the gateway of another route, which must not lead elsewhere.
+
+        Args:
+            failure: the judgement of the failing lookup.
+            length: the longest prefix length that has no effect.
+        """
         address = failure.address
         if length == self._bits:
             entry = self._fib.find(Table.MAIN, Flow(address))
