@@ -151,7 +151,7 @@ class HostChanges:
         return PrefixIndex(self._routes, self._bits)
 
     def keys_around(self, address: IpAddress) -> frozenset[_Key]:
-        """Return the keys of the entries that cover an address, or that cover their ``src``."""
+        """Return the keys of the entries that cover an address or the ``src`` of such an entry."""
         keys = set(self._keys_around(int(address)))
         named = {
             int(route.source)

@@ -307,7 +307,7 @@ class Model(RouteBackend):
         *,
         is_tcp: bool,
     ) -> tuple[IpAddress, ...]:
-        """Return the sources for packets to addresses that an entry (None: nothing) matches."""
+        """Return the sources for packets to addresses that match an entry, or that match none."""
         if entry is None:
             return ()
         if entry.type is RouteType.LOCAL:

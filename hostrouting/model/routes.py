@@ -332,7 +332,7 @@ class Route6(Route):
     def words(self, *, is_numeric: bool = False) -> str:
         """Return the route in the format of ``ip -6 route show``, without its remaining lifetime.
 
-        Therefore the words don't change while the route doesn't.
+        Therefore, an unchanged route always has the same words.
 
         Args:
             is_numeric: see ``Route.words``.

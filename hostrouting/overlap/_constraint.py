@@ -73,7 +73,7 @@ class Constraints:
         return Constraint(length_max=self._bits if isinstance(length, Obstacle) else length)
 
     def _within_reason(self, place: Place, constraint: Constraint) -> Constraint:
-        """Return a constraint, or one with an obstacle if it takes too many routes for a node."""
+        """Return a constraint, with an obstacle if it takes more routes than a node should have."""
         if constraint.longer_than is None:
             return constraint
         needed = place.size >> (self._bits - 1 - constraint.longer_than)
@@ -202,7 +202,7 @@ class Constraints:
         return self._why_main_is_not_asked(lookup, last, next_hops)
 
     def _looks_up_main(self, rule: Rule, dev: str | None) -> bool:
-        """Return whether a rule uses the entries in main for single addresses."""
+        """Return whether a rule looks up main, and accepts a host route that it finds there."""
         # While local and main share one trie, a lookup in local also searches main.
         is_merged = rule.table == Table.LOCAL and self._fib.is_merged
         if rule.action is not RuleAction.TO_TABLE or not (rule.table == Table.MAIN or is_merged):
@@ -315,7 +315,7 @@ def unmodelled(address: IpAddress, family: Family, source: IpAddress | None = No
 
 
 def longest_without_effect(found: Route) -> int:
-    """Return up to which prefix length a new entry in table main doesn't precede another entry.
+    """Return the longest prefix with which a new entry in table main doesn't precede another.
 
     Our entries have the lowest metric in common use. So with the same prefix length, they precede
     an entry with a higher metric. There are two exceptions: next to a connected route, the kernel

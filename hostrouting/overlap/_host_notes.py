@@ -72,7 +72,7 @@ def _contested(state: State, of_pods: Collection[str]) -> Iterable[Note]:
 
 
 def _settling(state: State, default: Route) -> str:
-    """Return which default route is used, and what settles it."""
+    """Return which default route is used, and how to settle the choice."""
     if state.uplinks.named is None:
         wins = f"the one through {','.join(default.devs)} wins"
         return f"{wins}; name the node's uplinks (hostRouting.uplinks) to settle it"

@@ -82,8 +82,8 @@ class Judge:
         expected: ExpectedCidr,
     ) -> list[Judgement]:
         judgements = [self._of_lookup(lookup, expected) for lookup in lookups]
-        # If a datagram finds the address local or broadcast, that is what to report, and not that
-        # TCP refuses it.
+        # If a datagram finds the address local or broadcast, report that, and not that TCP refuses
+        # it.
         if judgements[0].is_local:
             return judgements
         return [

@@ -48,7 +48,7 @@ class SocketLookup(NamedTuple):
     def route(self) -> Route | None:
         """Return the matching entry, or None if no entry matches.
 
-        The entry is also None if the kernel doesn't tell which one discards.
+        The result is also None if an entry discards the packet: the kernel doesn't tell which.
         """
         return self.result.route
 

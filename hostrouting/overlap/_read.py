@@ -259,7 +259,7 @@ def _subnets_with_gateways(state: State) -> list[Prefix]:
 def _cidrs_with_blocks(overlap: RouteOverlap, routes: Iterable[Route]) -> list[Prefix]:
     """Return the expected CIDRs with a blackhole route that may be a CNI's, for its own block.
 
-    Whether it is one depends on plain routes to other nodes in the same CIDR.
+    Whether the route is a CNI's depends on plain routes to other nodes in the same CIDR.
     """
     blocks = [
         route.destination

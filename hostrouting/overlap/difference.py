@@ -335,7 +335,7 @@ class _Comparison:
         wanted: Mapping[Place, _Results],
         touching: Mapping[Place, Container[HostChange]],
     ) -> list[HostChange]:
-        """Return changes without those that are superfluous, one after the other."""
+        """Return the changes without superfluous ones, trying to leave out one after the other."""
         for change in kept:
             if change in certain:
                 continue

@@ -248,8 +248,8 @@ def _refuse_outlasted(
 ) -> Iterator[Refusal]:
     """Yield refusals for IPv6 routes that would lose to another program's next hop.
 
-    That program has added the next hop to our old route, and it stays when our old route is
-    removed. A rollback couldn't put our old route back in front of it.
+    That program has added the next hop to our old route. The next hop stays when our old route is
+    removed, and a rollback couldn't put our old route back in front of it.
     """
     old_routes = [
         route for route in remove if isinstance(route, Route6) and route.source_prefix is None
@@ -423,7 +423,7 @@ def find_missing(config: Config, *backends: RouteBackend) -> str | None:
     """Return a phrase that says what is missing, as ``plan_now`` does, or None.
 
     If gateways are configured, all entries of table main are read. Otherwise, only the default
-    routes are, so that a large table takes no time.
+    routes are read, so that a large table takes no time.
 
     Raises:
         RouteError: a route can never be installed as configured, or the kernel can't be queried.
