@@ -370,7 +370,7 @@ def _tail(
         ("nhid", nexthop_id),
         (single.words(family) if single else "", ""),
         ("table", unless_usual(table, Table, Table.MAIN)),
-        # Like ip, omit protocol boot, which ip gives a route for which no protocol was given.
+        # Like ip, omit protocol boot, which is the default of ``ip route add``.
         ("proto", unless_usual(protocol, Protocol, Protocol.BOOT)),
         ("scope", unless_usual(scope, Scope, Scope.UNIVERSE)),
         ("src", source),

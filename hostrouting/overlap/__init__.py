@@ -71,8 +71,8 @@ What the next owner must keep:
   address counts as reachable.
 - *One moment is one moment.* Changes are noticed from the first read to the last lookup, and then
   all is read again. Tables that look the same before and after prove nothing in between.
-- *One address may stand for a place only because everything that distinguishes addresses cuts.* A
-  new selector of the kernel must cut, too, or give the verdict ``unknown``.
+- *Everything that distinguishes addresses must cut.* Otherwise no address could stand for a place.
+  A new selector of the kernel must cut, too, or give the verdict ``unknown``.
 - *Exemptions have bounds.* If only a bound makes a failure, no route is proposed, because the route
   may be intended. ``allowedDevs`` has no bounds: it is the operator's word.
 - *The fix is proven before it is told*, by the code that installs and judges.

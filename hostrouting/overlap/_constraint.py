@@ -65,8 +65,9 @@ class Constraints:
     def _of_local(self, expected: ExpectedCidr, judgement: Judgement) -> Constraint:
         """Return the constraint for a local address, which no route may take away.
 
-        A route in main does so only if a rule looks up main before table local. So far, that lookup
-        has fallen through to the next rule (suppressed, throw). A short route falls through, too.
+        A route in main can only do so if a rule looks up main before table local. At present, that
+        rule finds no entry that counts (suppressed, ``throw``), so the next rule decides. A short
+        route wouldn't count, either.
         """
         next_hops = self._entries.next_hops(expected, judgement.address)
         length = self._longest_without_effect(judgement.lookup, next_hops)

@@ -55,7 +55,7 @@ _NETWORK_LENGTH_MIN = {Family.IPV4: 8, Family.IPV6: 16}
 class Diversions:
     """The routes on one host that may lead elsewhere on purpose.
 
-    Only interfaces' names and types tell which routes may.
+    Whether a route may do so is judged only by the names and types of its interfaces.
 
     Args:
         state: the host's state.

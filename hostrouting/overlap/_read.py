@@ -64,7 +64,7 @@ def read_host(
     scope: CancelScope,
     ipv4: RouteBackend | None = None,
 ) -> Moment:
-    """Read the tables and look up the expected CIDRs, again if the tables change meanwhile.
+    """Read the tables and look up the expected CIDRs, anew if the tables change meanwhile.
 
     Args:
         config: the expected CIDRs, all in the backend's family, and the uplinks.
@@ -211,8 +211,8 @@ def _with_routes(
 
 def _cutter(overlap: RouteOverlap, state: State, sources: Collection[IpAddress]) -> Cutter:
     cidrs = [numbers(expected.cidr) for expected in overlap.expected_cidrs]
-    # CIDRs that aren't allowed on the uplinks are suspects, or all CIDRs if there is no default
-    # route.
+    # A CIDR that isn't allowed on all uplinks is a suspect. Without a default route, every CIDR is
+    # one.
     elsewhere = [
         expected.cidr
         for expected in overlap.expected_cidrs

@@ -82,7 +82,7 @@ def apply_routes(
     Raises:
         RouteError: the kernel rejected a change. ``undo`` covers the changes made so far.
     """
-    # The rollback shares this list, and so sees what is dropped from it below.
+    # The rollback uses this same list, so it puts back only what ``_remove`` leaves in it.
     removed = [*plan.remove]
     undo.push(partial(_undo, plan, removed, backend))
     for verb, failures in _add_and_replace(plan, backend, scope):
@@ -247,7 +247,7 @@ def apply_possible(
             changes made so far.
     """
     refusals: dict[Route, str] = {}
-    # The rollback shares this list, and so sees what is dropped from it below.
+    # The rollback uses this same list, so it puts back only what ``_remove`` leaves in it.
     removed = [*plan.remove]
     undo.push(partial(_undo, plan, removed, backend))
     for verb, failures in _add_and_replace(plan, backend, scope):

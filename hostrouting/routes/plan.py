@@ -171,7 +171,7 @@ def plan_possible(
     ours = [*(entry for entry in main if entry.is_ours), *adopted]
     keys = {route.key for route in wanted} if ours else set()
     unwanted = [entry for entry in ours if entry.key not in keys]
-    # Remove routes that make gateways reachable last, so that a rollback, in reverse order,
+    # Routes that make gateways reachable are removed last, so that a rollback, in reverse order,
     # restores them first.
     remove = sorted(unwanted, key=lambda entry: entry.is_near)
     plan = RoutePlan(
