@@ -59,7 +59,7 @@ class InstalledPart:
 
     @property
     def units(self) -> tuple[str, ...]:
-        """The units that the files define or extend, without templates, which are never loaded."""
+        """The units that the files define or extend, except templates, which are never loaded."""
         units = []
         for path in map(PurePosixPath, self.files):
             if not path.is_relative_to("/etc/systemd/system"):

@@ -242,7 +242,8 @@ def _plan_gate(
     layout = host.layout
     old = manifests.old
     new = manifests.new
-    # The script that removes our routes is listed until the routes are removed.
+    # If a part is being removed, its script now removes what it had installed. The gate's first
+    # list still has that script, and the final list doesn't.
     still_run = {name: old.parts[name] for name in manifests.removed_parts if name in scripts}
     listed = attrs.evolve(new, parts=still_run | new.parts)
     first_list = BootFile(layout.gate_list, list_text(listed, contents))

@@ -68,10 +68,11 @@ class UnitManager(Protocol):
         """Return whether a unit is enabled."""
 
     def instances(self, consumer: str) -> tuple[str, ...]:
-        """Return the units that a consumer refers to.
+        """Return the units that a consumer's name stands for.
 
         Args:
-            consumer: a service, or a template to refer to all of its instances.
+            consumer: a service, which stands for itself, or a template, which stands for all of its
+                instances.
 
         Returns:
             The sorted unit names; empty for an image.

@@ -234,9 +234,9 @@ def revert(_options: argparse.Namespace, host: Host) -> Result:
     """Restore the installed routes after apply --try.
 
     The command ends the trial without waiting for its timeout, from any terminal, and lists the
-    routes that it changes. The trial hasn't changed any files or units. The command exits with 1 if
-    there is no trial. If it can't restore the installed routes, it removes the tried ones, and also
-    exits with 1.
+    routes that it changes. The trial hasn't changed any files or units. If the command can't
+    restore the installed routes, it removes the tried ones. It exits with 1 in this case, and if
+    there is no trial.
 
       hostrouting apply --try 600 config.json      in one terminal
       hostrouting revert                           in another one, if something doesn't work with these routes

@@ -15,7 +15,7 @@ CONFIG_BYTES_MAX = 64 << 20
 
 
 def read_config(path: str | os.PathLike[str]) -> Any:
-    """Read a config file as JSON, without validating its keys (``Config.load`` also does that).
+    """Read a config file as JSON, without validating its keys and values.
 
     Raises:
         ConfigError: the file doesn't exist or isn't valid JSON.

@@ -384,7 +384,7 @@ class StaticRoutes(Section):
         return tuple(route for route in self.routes if Family.of(route.destination) is family)
 
 
-@attrs.frozen(field_transformer=checked_at_once)
+@attrs.frozen(cache_hash=True, field_transformer=checked_at_once)  # a key in each place
 class ExpectedCidr(Section):
     """A CIDR that must be routed through specific interfaces.
 

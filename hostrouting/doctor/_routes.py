@@ -73,8 +73,8 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         _verify_complete(plan.policies, backends)
         verify_routes((*plan.unchanged, *plan.foreign), *backends)
     except RouteError as error:
-        # If the kernel can't be queried at all, this raises that error. Otherwise, the routes are
-        # the problem.
+        # Read the tables again. If even that fails, the kernel can't be queried, and its error ends
+        # the doctor. Otherwise, the routes are the problem.
         for backend in backends:
             read_routes(backend)
         hint = error.hint or f"look at: {examined.command('plan')}"

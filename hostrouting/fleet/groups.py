@@ -25,9 +25,9 @@ class GroupFailure(JsonObject):
         kind: type of failure.
         cidr: the expected CIDR.
         devs: the interfaces through which packets leave, and those through which packets would
-            leave if the matching routes were removed, sorted by name. Hosts with eight similar
-            interfaces may differ only in which of them comes first, so both are included. If
-            packets don't leave the host, there are none.
+            leave if the matching routes were removed, sorted by name. Of eight similar interfaces,
+            a different one may win on each host. Such hosts are in one group, because all eight are
+            named. If packets don't leave the host, there are none.
     """
 
     kind: FindingKind

@@ -46,8 +46,8 @@ UINT32 = 0xFFFFFFFF
 _INT32 = 0x7FFFFFFF
 UINT64 = 0xFFFFFFFFFFFFFFFF
 
-# ip prints link types that it has no name for as ``[32]``, and iproute2 6.1 prints protocols as
-# ``ipproto-6`` with -N.
+# ip prints a link type without a name in brackets, as ``[32]``. With -N, iproute2 6.1 prints
+# protocols as ``ipproto-6``.
 _NUMBER = re.compile(r"(?:ipproto-)?(0x[0-9a-fA-F]{1,8}|[0-9]{1,10})|\[([0-9]{1,5})\]")
 
 _NAME_MAX = 15  # IFNAMSIZ includes the terminating zero

@@ -95,7 +95,8 @@ def read_rule(value: object, family: Family) -> Rule:
         "tos": fields["tos"] if dscp is None else dscp << 2,
         "uid_range": uids if None not in uids else None,
         "has_ports": _has_ports(item),
-        # A rule for all source ports counts as unknown: TCP's first lookup has no source port yet.
+        # A rule for all source ports counts as unknown. TCP's first lookup has no source port, so
+        # the rule doesn't match it, but the second one does.
         "has_unknown": not item.keys() <= _RULE_KEYS
         or uids.count(None) == 1
         or _ports(item, _PORT_RANGES[0]) == ALL_PORTS,

@@ -151,7 +151,7 @@ class HostChanges:
         return PrefixIndex(self._routes, self._bits)
 
     def keys_around(self, address: IpAddress) -> frozenset[_Key]:
-        """Return the keys of the entries that cover an address, or that cover their ``src``."""
+        """Return the keys of the entries that cover an address or the ``src`` of such an entry."""
         keys = set(self._keys_around(int(address)))
         named = {
             int(route.source)
@@ -301,7 +301,10 @@ def _values(known: KnownHost) -> dict[_Key, tuple[Any, ...]]:
 
 
 def _nexthop_lines(before: tuple[Any, ...], after: tuple[Any, ...]) -> tuple[str, ...] | None:
-    """Return the old and new next hops of an entry's nexthop object, if only they changed."""
+    """Return an entry's old and new next hops, if it has a nexthop object and only these changed.
+
+    Without such a change, the result is None.
+    """
     if not (
         len(before) == len(after) == 1
         and isinstance(before[0], Route)

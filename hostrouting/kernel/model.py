@@ -15,7 +15,8 @@ What it can't know. A dump doesn't show everything that decides about a packet. 
   local and main share one trie.
 - Where a fact is missing, a model of a snapshot looks up the packet under each assumption. If the
   results differ, it raises a ``RouteError`` that names the fact: no verdict is better than a wrong
-  one. Such facts are in ``_alternatives`` and ``_refuse_doubt``, and for sources in ``_sources``.
+  one. ``_alternatives`` makes the assumptions, and ``_refuse_doubt`` compares the results. For
+  sources, ``_sources`` does both.
 - For a live host (``KnownHost.is_live``), the kernel has just answered with all facts. The model is
   only asked what would change, and considers every source that the kernel may choose.
 - A model of a plan has the live kernel beneath it. A changed route only affects packets to
@@ -306,7 +307,7 @@ class Model(RouteBackend):
         *,
         is_tcp: bool,
     ) -> tuple[IpAddress, ...]:
-        """Return the sources for packets to addresses that an entry (None: nothing) matches."""
+        """Return the sources for packets to addresses that match an entry, or that match none."""
         if entry is None:
             return ()
         if entry.type is RouteType.LOCAL:

@@ -326,7 +326,7 @@ def _without(hops: dict[Router, Route], others: Collection[Router]) -> list[Rout
 
 @attrs.frozen(eq=False)
 class _Swap:
-    """A route whose next hops are replaced, with its old and its new ones."""
+    """A route whose next hops are replaced, with the old and the new next hops."""
 
     route: Route
     old: dict[Router, Route]

@@ -5,20 +5,23 @@ This module does no I/O.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
-from hostrouting.kernel._memory.net import Device, Net, WriteMode
-from hostrouting.kernel._memory.semantics import fib_new_route
+from hostrouting.kernel._memory.net import Device, Net, WriteMode, fib_table_insert
+from hostrouting.kernel._memory.semantics import fib_create_info
 from hostrouting.kernel.known import KnownHost
 from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rules import KERNEL_RULES
+from hostrouting.kernel.selection import copier
+from hostrouting.model.family import Family, IpNetwork
+from hostrouting.model.integer_prefixes import PrefixSet, ends, numbers
 from hostrouting.model.lookups import RouteFailure
 from hostrouting.model.routes import Route
 
 
-def refused_in_memory(known: KnownHost, routes: Iterable[Route]) -> tuple[RouteFailure, ...]:
+def refused_in_memory(known: KnownHost, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
     """Return the IPv4 routes that the in-memory kernel refuses, added one after the other.
 
     The result is empty for a host with VRFs, which aren't modelled, or if an address's interface
@@ -29,13 +32,36 @@ def refused_in_memory(known: KnownHost, routes: Iterable[Route]) -> tuple[RouteF
     if has_vrf or any(address.dev not in devs for address in known.addresses):
         return ()
     net = _load(known)
+    gateways = _gateways(routes)
+    # The kernel looks up the gateways of each route. That takes one lookup for all routes that
+    # differ only in their destinations, until a route is added that contains a gateway.
+    accepted: dict[tuple[object, ...], Callable[[IpNetwork], Route]] = {}
     refused: list[RouteFailure] = []
     for route in routes:
+        net.tables.setdefault(route.table, {})
+        like = attrs.astuple(route, recurse=False)[1:]  # all but the destination
         try:
-            fib_new_route(net, route, WriteMode.REPLACE)
+            if like not in accepted:
+                accepted[like] = copier(fib_create_info(net, route))
+            fib_table_insert(net, accepted[like](route.destination), WriteMode.REPLACE)
         except NetlinkError as refusal:
             refused.append(RouteFailure(route, refusal.errno, refusal.message))
+        if gateways.overlaps(*ends(numbers(route.destination), gateways.bits)):
+            accepted.clear()
     return tuple(refused)
+
+
+def _gateways(routes: Iterable[Route]) -> PrefixSet:
+    bits = Family.IPV4.bits
+    gateways = {hop.gateway for route in routes for hop in route.hops}
+    return PrefixSet(
+        (
+            (int(gateway), bits)
+            for gateway in gateways
+            if gateway is not None and Family.of(gateway) is Family.IPV4
+        ),
+        bits,
+    )
 
 
 def _load(known: KnownHost) -> Net:

@@ -125,7 +125,7 @@ class Selection:
         return is_in_table and self.protocol in (None, route.protocol)
 
     def _may_omit(self, route: Route) -> bool:
-        """Return whether a route is wanted only inside ``inside``."""
+        """Return whether a route may be omitted if it lies in none of the prefixes ``inside``."""
         return route.destination.prefixlen != 0 and self.is_omitted(route)
 
 

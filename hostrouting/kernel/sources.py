@@ -129,7 +129,7 @@ class Sources:
     ) -> tuple[IpAddress, ...]:
         """Return the sources that a hop may select (inet_select_addr).
 
-        The kernel prefers one in the gateway's subnet.
+        The kernel prefers a source in the gateway's subnet.
 
         Args:
             dev: the hop's interface.

@@ -128,7 +128,7 @@ def _sent_to(
     doubts: Container[SourceKey],
     backend: RouteBackend,
 ) -> list[tuple[Route, list[IpAddress]]]:
-    """Return the doubtful entries that lookups find, each with enough addresses for all hops."""
+    """Return the entries in ``doubts`` that lookups find, with enough addresses for all hops."""
     found: dict[SourceKey, tuple[Route, list[IpAddress]]] = {}
     for lookup in backend.lookup(tried):
         if lookup.route is not None and (key := source_key(lookup.route)) in doubts:

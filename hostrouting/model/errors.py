@@ -117,7 +117,7 @@ class RouteError(HostRoutingError):
 
 
 class UnitError(HostRoutingError):
-    """The error for what systemd refuses, and for a unit that can't be installed or gated."""
+    """The error for a unit: systemd refuses an operation, or the unit isn't set up as needed."""
 
 
 class FileError(HostRoutingError):

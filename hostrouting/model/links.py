@@ -49,8 +49,7 @@ class Link:
         kind: link type such as ``veth``, ``bridge`` or ``bond``, or None for a physical interface.
         hardware: ARPHRD value (see ``Hardware``).
         master: the bridge, bond or other interface that it is a port of, if any.
-        group: the interface group, which policy rules can use to suppress results; 0 is the
-            default.
+        group: the interface group, by which a policy rule can ignore routes; 0 is the default.
         mtu: the largest packet in bytes, or 0 if it isn't known.
         is_point_to_point: whether every destination can be reached through it without a gateway
             (IFF_POINTOPOINT).

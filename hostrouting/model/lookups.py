@@ -71,7 +71,7 @@ class Lookup:
 
     @cached_property
     def entry(self) -> tuple[Route, Prefix] | None:
-        """The matching entry, or None. It is a pair of a template and the entry's own prefix.
+        """The matching entry as a pair of a template and the entry's own prefix, or None.
 
         The template is a route with the entry's attributes, but any destination.
         """

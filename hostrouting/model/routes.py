@@ -359,7 +359,7 @@ class Route6(Route):
     def words(self, *, is_numeric: bool = False) -> str:
         """Return the route in the format of ``ip -6 route show``, without its remaining lifetime.
 
-        Therefore the words don't change while the route doesn't.
+        Therefore, an unchanged route always has the same words.
 
         Args:
             is_numeric: see ``Route.words``.
@@ -397,7 +397,7 @@ def _tail(
         ("nhid", nexthop_id),
         (single.words(family) if single else "", ""),
         ("table", unless_usual(table, Table, Table.MAIN)),
-        # Like ip, omit protocol boot, which ip gives a route for which no protocol was given.
+        # Like ip, omit protocol boot, which is the default of ``ip route add``.
         ("proto", unless_usual(protocol, Protocol, Protocol.BOOT)),
         ("scope", unless_usual(scope, Scope, Scope.UNIVERSE)),
         ("src", source),

@@ -2,13 +2,14 @@
 
 The theory of operation. The kernel knows by which route each packet leaves, so a check asks it, and
 compares the results with the interfaces that the config expects. It does so in five steps, each
-with a module: cut, ask, judge, group, fix. ``check`` runs them. Between ask and judge,
-``_hearing`` may end the check: if this host doesn't receive what is sent to it, because a rule
-leads around table local, there is no verdict.
+with a module: cut, ask, judge, group, fix. ``check`` runs them; the first two are called by
+``_read.read_once``, because all that is read and asked must be of one moment. Between ask and
+judge, ``_hearing`` may end the check: if this host doesn't receive what is sent to it, because a
+rule leads around table local, there is no verdict.
 
 What is known about addresses lies in one record, a *place*: addresses with the same results
 (``_places``). Cut makes the places, and each later step fills in its fields. What is known about
-the host is a ``State`` (``_state``), which no step changes. ``_read`` takes both from the kernel::
+the host is a ``State`` (``_state``), which no step changes::
 
     expected     172.16.0.0/16     |------------------------------------------|
     main         172.16.0.0/16     |------------------------------------------|  dev ib0
@@ -40,12 +41,12 @@ TCP and UDP are asked about separately if a rule tells them apart. Where the ker
 between default routes (fib_select_default), every one of them counts.
 
 Judge (``_judge``). For each expected CIDR that contains the place, each lookup that decides where
-packets go passes through the exemptions, in this order: it is delivered here (a note), it leaves
-through expected interfaces only (fine), through allowed ones or pods' (a note), or else it fails:
-OVERLAP, NO-ROUTE, BLACKHOLE or GATEWAY. A name such as ``cali1`` says who added a route, not that
-the cluster expects it, so the exemptions have bounds (``_exemptions``): what a CNI adds on a
-healthy node. The kernel doesn't tell which entry discards a packet, so there a model of the tables
-does.
+packets go is one of these, in this order. Nothing carries it: NO-ROUTE or BLACKHOLE. It is
+delivered here: a note. It leaves through expected interfaces only: fine, unless its gateway is an
+address of this host (GATEWAY). It leaves through allowed interfaces or pods': a note. It leaves
+through others: OVERLAP. A name such as ``cali1`` says who added a route, not that the cluster
+expects it, so the exemptions have bounds (``_exemptions``): what a CNI adds on a healthy node. The
+kernel doesn't tell which entry discards a packet, so there a model of the tables does.
 
 Group (``_group``). Spans of a CIDR that fail in the same way are one finding. ``_host_notes`` adds
 what concerns the host as a whole.
@@ -75,8 +76,8 @@ What the next owner must keep:
   address counts as reachable.
 - *One moment is one moment.* Changes are noticed from the first read to the last lookup, and then
   all is read again. Tables that look the same before and after prove nothing in between.
-- *One address may stand for a place only because everything that distinguishes addresses cuts.* A
-  new selector of the kernel must cut, too, or give the verdict ``unknown``.
+- *Everything that distinguishes addresses must cut.* Otherwise no address could stand for a place.
+  A new selector of the kernel must cut, too, or give the verdict ``unknown``.
 - *Exemptions have bounds.* If only a bound makes a failure, no route is proposed, because the route
   may be intended. ``allowedDevs`` has no bounds: it is the operator's word.
 - *The fix is proven before it is told*, by the code that installs and judges.

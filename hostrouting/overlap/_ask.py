@@ -140,7 +140,7 @@ class Sockets:
     def _depends_on_source(self, first: Lookup) -> bool:
         """Return whether a source may change a result.
 
-        For this host's addresses, that takes a rule before local.
+        For an address of this host, it can only if a rule precedes the one for table local.
         """
         route = first.route
         if route is None or route.type is not RouteType.LOCAL or not self._asks_local_first:
@@ -151,7 +151,7 @@ class Sockets:
     def _can_send(self, source: IpAddress, probe: IpAddress, *, is_tcp: bool) -> bool:
         """Return whether the kernel sends from a source.
 
-        It refuses to if the source, an entry's src, isn't an address of this host.
+        The kernel refuses if the source, an entry's src, isn't an address of this host.
         """
         return self._kernel.lookup([probe], source=source, is_tcp=is_tcp)[0].route is not None
 
@@ -163,7 +163,7 @@ class Sockets:
         is_tcp: bool,
     ) -> dict[IpAddress, list[IpAddress]]:
         """Map each source to the probes for which the kernel selects it after the first lookup."""
-        # Groups of probes with the same sources, and their entry.
+        # An entry, and the probes that match it and get the same sources.
         groups: dict[SourceKey, tuple[Route, list[IpAddress]]] = {}
         unrouted: list[IpAddress] = []
         for first in firsts:
@@ -229,13 +229,13 @@ def called_addresses(
     devs: Collection[str],
     rules: Sequence[Rule],
 ) -> list[IpAddress]:
-    """Return the servers' addresses whose replies may leave unlike packets without a source.
+    """Return the addresses from which replies may leave unlike packets without a source.
 
     Args:
-        addresses: the host's addresses. IPv6 addresses count whatever the rules, because routes may
-            match on the source too.
-        devs: the uplinks. Addresses on the loopback interface count too, because hosts with BGP
-            have theirs there.
+        addresses: the host's addresses. IPv6 addresses always count, because routes may match on
+            the source, too.
+        devs: the uplinks. Addresses on the loopback interface count, too, because hosts with BGP
+            have their addresses there.
         rules: the policy rules. If one matches on the protocol, every address counts. Replies from
             an address that no rule names leave as TCP's lookup without a source says. But if
             connections only choose their source by that lookup, it isn't judged.

@@ -65,15 +65,16 @@ class Constraints:
     def _of_local(self, expected: ExpectedCidr, judgement: Judgement) -> Constraint:
         """Return the constraint for a local address, which no route may take away.
 
-        A route in main does so only if a rule looks up main before table local. So far, that lookup
-        has fallen through to the next rule (suppressed, throw). A short route falls through, too.
+        A route in main can only do so if a rule looks up main before table local. At present, that
+        rule finds no entry that counts (suppressed, ``throw``), so the next rule decides. A short
+        route wouldn't count, either.
         """
         next_hops = self._entries.next_hops(expected, judgement.address)
         length = self._longest_without_effect(judgement.lookup, next_hops)
         return Constraint(length_max=self._bits if isinstance(length, Obstacle) else length)
 
     def _within_reason(self, place: Place, constraint: Constraint) -> Constraint:
-        """Return a constraint, or one with an obstacle if it takes too many routes for a node."""
+        """Return a constraint, with an obstacle if it takes more routes than a node should have."""
         if constraint.longer_than is None:
             return constraint
         needed = place.size >> (self._bits - 1 - constraint.longer_than)
@@ -153,7 +154,15 @@ class Constraints:
         )
 
     def _why_inevitable(self, failure: Judgement, length: int) -> Obstacle | None:
-        """Return why no route longer than a length can take precedence, or why none may."""
+        """Return why no longer route helps, or None.
+
+        Either the address has an entry of its own, so that no route can be longer, or the address
+        is the gateway of another route, which must not lead elsewhere.
+
+        Args:
+            failure: the judgement of the failing lookup.
+            length: the longest prefix length that has no effect.
+        """
         address = failure.address
         if length == self._bits:
             entry = self._fib.find(Table.MAIN, Flow(address))
@@ -194,7 +203,7 @@ class Constraints:
         return self._why_main_is_not_asked(lookup, last)
 
     def _looks_up_main(self, rule: Rule, dev: str | None) -> bool:
-        """Return whether a rule uses the entries in main for single addresses."""
+        """Return whether a rule looks up main, and accepts a host route that it finds there."""
         # While local and main share one trie, a lookup in local also searches main.
         is_merged = rule.table == Table.LOCAL and self._fib.is_merged
         if rule.action is not RuleAction.TO_TABLE or not (rule.table == Table.MAIN or is_merged):
@@ -304,7 +313,7 @@ def unmodelled(address: IpAddress, family: Family, source: IpAddress | None = No
 
 
 def longest_without_effect(found: Route) -> int:
-    """Return up to which prefix length a new entry in table main doesn't precede another entry.
+    """Return the longest prefix with which a new entry in table main doesn't precede another.
 
     Our entries have the lowest metric in common use. So with the same prefix length, they precede
     an entry with a higher metric. There are two exceptions: next to a connected route, the kernel

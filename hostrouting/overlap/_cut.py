@@ -79,7 +79,8 @@ class Cutter:
         Args:
             routes: the entries in all tables. Plain entries through the expected interfaces may be
                 omitted.
-            possible: the destinations of routes that may exist.
+            possible: destinations to treat like those of routes that aren't plain, because the host
+                probably has such routes.
 
         Returns:
             The prefixes, all inside the CIDRs and possibly nested.

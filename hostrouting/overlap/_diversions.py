@@ -55,7 +55,7 @@ _NETWORK_LENGTH_MIN = {Family.IPV4: 8, Family.IPV6: 16}
 class Diversions:
     """The routes on one host that may lead elsewhere on purpose.
 
-    Only interfaces' names and types tell which routes may.
+    Whether a route may do so is judged only by the names and types of its interfaces.
 
     Args:
         state: the host's state.
@@ -182,9 +182,9 @@ class Diversions:
         return frozenset(hop.gateway for hop in _hops(defaults) if hop.dev in uplinks.devs)
 
     def _rival_around(self, address: IpAddress) -> str | None:
-        """Return the interface with a default route whose network contains an address.
+        """Return the rival of the uplinks whose network contains an address, if any.
 
-        An uplink's gateway doesn't count.
+        A rival is another interface with a default route. An uplink's gateway has none.
         """
         networks, index = self._rivals
         inner = next(index.around((int(address), self._state.family.bits)), None)

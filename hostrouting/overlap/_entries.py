@@ -299,7 +299,8 @@ class Entries:
         if not isinstance(gateway, IPv4Address):
             return ""
         refused = f"the kernel would refuse entries via {gateway}"
-        # If the source is lost, the entry names gateway and dev, and so isn't onlink.
+        # If the default route's src isn't this host's, the entry names gateway and dev, and so
+        # isn't onlink.
         if hop.onlink and not self._has_lost_source:
             claim = self._state.fib.claims_gateway(gateway)
             return "" if claim is None else f"{refused}, because it is in {claim}: remove that"

@@ -167,7 +167,10 @@ class Bounds:
 
     @cached_property
     def _uplink_addresses(self) -> list[tuple[str, IpAddress, str]]:
-        """Return each uplink's addresses and its default routes' gateways, with kind and uplink."""
+        """Return the addresses and the gateways of the uplinks, each between its kind and uplink.
+
+        The gateways are those of default routes.
+        """
         mine = [("the address", each.local, each.dev) for each in self._addresses_on_uplinks]
         hops = (hop for route in unicast_defaults(self._routes) for hop in route.hops)
         theirs = (

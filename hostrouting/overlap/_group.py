@@ -181,14 +181,14 @@ def _about_exempt(expected: ExpectedCidr, group: _Group, state: State) -> str:
 
 
 def _local_on_uplinks(expected: ExpectedCidr, state: State) -> list[Address]:
-    """Return the addresses on this host's uplinks in an expected CIDR.
+    """Return the addresses of this host's uplinks that lie in an expected CIDR.
 
     Such addresses are a hint that the CIDR may be the nodes'. The config doesn't say whether a CIDR
     is for nodes, pods or Services. An uplink's subnet in the CIDR isn't proof either, because a
-    node may have an address in the pod CIDR by mistake. The CIDR is only known to belong to the
-    nodes if it is the address's subnet (``Address.network``), or if the config names the interfaces
-    that may carry the CIDR, which rules out container interfaces. In the latter case, no hint is
-    needed, and the list is empty.
+    node may have an address in the pod CIDR by mistake. There is proof in two cases: the CIDR is
+    the address's subnet (``Address.network``), or the config names the interfaces that may carry
+    the CIDR. The second case rules out container interfaces, so no hint is needed, and the list is
+    empty.
     """
     if expected.devs is not None:
         return []

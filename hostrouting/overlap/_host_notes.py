@@ -72,7 +72,7 @@ def _contested(state: State, of_pods: Collection[str]) -> Iterable[Note]:
 
 
 def _settling(state: State, default: Route) -> str:
-    """Return which default route is used, and what settles it."""
+    """Return which default route is used, and how to settle the choice."""
     if state.uplinks.named is None:
         wins = f"the one through {','.join(default.devs)} wins"
         return f"{wins}; name the node's uplinks (hostRouting.uplinks) to settle it"
@@ -129,7 +129,7 @@ def _foreign_sources(state: State, places: Places) -> Iterable[Note]:
     owners = {address.local: address.dev for address in state.addresses}
     # The addresses of these interfaces belong to no network.
     anywhere = {link.name for link in state.links if _has_no_network(link)}
-    for route in dict.fromkeys(_sent(places)):
+    for route in dict.fromkeys(route for route in _sent(places) if route.source is not None):
         owner = None if route.source is None else owners.get(route.source)
         if owner is None or owner in anywhere or owner in uplinks:
             continue
@@ -161,6 +161,8 @@ def _beyond_mtu(state: State, places: Places) -> Iterable[Note]:
 
 def _detours_to_pods(state: State, places: Places, of_pods: Collection[str]) -> Iterable[Note]:
     """Yield notes on sources whose connections to this host's own pods leave through an uplink."""
+    if not of_pods:
+        return
     uplinks = {*state.uplinks.devs}
     by_source: dict[IpAddress, list[IpAddress]] = {}
     for place in places:

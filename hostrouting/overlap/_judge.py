@@ -57,8 +57,8 @@ class Judge:
         """Judge the lookups for one place and one expected CIDR that contains it.
 
         Returns:
-            The judgement of an unconnected datagram. After it come those failures, local or
-            broadcast addresses and discards of a CNI that only other lookups show.
+            The judgement of an unconnected datagram. After it come the judgements of other lookups
+            that tell more (``_worth_telling``).
         """
         if len(lookups) == 1:
             return tuple(self._of_lookups(lookups, expected))
@@ -82,8 +82,8 @@ class Judge:
         expected: ExpectedCidr,
     ) -> list[Judgement]:
         judgements = [self._of_lookup(lookup, expected) for lookup in lookups]
-        # If a datagram finds the address local or broadcast, that is what to report, and not that
-        # TCP refuses it.
+        # If a datagram finds the address local or broadcast, report that, and not that TCP refuses
+        # it.
         if judgements[0].is_local:
             return judgements
         return [
@@ -178,7 +178,7 @@ class Judge:
         # A pod's interface, but beyond the exemption's bounds.
         if not_allowed and (bound := self._bounds.why_beyond(route, lookup.address)):
             return Judgement(FindingKind.OVERLAP, lookup, devs, route, bound=bound)
-        if len(not_allowed) < len(foreign):  # allowedDevs, perhaps next to pods'
+        if len(not_allowed) < len(foreign):  # some of the interfaces are in allowedDevs
             return Judgement(NoteKind.ALLOWED, lookup, foreign, route)
         is_wide = route.destination.prefixlen < self._state.family.bits
         subnet = self._bounds.uplink_subnet_around(route.destination) if is_wide else ""

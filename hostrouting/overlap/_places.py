@@ -48,7 +48,7 @@ class SocketLookup(NamedTuple):
     def route(self) -> Route | None:
         """Return the matching entry, or None if no entry matches.
 
-        The entry is also None if the kernel doesn't tell which one discards.
+        The result is also None if an entry discards the packet: the kernel doesn't tell which.
         """
         return self.result.route
 
@@ -191,7 +191,7 @@ class Place:
         """
         by_cidr = [(expected, found[0]) for expected, found in self.judgements.items()]
         failing = [each for each in by_cidr if each[1].is_failure]
-        # One route serves all of them or none. Take the last in config order, as people tend to
+        # One route serves all these CIDRs or none. Take the last in config order, as people tend to
         # write a narrower CIDR after the wider one.
         return (failing or by_cidr)[-1]
 

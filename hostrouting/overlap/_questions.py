@@ -67,7 +67,7 @@ class Questions:
 
     @cached_property
     def _carrying(self) -> dict[ExpectedCidr, set[str]]:
-        """Return the interfaces that may carry part of each expected CIDR that names none.
+        """Map each expected CIDR that names no interfaces to those that may carry a part of it.
 
         These are the interfaces asked about that carry a part now, and the uplinks if they carry a
         part now or will once it is fixed.

@@ -66,7 +66,7 @@ def read_host(
     scope: CancelScope,
     ipv4: RouteBackend | None = None,
 ) -> Moment:
-    """Read the tables and look up the expected CIDRs, again if the tables change meanwhile.
+    """Read the tables and look up the expected CIDRs, anew if the tables change meanwhile.
 
     Args:
         config: the expected CIDRs, all in the backend's family, and the uplinks.
@@ -213,8 +213,8 @@ def _with_routes(
 
 def _cutter(overlap: RouteOverlap, state: State, sources: Collection[IpAddress]) -> Cutter:
     cidrs = [numbers(expected.cidr) for expected in overlap.expected_cidrs]
-    # CIDRs that aren't allowed on the uplinks are suspects, or all CIDRs if there is no default
-    # route.
+    # A CIDR that isn't allowed on all uplinks is a suspect. Without a default route, every CIDR is
+    # one.
     elsewhere = [
         expected.cidr
         for expected in overlap.expected_cidrs
@@ -270,7 +270,7 @@ def _subnets_with_gateways(state: State) -> list[Prefix]:
 def _cidrs_with_blocks(overlap: RouteOverlap, routes: Iterable[Route]) -> list[Prefix]:
     """Return the expected CIDRs with a blackhole route that may be a CNI's, for its own block.
 
-    Whether it is one depends on plain routes to other nodes in the same CIDR.
+    Whether the route is a CNI's depends on plain routes to other nodes in the same CIDR.
     """
     blocks = [
         route.destination

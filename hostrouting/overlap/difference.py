@@ -309,7 +309,7 @@ class _Comparison:
         return Places([span for span in spans if reach.covers((span.first, bits))], self._family)
 
     def _causes(self, wanted: Mapping[Place, _Results]) -> tuple[HostChange, ...]:
-        """Return the changes to undo to get the wanted results, without superfluous ones.
+        """Return as few changes as possible: without them, the lookups have the wanted results.
 
         Args:
             wanted: the earlier results.
@@ -335,7 +335,7 @@ class _Comparison:
         wanted: Mapping[Place, _Results],
         touching: Mapping[Place, Container[HostChange]],
     ) -> list[HostChange]:
-        """Return changes without those that are superfluous, one after the other."""
+        """Return the changes without superfluous ones, trying to leave out one after the other."""
         for change in kept:
             if change in certain:
                 continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hostrouting.boot.break_glass import why_open
-from hostrouting.boot.files import remove, write_if_changed
+from hostrouting.boot.files import exists, remove, write_if_changed
 from hostrouting.boot.layout import Layout
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import to_json_text
@@ -58,3 +58,6 @@ def write_markers(layout: Layout, report: OverlapReport) -> None:
     else:
         write_if_changed(layout.report, to_json_text(report.to_json()))
     write_if_changed(marker, text)
+    # A boot script that doesn't get the lock goes on without it.
+    if exists(other) or not exists(marker):
+        write_markers(layout, report)

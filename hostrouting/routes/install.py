@@ -82,7 +82,7 @@ def apply_routes(
     Raises:
         RouteError: the kernel rejected a change. ``undo`` covers the changes made so far.
     """
-    # The rollback shares this list, and so sees what is dropped from it below.
+    # The rollback uses this same list, so it puts back only what ``_remove`` leaves in it.
     removed = [*plan.remove]
     undo.push(partial(_undo, plan, removed, backend))
     for verb, failures in _add_and_replace(plan, backend, scope):
@@ -211,7 +211,7 @@ def by_gateways(routes: Sequence[Route]) -> list[Route]:
 
 
 def _gateways(routes: Iterable[Route]) -> PrefixSet:
-    """Return the IPv6 gateways, each of which must be on a link itself (ip6_validate_gw)."""
+    """Return the IPv6 gateways, which must be reachable without a gateway (ip6_validate_gw)."""
     hops = (hop for route in routes if isinstance(route, Route6) for hop in route.hops)
     bits = Family.IPV6.bits
     return PrefixSet(((int(hop.gateway), bits) for hop in hops if hop.gateway is not None), bits)
@@ -246,7 +246,7 @@ def apply_possible(
             changes made so far.
     """
     refusals: dict[Route, str] = {}
-    # The rollback shares this list, and so sees what is dropped from it below.
+    # The rollback uses this same list, so it puts back only what ``_remove`` leaves in it.
     removed = [*plan.remove]
     undo.push(partial(_undo, plan, removed, backend))
     for verb, failures in _add_and_replace(plan, backend, scope):

@@ -209,7 +209,7 @@ def plan_possible(
     ours = [*(entry for entry in main if entry.is_ours), *adopted]
     keys = {route.key for route in wanted} if ours else set()
     unwanted = [entry for entry in ours if entry.key not in keys]
-    # Remove routes that make gateways reachable last, so that a rollback, in reverse order,
+    # Routes that make gateways reachable are removed last, so that a rollback, in reverse order,
     # restores them first.
     remove = sorted(unwanted, key=lambda entry: entry.is_near)
     plan = RoutePlan(
@@ -286,8 +286,8 @@ def _refuse_outlasted(
 ) -> Iterator[Refusal]:
     """Yield refusals for IPv6 routes that would lose to another program's next hop.
 
-    That program has added the next hop to our old route, and it stays when our old route is
-    removed. A rollback couldn't put our old route back in front of it.
+    That program has added the next hop to our old route. The next hop stays when our old route is
+    removed, and a rollback couldn't put our old route back in front of it.
     """
     old_routes = [
         route for route in remove if isinstance(route, Route6) and route.source_prefix is None
@@ -510,7 +510,7 @@ def find_missing(config: Config, *backends: RouteBackend) -> str | None:
     """Return a phrase that says what is missing, as ``plan_now`` does, or None.
 
     If gateways are configured, all entries of table main are read. Otherwise, only the default
-    routes are, so that a large table takes no time.
+    routes are read, so that a large table takes no time.
 
     Raises:
         RouteError: a route can never be installed as configured, or the kernel can't be queried.

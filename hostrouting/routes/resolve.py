@@ -35,8 +35,8 @@ def resolve(
     """Fill in the device, gateway, source and MTU of static routes.
 
     Configured values are used as they are. Missing values come from the default route through
-    ``dev``; without ``dev``, from the one through an uplink. They are the gateway in either address
-    family (RFC 8950), ``onlink``, all hops of a multipath route, ``src`` and ``mtu``.
+    ``dev``; without ``dev``, from the one through an uplink: the gateway in either address family
+    (RFC 8950), ``onlink``, all hops of a multipath route, ``src`` and ``mtu``.
 
     Args:
         wanted: the configured routes.

@@ -44,8 +44,8 @@ def verify_routes(wanted: Sequence[Route], *backends: RouteBackend, has_old: boo
             take precedence over wanted routes.
 
     Raises:
-        RouteError: a route isn't in effect. Either a rule, a lower metric or longer prefixes take
-            precedence, and the error names the winner, or the route has been removed again.
+        RouteError: a route isn't in effect. The error names what takes precedence: a rule, a route
+            with a lower metric, or longer prefixes. Or it says that the route has been removed.
     """
     losing: list[tuple[Route, Refusal]] = []
     for backend in backends:
@@ -147,7 +147,10 @@ def _is_confirmed(route: Route, answer: Lookup) -> bool:
 
 
 def _is_carried(route: Route, answer: Lookup, wanted: Mapping[tuple[object, ...], Route]) -> bool:
-    """Return whether packets use a route, or a wanted one there with a lower metric."""
+    """Return whether packets to a route's destination use a wanted route.
+
+    That is the route itself, or a wanted route with a lower metric.
+    """
     winner = answer.route
     if winner is None or winner.destination != route.destination or winner.metric > route.metric:
         return False
@@ -213,7 +216,7 @@ def _has_source_prefix(entry: Route) -> bool:
 
 
 def _is_behind(winner: Route | Rule | None, route: Route) -> bool:
-    """Return whether the kernel may have skipped a route for a less preferred entry, or none."""
+    """Return whether the kernel may have skipped a route, and used a worse entry or none."""
     if not isinstance(winner, Route):
         return winner is None
     is_same = winner.destination == route.destination and winner.metric <= route.metric

@@ -111,6 +111,15 @@ def test_an_uplink_may_have_any_name(name: str, tmp_path: Path) -> None:
     del kernel
 
 
+BLOCK = """\
+ip link add dev 20 type veth peer name 21
+ip link set dev 20 up
+ip link set dev 21 up
+ip link add dev cali1 type veth peer name cali2
+ip link set dev cali1 up
+ip route add blackhole 10.100.3.0/24 proto bird
+ip route add 10.100.3.5 dev cali1"""
+
 ODD_HOSTS = {
     "an encapsulation with a tos": """
         ip route add 10.100.3.0/24 encap ip id 1 dst 10.9.9.9 via 10.2.0.1 dev 010
@@ -125,6 +134,20 @@ ODD_HOSTS = {
     "a gateway that is an address of another number": """
         ip route replace default via 10.1.0.1 dev 10 metric 100
         ip addr add 10.1.0.1/32 dev 010
+    """,
+    # The kernel refuses to send from a loopback address, with the error of a blackhole.
+    "a loopback source in a CNI's block": f"""
+        {BLOCK}
+        ip route add 10.100.3.128/25 dev 10 src 127.0.0.1
+    """,
+    "a loopback address in a CNI's block": f"""
+        {BLOCK}
+        ip addr add 127.0.0.9/8 dev 20 scope global
+        ip route add 10.100.3.128/25 dev 20
+    """,
+    "the address of lo in a CNI's block": f"""
+        {BLOCK}
+        ip route add 10.100.3.128/25 dev 20 scope host
     """,
 }
 

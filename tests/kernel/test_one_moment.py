@@ -324,6 +324,11 @@ def test_a_boot_script_never_kills_a_monitor_that_has_ended(
         script.replace("trap 'kill -9", "trap 'echo kills"), prepare=other_ip(monitor=ends)
     )
     assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "kills")
+    done = Sandbox(tmp_path).run(
+        SCRIPT.replace("kill -9", "echo kills"), prepare=other_ip(monitor="exit 3")
+    )
+    assert "ip monitor has ended" in done.stderr
+    assert {*done.stdout.splitlines()} <= {"kills"}
 
 
 def test_interfaces_that_swap_names_are_kept_apart(kernel: NamespaceKernel) -> None:

@@ -649,6 +649,26 @@ def test_a_stopped_check_leaves_its_marker_whole(node: NamespaceKernel, plain: S
     assert plain.told()[0].startswith("OVERLAP: expected CIDR 172.16.2.0/24 ")
 
 
+@pytest.mark.parametrize("tool", ["mv", "rm"])
+def test_two_checks_at_once_leave_one_marker(
+    tool: str, node: NamespaceKernel, plain: Sandbox
+) -> None:
+    """Between the removal of a marker and the writing of the other one, another check runs."""
+    fails, passes = check_script("172.16.2.0/24"), check_script("10.96.0.0/12")
+    first, second = (fails, passes) if tool == "mv" else (passes, fails)
+    plain.run(second)
+    other = '[[ $* = *route-overlap.* ]] && rmdir "$ROOT/once" 2>/dev/null && "$ROOT/other.sh"'
+    itself = '"$ROOT/tool-itself" "$@"'
+    steps = (other, itself) if tool == "mv" else (itself, other)
+    plain.write("\n".join(["#!/bin/bash", *steps, "exit 0\n"]), "tool")
+    plain.write(second, "other.sh")
+    (plain.root / "once").mkdir()
+    prepare = f'cp /usr/bin/{tool} "$ROOT/tool-itself"; mount --bind "$ROOT/tool" /usr/bin/{tool}'
+    plain.run(first, prepare=prepare)
+    assert not (plain.root / "once").exists()
+    assert bool(plain.told()) == (first == fails)
+
+
 @pytest.mark.parametrize(("tool", "how"), TRIED)
 def test_strict_never_passes_with_a_failing_tool(
     node: NamespaceKernel, plain: Sandbox, tool: str, how: str

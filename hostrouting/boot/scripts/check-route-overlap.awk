@@ -13,6 +13,8 @@
 # addresses of this host (table local), pods' interfaces within bounds (is_beyond_pods()), and the blackholes that a CNI
 # adds for its own pods (is_block()).
 #
+# Like the library, it judges what root sends without a mark: no other user, and no packet with a mark.
+#
 # This program never says "ok" where `hostrouting check` doesn't; it needn't be able to judge every host. It knows a
 # list of shapes: of rules (read_rule()), results (why_wrong()) and discards (why_discarded()). Whatever else it meets,
 # it doesn't try to understand: can_not() makes the verdict "unknown", and Python decides, if it is there. A failure
@@ -100,6 +102,7 @@ function read_address(    i) {
   for (i = 5; i < NF && $i != "scope"; i += 2)
     ;
   is_global[owns] = $(i + 1) == 0
+  discards_elsewhere = discards_elsewhere || (own[owns] ~ /^127[.]/ && ($2 != "lo" || $(i + 1) != 254))
   has_address[$2] = 1
   is_own[own[owns]]++
   if ($4 ~ /^::ffff:/)
@@ -201,7 +204,7 @@ function take_apart(line,    word, count, i, key, gateway) {
     }
     else if (key == "via")
       gateway = " " word[i += word[i + 1] ~ /^inet6?$/ ? 2 : 1]
-    else if (key ~ /^(table|metric|proto|src|tos|from|encap|expires|nhid)$/)
+    else if (key ~ /^(table|metric|proto|scope|src|tos|from|encap|expires|nhid)$/)
       field[key] = word[++i]
     else if (key == "dead")
       is_dead = 1
@@ -230,8 +233,10 @@ function read_route(    is_of_cni, is_telling) {
   cut(to)
   if (table == 255 && !index(to, "/") && (type == 2 || (family == 4 ? type == 3 : type == 4 && field["proto"] == 2)))
     is_of_host[type, to] = 1
-  # A nexthop object may be a blackhole; ip shows it without an interface, or with lo.
-  discards_elsewhere = discards_elsewhere || (type == 6 && table != 254) || ("nhid" in field && devs ~ /^(lo)?$/)
+  # A nexthop object may be a blackhole; ip shows it without an interface, or with lo. A source in 127.0.0.0/8 that a
+  # route names, or chooses because of its scope, is refused with the error of a blackhole (__mkroute_output).
+  discards_elsewhere = discards_elsewhere || (type == 6 && table != 254) || ("nhid" in field && devs ~ /^(lo)?$/) || \
+    (type != 2 && devs != "lo" && (field["src"] ~ /^127[.]/ || field["scope"] == 254))
   is_of_cni = type == 1 && field["proto"] ~ /^(12|80)$/
   is_telling = type < 6 && !is_dead && (is_of_cni || (table == 254 && may_be_of_pods(devs)))
   if (!is_telling && !(type >= 6 && table == 254))

@@ -83,11 +83,18 @@ listen() {
   make_files && discard_changes || return
   IS_LISTENING=''
   # Set this first, because a signal may arrive right after the start.
-  trap 'kill -9 ${!-} ${NEWS_PID-} 2>/dev/null' EXIT
+  trap 'end_child "${!-}"; kill -9 ${NEWS_PID-} 2>/dev/null' EXIT
   ip "${MONITORED[@]}" -N -o monitor link address route rule nexthop netconf \
     </dev/null >>"$HEARD" 2>&1 8<&- 9>&- &
   LISTENER=$!
   disown 2>/dev/null || true # it may have ended already
+}
+
+# Kills a child, unless it has ended: another process may have its PID by now.
+end_child() {
+  local parent=''
+  { read -r _ _ _ parent _ <"/proc/${1:-none}/stat"; } 2>/dev/null
+  [ "$parent" != "$$" ] || kill -9 "$1"
 }
 
 # Returns whether LISTENER has its socket, which is found by its inode, because other processes may listen to the same
@@ -162,8 +169,7 @@ check_consistently() {
 
 look() {
   check_consistently || VERDICT=unknown PENDING='' LACKING='' LINES="check-failed: $MESSAGE"
-  kill -9 "$LISTENER" 2>/dev/null
-  LISTENER=''
+  end_child "$LISTENER"
   trap 'kill -9 ${NEWS_PID-} 2>/dev/null' EXIT
 }
 
@@ -233,20 +239,25 @@ judge_by_python() {
 # Only the installed routes count for a start.
 is_on_trial() { [ -n "$IS_GATE" ] && has_trial; }
 
-# Writes exactly one marker, atomically. Removes the stale one first, because a missing marker never means "ok".
+# Writes exactly one marker, atomically. Removes the stale one first, because a missing marker never means "ok". If
+# another run that has no lock, either, writes the other marker meanwhile, the later run's stays.
 write_marker() {
-  local other=$MARKER_OK text='' new=$RUN_DIR/route-overlap.$$ line stale
+  local own=$MARKER_DETECTED other=$MARKER_OK text='' new=$RUN_DIR/route-overlap.$$ line stale
   is_gate_off || WHY=''
-  [ "$VERDICT$WHY" != ok ] || other=$MARKER_DETECTED
+  [ "$VERDICT$WHY" != ok ] || own=$MARKER_OK other=$MARKER_DETECTED
   [ -d "$RUN_DIR" ] || mkdir -p "$RUN_DIR"
   for stale in "$other" "$REPORT"; do
     # Python has written the report of the failures that it has found.
     [[ $stale = "$REPORT" && $VERDICT = "$JUDGED" && $VERDICT != ok ]] || [ ! -e "$stale" ] || rm -f "$stale" || return
   done
-  [ "$VERDICT$WHY" != ok ] || { : >"$MARKER_OK"; return; } # an empty file needs no rename
-  [ "$VERDICT" = ok ] || while IFS= read -r line; do text+=${line%%$'\t'*}$'\n'; done <<<"$LINES" || return
-  [[ -z $WHY || $text = gate-off:* ]] || text+="gate-off: $WHY; every start is admitted unchecked"$'\n'
-  (trap '' HUP INT TERM && { printf '%s' "$text" >"$new" && mv -f "$new" "$MARKER_DETECTED" || ! rm -f "$new"; })
+  if [ "$own" = "$MARKER_OK" ]; then
+    : >"$own" # an empty file needs no rename
+  else
+    [ "$VERDICT" = ok ] || while IFS= read -r line; do text+=${line%%$'\t'*}$'\n'; done <<<"$LINES" || return
+    [[ -z $WHY || $text = gate-off:* ]] || text+="gate-off: $WHY; every start is admitted unchecked"$'\n'
+    (trap '' HUP INT TERM && { printf '%s' "$text" >"$new" && mv -f "$new" "$own" || ! rm -f "$new"; })
+  fi || return
+  { [ ! -e "$other" ] && [ -e "$own" ]; } || write_marker
 }
 
 # Prints the verdict and writes the marker. Returns whether the consumer may start.

@@ -34,10 +34,10 @@ def fib_new_route(net: Net, cfg: Route, how: WriteMode) -> None:
         NetlinkError: any errno from fib_create_info or fib_table_insert.
     """
     net.tables.setdefault(cfg.table, {})  # tables are never removed
-    fib_table_insert(net, _fib_create_info(net, cfg), how)
+    fib_table_insert(net, fib_create_info(net, cfg), how)
 
 
-def _fib_create_info(net: Net, cfg: Route) -> Route:
+def fib_create_info(net: Net, cfg: Route) -> Route:
     """Validate a route and return it as shown in dumps.
 
     Raises:

@@ -187,7 +187,7 @@ def split(stretch: Stretch) -> Iterator[bytes]:
 
 
 def _end_of_like(datagram: bytes, header: bytes, step: int) -> int:
-    """Return the datagram's end if it is a single stretch, or else the first message's.
+    """Return the datagram's end if it is a single stretch, or else the first message's end.
 
     Headers are compared by column, because comparing sixteen strided slices is faster than
     comparing hundreds of headers.

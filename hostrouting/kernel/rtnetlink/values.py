@@ -309,7 +309,7 @@ def selects_any_source_port(rules: Iterable[bytes]) -> bool:
 
 
 def port_of_any(rules: Iterable[bytes]) -> int | None:
-    """Return a port that only rules for all ports match, so that it can stand for any port.
+    """Return a port for lookups that stand for any port: only rules for all ports match it.
 
     Args:
         rules: rule messages from a dump.

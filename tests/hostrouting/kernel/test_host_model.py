@@ -68,6 +68,22 @@ def test_routes_that_a_kernel_would_refuse_are_told() -> None:
     assert [failure.route for failure in after.refused()] == [far]
 
 
+def test_a_route_that_takes_a_gateway_away_makes_the_kernel_refuse_the_next() -> None:
+    kernel = node()
+    routes = [
+        route(words)
+        for words in (
+            "172.16.1.0/24 via 10.1.0.9 dev eth0",
+            "blackhole 10.1.0.8/29 scope link",
+            "172.16.2.0/24 via 10.1.0.9 dev eth0",
+            "172.16.3.0/24 via 10.1.0.1 dev eth0",
+        )
+    ]
+    refused = [failure.route for failure in model(kernel).with_routes(routes).refused()]
+    assert refused == [failure.route for failure in kernel.write(Write.REPLACE, routes)]
+    assert refused == [routes[2]]
+
+
 def test_the_kernel_beneath_answers_where_nothing_has_changed() -> None:
     kernel = node()
     other = FakeKernel()

@@ -8,6 +8,7 @@ import pickle
 import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from ipaddress import IPv4Network
@@ -41,10 +42,13 @@ from hostrouting import (
 )
 from hostrouting.backend import Hardware, NextHop, Route, RouteFailure, Scope, Write, read_routes
 from hostrouting.boot.layout import CHECK
+from hostrouting.config.routing import OverlapMode
 from hostrouting.kernel.port import ChangeListener
 from hostrouting.kernel.selection import DEFAULT_ROUTES, OURS, Entries, Selection
 from hostrouting.model.integer_prefixes import Prefix
 from hostrouting.model.routes import Table
+from hostrouting.overlap.findings import OverlapReport, UnknownReason, Verdict
+from hostrouting.overlap.markers import write_markers
 from hostrouting.report import Change, Changes, OverdueRun, StoppedRun
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import FakeClock
@@ -402,6 +406,20 @@ def test_no_stale_marker_says_ok_without_room_for_the_report(host: Host, layout:
     with pytest.raises(FileError):
         phases.run(CheckRouteOverlap(SICK, host=host))
     assert not layout.marker_ok.exists()
+
+
+def test_two_checks_at_once_leave_one_marker(layout: Layout) -> None:
+    """A boot script that doesn't get the lock goes on without it."""
+    layout.run_dir.mkdir(parents=True)
+    fine = OverlapReport(Verdict.OK, OverlapMode.STRICT, "", "")
+    why = UnknownReason.CHECK_FAILED
+    reports = [fine, attrs.evolve(fine, verdict=Verdict.UNKNOWN, reason_kind=why)]
+    left = Counter[bool]()
+    with ThreadPoolExecutor(len(reports)) as pool:
+        for _ in range(300):
+            _ = [*pool.map(partial(write_markers, layout), reports)]
+            left[layout.marker_ok.exists() != layout.marker_detected.exists()] += 1
+    assert left == {True: 300}
 
 
 def test_a_link_in_place_of_a_staging_folder_is_removed(host: Host, layout: Layout) -> None:
