@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from hostrouting.boot.layout import WATCH
 from hostrouting.boot.trial import is_overdue, trial_deadline
@@ -127,14 +128,12 @@ def networkd(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         "networkctl reconfigure, when its .network file has changed and is reloaded, "
         "and (257) at its own restart"
     )
-    for dev, routes in _managed(examined, NETWORKD).items():
-        yield DoctorFinding(
-            "networkd-flushes",
-            dev,
-            message,
-            _networkd_fix(dev, routes),
-            Severity.RISK,
-        )
+    main, side = _managed(examined, NETWORKD)
+    for dev, routes in main.items():
+        hint = _networkd_fix(dev, routes)
+        yield DoctorFinding("networkd-flushes", dev, message, hint, Severity.RISK)
+    if side:
+        yield DoctorFinding("networkd-flushes", ", ".join(side), message, _WATCHED, Severity.RISK)
     static = examined.config.static_routes
     if not (static.rules or static.keep) or not _is_at_work(examined, NETWORKD):
         return
@@ -174,7 +173,8 @@ def network_manager(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         "device reapply) or taken "
         "down"
     )
-    for dev, routes in _managed(examined, NETWORK_MANAGER).items():
+    main, side = _managed(examined, NETWORK_MANAGER)
+    for dev, routes in main.items():
         theirs = " ".join(
             f"+ipv{route.family.value}.routes '{route.destination} GATEWAY'" for route in routes
         )
@@ -183,6 +183,9 @@ def network_manager(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             f"nmcli connection modify CONNECTION {theirs}"
         )
         yield DoctorFinding("network-manager-flushes", dev, message, hint, Severity.RISK)
+    if side:
+        devs = ", ".join(side)
+        yield DoctorFinding("network-manager-flushes", devs, message, _WATCHED, Severity.RISK)
 
 
 def cloud_init(examined: ExaminedHost) -> Iterator[DoctorFinding]:
@@ -199,21 +202,37 @@ def cloud_init(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             yield DoctorFinding("cloud-init-hotplug", name, message, hint, Severity.RISK)
 
 
-def _managed(examined: ExaminedHost, manager: str) -> dict[str, list[Route]]:
-    """Return our routes through interfaces that a network manager controls, by interface.
+class _ManagedRoutes(NamedTuple):
+    """Our routes through interfaces that a network manager controls, by interface.
+
+    Args:
+        main: the routes of table main.
+        side: those of side tables, where there are none of table main.
+    """
+
+    main: dict[str, list[Route]]
+    side: dict[str, list[Route]]
+
+
+def _managed(examined: ExaminedHost, manager: str) -> _ManagedRoutes:
+    """Return our routes through interfaces that a network manager controls.
 
     If the manager doesn't run, it removes nothing, so the result is empty. The same applies if the
     watcher runs, because it restores the routes.
     """
+    managed = _ManagedRoutes({}, {})
     if not _is_at_work(examined, manager):
-        return {}
+        return managed
     ours = _ours(examined)
-    managed: dict[str, list[Route]] = {}
     for link in examined.host.routes.facts().links:
-        if is_managed(examined.layout.root, manager, link.index):
-            on_it = [route for route in ours if link.name in route.devs]
-            if on_it:
-                managed[link.name] = on_it
+        on_it = [route for route in ours if link.name in route.devs]
+        if not on_it or not is_managed(examined.layout.root, manager, link.index):
+            continue
+        in_main = [route for route in on_it if not route.is_in_side_table]
+        if in_main:
+            managed.main[link.name] = in_main
+        else:
+            managed.side[link.name] = on_it
     return managed
 
 
@@ -224,7 +243,7 @@ def _is_at_work(examined: ExaminedHost, manager: str) -> bool:
 
 
 def _ours(examined: ExaminedHost) -> tuple[Route, ...]:
-    """Return the wanted routes, except for those that another program has already installed.
+    """Return the wanted routes of all tables, except for another program's that are as wanted.
 
     If the routes can't be planned, the result is empty.
     """
@@ -232,7 +251,8 @@ def _ours(examined: ExaminedHost) -> tuple[Route, ...]:
         plan, _ = examined.wanted_route_plan
     except RouteError:  # ``routes`` reports this
         plan = RoutePlan()
-    return (*plan.add, *plan.unchanged, *(change.new for change in plan.replace))
+    main = (*plan.add, *plan.unchanged, *(change.new for change in plan.replace))
+    return (*main, *(route for policy in plan.policies for route in policy.wanted.routes))
 
 
 # --- the program that restores our routes ---------------------------------------------------------

@@ -721,6 +721,19 @@ def with_policy_routing(node: Node, **more: Any) -> Config:
     return given
 
 
+@pytest.mark.parametrize("manage", [flush_by_networkd, flush_by_network_manager])
+def test_a_managers_side_tables_are_named_once(node: Node, manage: Callable[[Node], None]) -> None:
+    node.kernel.add_link("ib1")
+    node.kernel.add_address("ib1", "172.16.0.11/16")
+    node.write(NETWORKD_CONF, "[Network]\nManageForeignRoutingPolicyRules=no\n")
+    given = with_policy_routing(node)
+    manage(node)
+    found = examine(given, host=node.host).findings
+    assert [each.subject for each in found] == ["eth0", "ib0, ib1"]
+    assert len({each.kind for each in found}) == 1
+    assert found[1].hint == "hostrouting watch restores lost routes"
+
+
 def policy_findings(node: Node, given: Config) -> list[tuple[str, str]]:
     return [(found.kind, found.subject) for found in examine(given, host=node.host).findings]
 
