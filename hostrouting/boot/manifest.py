@@ -50,12 +50,15 @@ class InstalledPart:
         is_gated: whether the gate runs its script.
         files: absolute paths on the running system, in write order.
         config: the config values that the part was rendered from, by section.
+        settle_seconds: how long its script waits for addresses of kept interfaces. The check's
+            values say it, too, but the check may not be installed.
     """
 
     is_blocking: bool = False
     is_gated: bool = False
     files: tuple[str, ...] = ()
     config: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+    settle_seconds: int = 0
 
     @property
     def units(self) -> tuple[str, ...]:
@@ -158,6 +161,10 @@ class Manifest:
         for part in self.parts.values():
             for section, keys in part.config.items():
                 merged.setdefault(section, {}).update(keys)
+        for part in self.parts.values():
+            if part.settle_seconds:
+                settling = {"settleSeconds": part.settle_seconds}
+                merged.setdefault(SECTION, {}).setdefault("routeOverlap", settling)
         if self.consumer:
             merged.setdefault(SECTION, {})["consumer"] = self.consumer
         return merged
@@ -340,14 +347,18 @@ def _part(item: Mapping[str, Any], document: Mapping[str, Mapping[str, Any]]) ->
         is_gated=item["gated"] is True,
         files=tuple(_checked(_FILE, name) for name in item["files"]),
         config=config,
+        settle_seconds=item.get("settleSeconds", 0),
     )
 
 
 def _to_json(part: InstalledPart) -> dict[str, Any]:
     """Return a part as JSON, with the keys of its config values but without the values."""
-    return {
+    document: dict[str, Any] = {
         "blocking": part.is_blocking,
         "gated": part.is_gated,
         "files": part.files,
         "config": {section: list(keys) for section, keys in part.config.items()},
     }
+    if part.settle_seconds:
+        document["settleSeconds"] = part.settle_seconds
+    return document

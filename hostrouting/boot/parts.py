@@ -53,6 +53,7 @@ class Part:
         config: the config values that the part is rendered from, by section.
         is_blocking: whether the part's failure blocks the consumer.
         is_gated: whether the gate runs the part's script.
+        settle_seconds: how long the script waits for addresses of kept interfaces.
     """
 
     name: str
@@ -60,11 +61,18 @@ class Part:
     config: Mapping[str, Mapping[str, Any]]
     is_blocking: bool = False
     is_gated: bool = True
+    settle_seconds: int = 0
 
     def installed(self, layout: Layout) -> InstalledPart:
         """Return the part's manifest entry."""
         names = tuple(layout.relative(file.path) for file in self.files)
-        return InstalledPart(self.is_blocking, self.is_gated, names, self.config)
+        return InstalledPart(
+            self.is_blocking,
+            self.is_gated,
+            names,
+            self.config,
+            self.settle_seconds,
+        )
 
 
 PROTOCOL_NAMES = (
@@ -93,6 +101,7 @@ def routes_part(config: Config, layout: Layout) -> Part:
         ROUTES,
         is_blocking=True,
         config=part_config(config, "staticRoutes"),
+        settle_seconds=config.route_overlap.address_seconds if config.static_routes.keep else 0,
         files=(
             BootFile(layout.script(ROUTES), render_static_routes(config), 0o755),
             BootFile(

@@ -31,8 +31,9 @@ from hostrouting import (
     StaticRule,
 )
 from hostrouting.boot.bundle import bundle
+from hostrouting.boot.layout import ROUTES
 from hostrouting.boot.manifest import Manifest
-from hostrouting.boot.parts import wanted_parts
+from hostrouting.boot.parts import Wanted, routes_part, wanted_manifest, wanted_parts
 from hostrouting.config.routing import (
     KEEP_PRIORITIES,
     METRIC_MAX,
@@ -179,6 +180,9 @@ def test_a_rendered_config_reads_back_from_the_manifest(
         assert read == manifest
         if static.is_wanted:
             assert read.config.static_routes == static
+            # The task for the routes may run without the one for the check.
+            alone = wanted_manifest(Manifest(), Wanted.of(config, layout, ROUTES), layout)
+            assert routes_part(alone.config, layout) == routes_part(config, layout)
         if manifest.parts:
             assert wanted_parts(read.config, layout) == parts
             # The watcher reads the manifest as a config.
