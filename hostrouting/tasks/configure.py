@@ -387,9 +387,15 @@ class Run:
         changes = installation.apply_additions(self.boot, host, undo)
         # If no routes are wanted and none is there, nothing has to be removed. But if the lock's
         # file exists, a script may be installing our routes right now.
-        if not (wants_routes or exists(host.layout.lock) or former.routes):
+        is_involved = wants_routes or exists(host.layout.lock) or former.routes
+        if not (is_involved or (not self.wanted.parts and self._has_rules())):
             return changes, RoutePlan()
         return changes, write_routes(config, host, scope, self.started, adopted)
+
+    def _has_rules(self) -> bool:
+        """Return whether the kernel has rules or side tables of ours."""
+        backends = planned_backends(self.config, self.host)
+        return any(read_policy(backend) != PolicyRouting() for backend in backends)
 
     def _former(self, adopted: Sequence[StaticRoute]) -> _Former:
         """Return our part of the kernel that this run may remove, and a rollback must restore."""

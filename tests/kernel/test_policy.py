@@ -593,6 +593,16 @@ def test_removal_takes_side_tables_without_rules(h200: AnyKernel, on: Callable[.
     assert state(h200) == before
 
 
+def test_removal_takes_rules_without_any_file(h200: AnyKernel, on: Callable[..., Host]) -> None:
+    before = state(h200)
+    host = on(h200)
+    install(config(rules=[(POD, 5269)], keep=["ib*"]), host)
+    for path in (host.layout.lock, host.layout.run_lock):
+        path.unlink()
+    phases.run(RemoveHostRouting(host=host))
+    assert state(h200) == before
+
+
 def test_another_config_takes_rules_back(h200: AnyKernel, on: Callable[..., Host]) -> None:
     install(config("172.16.0.0/17"), on(h200))
     before = state(h200)
