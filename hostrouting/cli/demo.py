@@ -141,7 +141,7 @@ def _tell(host: Host, width: int | None) -> Iterator[str]:
     yield _heading(
         "hostrouting apply, with the fix: eth0 leads to the cluster, and InfiniBand keeps its own"
     )
-    static = {"enabled": True, "routes": sick.fix.routes, "keep": ["ib*"]}
+    static = {"enabled": True, "routes": sick.fix.routes, "keep": sick.fix.keep}
     config = attrs.evolve(config, static_routes=static)
     yield _routes(phases.run(ConfigureStaticRoutes(config, host=host)))
     yield _lookups(kernels)

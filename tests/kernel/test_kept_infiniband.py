@@ -6,6 +6,7 @@ network, as do those of Azure's machines.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -250,6 +251,14 @@ def by_a_bound_device() -> list[str]:
     return [re.sub(r"\s+", " ", answer) for answer in asked]
 
 
+def proposed(run: Callable[..., tuple[int, str, str]], path: Path) -> Config:
+    """Return the config with the fix that ``fix`` proposes for it."""
+    path.write_text(json.dumps({"hostRouting": section(cidrs=[SHARED])}))
+    code, out, err = run("fix", path)
+    assert code == 0, err
+    return Config.from_mapping(json.loads(out))
+
+
 @contextmanager
 def watching(config: Config, host: Host) -> Iterator[None]:
     """Run the watcher in a thread of this network namespace."""
@@ -288,13 +297,13 @@ WORLDS = pytest.mark.parametrize(
 
 @WORLDS
 def test_the_fix_keeps_infiniband_and_reaches_the_cluster(
-    count: int, rp_filter: int, host: Host
+    count: int, rp_filter: int, host: Host, run: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     with h200(count, rp_filter) as node:
         before = sick(node, rp_filter)
         assert node.reached(before) == before
         bound = by_a_bound_device()
-        config = Config.from_mapping({"hostRouting": KEPT})
+        config = proposed(run, tmp_path / "config.json")
         phases.run(Configure(config, host=host))
         after = fixed(node, rp_filter, is_kept=True)
         assert node.reached(after) == after
