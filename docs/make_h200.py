@@ -247,7 +247,7 @@ you can run these two commands, which change nothing:
 
 ```console
 $ hostrouting check --cidr 172.16.0.0/16   # shows the CIDRs that a route shadows, and the route
-$ hostrouting fix --cidr 172.16.0.0/16     # shows the routes that fix them
+$ hostrouting fix --cidr 172.16.0.0/16     # shows what fixes them
 ```
 
 Otherwise, [take a snapshot with a shell and `ip`](snapshots.md), and pass it to both commands with
@@ -258,10 +258,11 @@ Otherwise, [take a snapshot with a shell and `ip`](snapshots.md), and pass it to
 {{config}}
 ```
 
-Then let `fix` add the routes to it, and apply it:
+Then let `fix` add the routes to it, and what [keeps InfiniBand's own traffic on
+InfiniBand](#what-happens-to-infinibands-own-traffic), and apply it:
 
 ```console
-$ hostrouting fix --in-place config.json     # adds the routes to your config
+$ hostrouting fix --in-place config.json     # adds both to your config
 $ hostrouting plan config.json   # shows what would change
 $ hostrouting apply config.json
 $ hostrouting config set /etc/aks-flex-node/config.json --from config.json   # the default CONFIG
@@ -275,7 +276,9 @@ Azure's agent may assign the InfiniBand addresses only after the node has booted
 the check at boot and the check in `apply` therefore wait up to 60 s until all InfiniBand interfaces
 that are up have addresses. If your agent takes longer, or only brings the interfaces up when it
 assigns the addresses, set `settleSeconds` in `routeOverlap`: the check then waits up to that long,
-also for interfaces that are down.
+also for interfaces that are down. What comes later is kept by [the
+watcher](../reference/watch.md), or by the next run: enable the watcher in WARN mode, in which
+nothing waits.
 
 The rest of this page shows hostrouting's output. The nodes have `nameserver {DNS_SERVER}` in
 resolv.conf. `check` exits with 1 as long as there is a failure; `LOCAL` and `BROADCAST` are only
@@ -286,14 +289,14 @@ notes. For programs, `--output json` prints [the same information](../reference/
 TAIL = """\
 ## What happens to InfiniBand's own traffic
 
-The routes lead the expected CIDRs through eth0, and with them InfiniBand's neighbours. So the fix
-also has `"keep": ["ib*"]`, which [keeps on each interface](../explanation/policy-routing.md) what
-is sent from its address:
+The routes lead the expected CIDRs through eth0, and with them InfiniBand's neighbours. So each fix
+above also has `"keep": ["ib*"]`, which [keeps on each
+interface](../explanation/policy-routing.md#kept-interfaces) what is sent from its address:
 
 | traffic | routes alone | routes and `keep` |
 |---|---|---|
 | between the node and the cluster | works | works |
-| a neighbour calls a server at ib3's address | lost: eth0 has the answers | works |
+| a neighbour calls a server at ib3's address | lost: eth0 sends the answers | works |
 | a client bound to ib3's address calls a neighbour | lost: it uses eth0 | works, through ib3 |
 | a client bound to ib3 itself calls a neighbour | works if `rp_filter` isn't 1 | works |
 | a client that is bound to nothing calls a neighbour | lost: it uses eth0 | lost: it uses eth0 |
@@ -313,7 +316,7 @@ bound to nothing.
 to other nodes' InfiniBand addresses with sockets that are bound to nothing, which `keep` doesn't
 help. Set `NCCL_SOCKET_IFNAME=eth0`: the bootstrap then uses the cluster's network, and the data
 still go through InfiniBand. Or expect only the CIDRs that your cluster uses, if the InfiniBand
-addresses aren't among them (cases 2 and 3). NCCL itself wasn't run.
+addresses aren't among them (case 2). NCCL itself wasn't run.
 """
 
 
