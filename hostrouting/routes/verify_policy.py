@@ -125,10 +125,12 @@ def _probes(routes: Iterable[Route], facts: Facts) -> Iterator[IpAddress]:
 
 def _is_kept(answer: Lookup, table: int) -> bool:
     route = answer.route
-    if route is None or route.table == table or _is_of_this_host(answer):
+    is_far = answer.address == _ANYWHERE
+    if route is None:
+        return not is_far
+    if route.table == table or _is_of_this_host(answer):
         return True
-    is_longer = route.table == Table.MAIN and route.destination.prefixlen > 0
-    return answer.address == _ANYWHERE and is_longer
+    return is_far and route.table == Table.MAIN and route.destination.prefixlen > 0
 
 
 # --- the reason -----------------------------------------------------------------------------------

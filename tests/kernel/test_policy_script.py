@@ -756,3 +756,25 @@ def test_a_host_with_kept_interfaces_is_ordinary(
     assert report.verdict == "ok", report.reason
     done = sandbox.run(check)
     assert (done.returncode, done.stderr, sandbox.told()) == (0, "", [])
+
+
+@pytest.mark.parametrize("awk", AWKS)
+def test_rules_before_table_local_are_ordinary_in_pairs(
+    host: NamespaceKernel, awk: str, tmp_path: Path
+) -> None:
+    """Another program may move the rule for table local behind ours, as Cilium does."""
+    sandbox = Sandbox(tmp_path, awk_or_skip(awk))
+    installed(sandbox, script(rules=[("10.1.0.0/24", 50)], routes=HALVES))
+    run_ip("rule add pref 100 lookup 255", "rule del pref 0")
+    check = render_check(
+        Config(
+            route_overlap={"expectedCidrs": ["172.16.0.0/16", "10.1.0.0/24"], "mode": "STRICT"},
+            wait_seconds=0,
+        )
+    )
+    done = sandbox.run(check)
+    assert (done.returncode, done.stderr, sandbox.told()) == (0, "", [])
+    # Without its first rule, a pair leads this host's own address away.
+    run_ip("rule del pref 50 to 10.1.0.0/24 lookup 255")
+    assert sandbox.run(check).returncode == 1
+    assert sandbox.told() == ["check-failed: table local isn't asked first"]

@@ -138,6 +138,17 @@ function read_rule(    word, count, i, value, is_not, action) {
     see_delivered(action, is_not ? "" : value["to"])
   if ($0 ~ /^[0-9]+:\tfrom all lookup 255( proto [0-9]+)? *$/)
     is_local_asked = 1
+  # Our rules to a CIDR begin with such a one.
+  if ($0 ~ /^[0-9]+:\tfrom all to [^ ]+ lookup 255( proto [0-9]+)? *$/)
+    keep_delivered(value["to"])
+}
+
+# Keeps which addresses of this host a prefix holds, for which table local has been asked.
+function keep_delivered(to,    i) {
+  read_prefix(to)
+  for (i = 0; i <= owns; i++)
+    if (is_between(first, own_number[i], last))
+      is_delivered[i] = 1
 }
 
 # Returns whether a mark and its mask, such as 0x80000/0xff0000, certainly exclude packets without a mark: the mask
@@ -156,7 +167,7 @@ function see_delivered(action, to,    i) {
     return
   if (to != "")
     read_prefix(to)
-  for (i = 0; i <= owns && to != "" && !is_between(first, own_number[i], last); i++)
+  for (i = 0; i <= owns && (i in is_delivered || (to != "" && !is_between(first, own_number[i], last))); i++)
     ;
   if (i <= owns && action == "lookup [l3mdev-table]")
     are_ports_led = 1

@@ -200,6 +200,10 @@ function leave_out(what, why) {
 
 function await_kept(what) {
   pending = pending (pending == "" ? "" : ", ") what
+  if (++pendings <= 8)
+    told_pending = pending
+  else
+    sub(/( and [0-9]+ more)?$/, " and " pendings - 8 " more", told_pending)
 }
 
 # Sets address[1..addresses], net[1..nets] and the source of each net for an interface. Returns whether it has any

@@ -436,7 +436,7 @@ function commit(    why, has_more, i) {
   if (why == "" && shown > 50)
     print "and " shown - 50 " more"
   if (pending != "")
-    note[++notes] = "not kept yet: " pending "; the watcher or the next run does it"
+    note[++notes] = "not kept yet: " told_pending "; the watcher or the next run does it"
   for (i = 1; i <= notes && why == ""; i++)
     print "note: " note[i]
 }
