@@ -227,7 +227,7 @@ class Node:
         elif words[:3] == ["ip", "route", "show"]:
             out, err = "".join(f"{route}\n" for route in read_routes(self.kernel, Table.MAIN)), ""
         elif words[:3] == ["ip", "route", "get"]:
-            out, err = self._looked_up(words[3]), ""
+            out, err = self._looked_up(words[3], *words[5:]), ""
         else:
             out, err = OTHERS[program](self, arguments), ""
         if where is not None:
@@ -254,13 +254,15 @@ class Node:
             f"on {os.uname().nodename}:", "on node-7:"
         )
 
-    def _looked_up(self, address: str) -> str:
-        (answer,) = self.kernel.lookup([IPv4Address(address)])
-        assert answer.route is not None
-        ((source,),) = self.kernel.sources([(answer.route, [IPv4Address(address)])])
-        return (
-            f"{address} {answer.route.hops[0].words(Family.IPV4)} src {source} uid 0\n    cache\n"
-        )
+    def _looked_up(self, address: str, source: str = "") -> str:
+        asked = [IPv4Address(address)]
+        (found,) = self.kernel.lookup(asked, source=IPv4Address(source) if source else None)
+        assert found.route is not None
+        hop = found.route.hops[0].words(Family.IPV4)
+        if source:
+            return f"{address} from {source} {hop} table {found.route.table} uid 0\n    cache\n"
+        ((chosen,),) = self.kernel.sources([(found.route, asked)])
+        return f"{address} {hop} src {chosen} uid 0\n    cache\n"
 
     def _globbed(self, word: str) -> list[str]:
         found = (
