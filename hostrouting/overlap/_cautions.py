@@ -90,8 +90,8 @@ def _own_packets(
     if offers:
         entries = json.dumps([entry.to_mapping() for entry in offers])
         return (
-            f"{dropped}; to have packets from their own addresses stay on them, "
-            f'add to hostRouting.staticRoutes: "keep": {entries}'
+            f'{dropped}; add to hostRouting.staticRoutes: "keep": {entries}, and packets from '
+            "these interfaces' own addresses stay on them"
         )
     is_lost = state.family is Family.IPV6 or not keeping.lost.isdisjoint(devs)
     return f"{', also from their own addresses' if is_lost else ''}{dropped}"

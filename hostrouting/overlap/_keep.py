@@ -30,8 +30,8 @@ from hostrouting.overlap._state import State
 _INFINIBAND = "ib*"
 
 
-def cut_off(state: State, added: Iterable[Route], fixed: Fib) -> list[str]:
-    """Return the interfaces from whose own addresses packets no longer reach all neighbours.
+def cut_off(state: State, added: Iterable[Route], fixed: Fib) -> list[Address]:
+    """Return the addresses from which packets no longer reach all neighbours of their interface.
 
     Args:
         state: the host's state before the fix.
@@ -42,16 +42,17 @@ def cut_off(state: State, added: Iterable[Route], fixed: Fib) -> list[str]:
         return []
     index = PrefixIndex([numbers(route.destination) for route in added], state.family.bits)
     own = {address.local for address in state.addresses}
-    devs = dict.fromkeys(
-        address.dev
-        for address in keepable(state)
-        if any(_leaves(fixed, to, address) for to in _neighbours(address, index, own))
-    )
-    return sorted(devs, key=[link.name for link in state.links].index)
+    return [
+        address
+        for address in state.addresses
+        if address.dev not in state.uplinks.devs
+        and address.scope == Scope.UNIVERSE
+        and any(_leaves(fixed, to, address) for to in _neighbours(address, index, own))
+    ]
 
 
-def keepable(state: State) -> Iterator[Address]:
-    """Yield the addresses that can be kept: of an interface that is up, and of no other one."""
+def keepable(state: State) -> list[Address]:
+    """Return the addresses that can be kept: of an interface that is up, and of no other one."""
     vrfs = {link.name for link in state.links if link.kind == "vrf"}
     usable = {
         link.name
@@ -61,10 +62,13 @@ def keepable(state: State) -> Iterator[Address]:
     owners: dict[IpAddress, set[str]] = {}
     for address in state.addresses:
         owners.setdefault(address.local, set()).add(address.dev)
-    for address in state.addresses:
-        is_alone = len(owners[address.local]) == 1
-        if address.dev in usable and address.scope == Scope.UNIVERSE and is_alone:
-            yield address
+    return [
+        address
+        for address in state.addresses
+        if address.dev in usable
+        and address.scope == Scope.UNIVERSE
+        and len(owners[address.local]) == 1
+    ]
 
 
 def _neighbours(
@@ -92,12 +96,12 @@ def _leaves(fib: Fib, to: IpAddress, address: Address) -> bool:
 def entries_for(devs: Sequence[str], state: State) -> tuple[Keep, ...]:
     """Return entries that match exactly some interfaces.
 
-    They may also match InfiniBand interfaces without an address, which will get one.
+    They may also match InfiniBand interfaces without an address, which may get one later.
     """
-    allowed = {*devs, *state.uplinks.pending} - {*state.uplinks.devs}
-    names = [link.name for link in state.links]
-    matched = {name for name in names if is_like(name, (_INFINIBAND,))}
-    if len(devs) > 1 and {*devs} <= matched <= allowed:
+    names = [link.name for link in state.links if is_like(link.name, (_INFINIBAND,))]
+    known = {*state.uplinks.devs, *(address.dev for address in state.addresses)}
+    matched = {name for name in names if name in known}
+    if len(devs) > 1 and {*devs} == matched:
         return (Keep(_INFINIBAND),)
     return tuple(map(Keep, devs))
 
@@ -135,27 +139,42 @@ def find_keep(
         config: the config, with the rules of the fix.
         is_infiniband: whether an interface is one of InfiniBand.
     """
-    lost = cut_off(before, host.model.added, host.model.fib)
-    fabric = [dev for dev in lost if is_infiniband(dev)]
-    others = [dev for dev in lost if not is_infiniband(dev)]
+    cut = {*cut_off(before, host.model.added, host.model.fib)}
+    keeping = [address for address in keepable(before) if address in cut]
+    devs = _in_order(before, (address.dev for address in keeping))
+    fabric = [dev for dev in devs if is_infiniband(dev)]
+    others = [dev for dev in devs if not is_infiniband(dev)]
     keep = entries_for(fabric, before)
     offers = {dev: Keep(dev) for dev in others}
-    if not _is_proven(host, (*keep, *map(Keep, others)), lost, config):
+    if not _is_proven(host, (*keep, *offers.values()), keeping, config):
         offers = {}
-        if not _is_proven(host, keep, fabric, config):
-            return Keeping(lost=frozenset(lost))
-    return Keeping(keep, frozenset(fabric), frozenset(others), offers)
+        of_fabric = [address for address in keeping if address.dev in fabric]
+        if not _is_proven(host, keep, of_fabric, config):
+            keep = ()
+            fabric = []
+    lost = {address.dev for address in cut.difference(keeping)} | {*devs} - {*fabric}
+    return Keeping(keep, frozenset(fabric), frozenset(lost), offers)
+
+
+def _in_order(state: State, devs: Iterable[str]) -> list[str]:
+    wanted = {*devs}
+    return [link.name for link in state.links if link.name in wanted]
 
 
 def _is_proven(
     host: ModelledHost,
     keep: Sequence[Keep],
-    devs: Sequence[str],
+    addresses: Sequence[Address],
     config: Config,
 ) -> bool:
-    """Return whether entries keep interfaces, and whether nothing fails that doesn't fail now."""
+    """Return whether entries keep addresses, and whether nothing fails that doesn't fail now."""
+    if not keep:
+        return True
     after = with_kept(host, keep, config)
-    if after is None or {*cut_off(after.state, host.model.added, after.model.fib)} & {*devs}:
+    if after is None:
+        return False
+    still = {*cut_off(after.state, host.model.added, after.model.fib)}
+    if not still.isdisjoint(addresses):
         return False
     return _is_harmless(host, after, config.route_overlap)
 

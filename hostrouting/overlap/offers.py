@@ -150,11 +150,11 @@ class _Offers:
         )
         through = ",".join(self._through(to, address))
         where = f" to {address.network}" if to is not _FAR else ""
-        fill = f", with the address of its router for {_GATEWAY}" if keep is None else ""
+        fill = f" with its router's address for {_GATEWAY}" if keep is None else ""
         yield (
-            f"packets from {address.local} ({dev}){where} leave through {through}; to have packets "
-            f"from an interface's own addresses stay on it, add to hostRouting.staticRoutes: "
-            f'"keep": {entries}{fill}'
+            f"packets from {address.local} ({dev}){where} leave through {through}; "
+            f'add to hostRouting.staticRoutes: "keep": {entries}{fill}, and packets from '
+            "these interfaces' own addresses stay on them"
         )
 
 

@@ -260,13 +260,18 @@ def _rehearse(plan: RoutePlan, host: Host, planned: _Planned) -> None:
     Raises:
         RouteError: the error that would be raised.
     """
+    _refuse(plan, host, planned)
     for family in plan.families:
         of_family = plan.of(family)
-        if family in planned.models:
-            refused = planned.models[family].refused()
-            refuse("add", [*_without_ipv6(_new_routes(of_family), host), *refused])
         verify_routes(of_family.wanted, planned.backend(family))
         verify_policies(of_family, planned.backend(family))
+
+
+def _refuse(plan: RoutePlan, host: Host, planned: _Planned) -> None:
+    """Raise a RouteError if the kernel would refuse new routes."""
+    for family, model in planned.models.items():
+        new = _new_routes(plan.of(family))
+        refuse("add", [*_without_ipv6(new, host), *model.refused()])
 
 
 def _without_ipv6(routes: Sequence[Route], host: Host) -> list[RouteFailure]:
@@ -286,6 +291,9 @@ def _without_ipv6(routes: Sequence[Route], host: Host) -> list[RouteFailure]:
 def as_installed(config: Config, host: Host) -> Callable[[Family], RouteBackend]:
     """Return a function from a family to its backend, as if a config's routes were installed.
 
+    Routes and rules that don't win count as installed, too, because a fix may have a rule that
+    makes them win.
+
     Raises:
         RouteError: the routes can't currently be installed.
     """
@@ -294,5 +302,5 @@ def as_installed(config: Config, host: Host) -> Callable[[Family], RouteBackend]
     attempt = "propose routes beside those of the config"
     plan = plan_or_raise(config, attempt, *backends, adopted=adopted)
     planned = _planned(config, host, plan, CancelScope())
-    _rehearse(plan, host, planned)
+    _refuse(plan, host, planned)
     return planned.backend

@@ -5,7 +5,8 @@ system.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from itertools import count
 from typing import Any
@@ -16,13 +17,15 @@ import pytest
 from boot.rig import Machine
 from boot.test_gate import FIXED, installed
 from boot.test_watch import TEXTFILE, UNIT, WATCH, entries, is_there, routes
-from hostrouting.model.routes import NextHop, Protocol, Route
-from hostrouting.routes.formats import as_netplan, as_networkd
+from hostrouting.model.routes import NextHop, Protocol, Route, Table
+from hostrouting.model.rules import Rule
+from hostrouting.routes.formats import PlacedRule, as_netplan, as_networkd
 
 FRAGMENT = "/etc/netplan/90-hostrouting.yaml"
 DROP_IN = "/etc/systemd/network/10-{}.network.d/90-hostrouting.conf"
 
 OWN, GATEWAY = IPv4Address("10.1.0.4"), IPv4Address("10.1.0.1")
+KEPT = IPv4Address("172.16.0.10")
 ETH0, IB0 = NextHop("eth0", GATEWAY), NextHop("ib0", IPv4Address("172.16.0.1"))
 IPV6 = NextHop("eth0", IPv6Address("fe80::1"))
 
@@ -50,6 +53,23 @@ SAYABLE_BY_NETWORKD = [
     route("172.17.9.0/24", ETH0, attrs.evolve(IB0, weight=256), source=OWN, mtu=1400, metric=7),
     route("172.17.10.0/24", attrs.evolve(IPV6, weight=2), IB0),
 ]
+# What a rule of a config, and two kept interfaces stand for, one with a gateway.
+SIDE = Route(IPv4Network("172.16.0.0/16"), (NextHop("ib0"),), table=2170000, source=KEPT)
+SIDE_DEFAULT = attrs.evolve(SIDE, destination=IPv4Network("0.0.0.0/0"), hops=(IB0,), source=None)
+FROM_KEPT = Rule(2170, table=2170000, source=IPv4Network(KEPT))
+LONGER = attrs.evolve(FROM_KEPT, suppress_prefix_length=0)
+FOR_CIDR = Rule(5269, destination=IPv4Network("10.244.0.0/16"))
+RULES = [
+    PlacedRule(attrs.evolve(FOR_CIDR, table=Table.LOCAL), "eth0"),
+    PlacedRule(FOR_CIDR, "eth0"),
+    PlacedRule(FROM_KEPT, "ib0"),
+]
+RULES_WITH_GATEWAY = [
+    *RULES[:2],
+    PlacedRule(LONGER, "ib0"),
+    PlacedRule(attrs.evolve(LONGER, preference=2171, table=Table.MAIN), "ib0"),
+    PlacedRule(attrs.evolve(FROM_KEPT, preference=2172), "ib0"),
+]
 ODD_NAMES = ("on", "null", "1e3", "0x1", "eth0.100", "-x", "---", ".inf", "version", "match", "lo")
 
 CIDR = "172.16.1.0/24"
@@ -58,22 +78,24 @@ UPLINK, SHADOW = f"Address={OWN}/24\nGateway={GATEWAY}\n", "Address=172.16.0.10/
 NO_IPV6 = "LinkLocalAddressing=no\n"
 
 
-def drop_ins(routes: list[Route]) -> dict[str, str]:
+def drop_ins(routes: list[Route], rules: Sequence[PlacedRule] = ()) -> dict[str, str]:
     """Return the contents of each interface's drop-in, which begins with a comment."""
-    texts = as_networkd(routes).removeprefix("# ").split("\n\n# ")
+    texts = as_networkd(routes, rules).removeprefix("# ").split("\n\n# ")
     return {text.partition(":")[0]: f"# {text}\n" for text in texts}
 
 
 def sections(text: str) -> set[frozenset[str]]:
-    """Return the [Route] sections of a .network file as sets of lines, without defaults, which
-    netplan omits.
+    """Return the sections of a .network file about routes and rules as sets of lines, without
+    defaults, which netplan omits.
     """
     lines = [
         line.replace("=true", "=yes") for line in text.splitlines() if line != "GatewayOnLink=no"
     ]
+    parts = re.split(r"^(?=\[)", "\n".join(lines), flags=re.MULTILINE)
     return {
         frozenset(filter(None, section.split("\n")))
-        for section in "\n".join(lines).split("[Route]\n")[1:]
+        for section in parts
+        if section.startswith(("[Route]", "[RoutingPolicyRule]"))
     }
 
 
@@ -124,9 +146,10 @@ def test_netplan_makes_the_sections_that_we_write_for_networkd(machine: Machine)
         *SAYABLE_BY_ALL,
         *(route("172.17.0.0/16", NextHop(name, GATEWAY)) for name in ODD_NAMES),
     ]
-    machine.write(f"/tmp/root{FRAGMENT}", as_netplan(routes), mode=0o600)
+    routes.append(SIDE)
+    machine.write(f"/tmp/root{FRAGMENT}", as_netplan(routes, RULES), mode=0o600)
     machine.run_offline("netplan", "generate", "--root-dir", "/tmp/root")
-    for dev, text in drop_ins(routes).items():
+    for dev, text in drop_ins(routes, RULES).items():
         assert sections(
             machine.read(f"/tmp/root/run/systemd/network/10-netplan-{dev}.network")
         ) == sections(text)
@@ -143,6 +166,35 @@ def test_drop_ins_in_any_folder_fix_after_a_reload(machine: Machine) -> None:
     machine.run("networkctl", "reload")
     await_routes(machine, SAYABLE_BY_NETWORKD)
     assert is_fixed(machine)
+
+
+@pytest.mark.each_release
+def test_networkd_keeps_the_rules_and_side_tables_of_our_drop_ins(machine: Machine) -> None:
+    """It drops those of other programs, such as ours, at each of these operations."""
+    manage(machine, eth0=UPLINK + NO_IPV6, ib0=SHADOW + NO_IPV6)
+    for dev, text in drop_ins([SIDE, SIDE_DEFAULT], RULES_WITH_GATEWAY).items():
+        machine.write(DROP_IN.format(dev), text)
+    machine.boot()
+    wanted = {
+        "5268: from all to 10.244.0.0/16 lookup local proto static",
+        "5269: from all to 10.244.0.0/16 lookup main proto static",
+        "2170: from 172.16.0.10 lookup 2170000 suppress_prefixlength 0 proto static",
+        "2171: from 172.16.0.10 lookup main suppress_prefixlength 0 proto static",
+        "2172: from 172.16.0.10 lookup 2170000 proto static",
+    }
+
+    def are_there() -> bool:
+        rules = {" ".join(line.split()) for line in machine.ip("rule").splitlines()}
+        side = machine.ip("route", "show", "table", "2170000").splitlines()
+        return wanted <= rules and len(side) == 2
+
+    machine.wait_until(are_there, "the rules and the side table")
+    for operation in (reload_changed, reconfigure, restart_networkd):
+        operation(machine)
+        await_configured(machine, "eth0", "ib0")
+        machine.wait_until(are_there, f"the rules after {operation.__name__}")
+    found = machine.ip("route", "get", "172.16.5.5", "from", "172.16.0.10").split()
+    assert found[found.index("dev") + 1] == "ib0"
 
 
 # --- what networkd removes ------------------------------------------------------------------------

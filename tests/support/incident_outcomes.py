@@ -20,7 +20,7 @@ from hostrouting.model.family import IpNetwork
 from hostrouting.overlap.summary import advice
 
 _COMMAND = re.compile(r"\bip(?: -[46])? (?:route|rule) (?:add|prepend) .*?(?=, or: |; |$)")
-_KEEP = re.compile(r'"keep": (\[.*\])')
+_KEEP = re.compile(r'"keep": (\[[^]]*\])')
 _CIDR = r'\{"cidr": [^}]*\}'
 _ANSWERS = re.compile(rf'"uplinks": \[[^]]*\]|{_CIDR}(?:, {_CIDR})*')
 

@@ -13,19 +13,22 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from file_trees import version_of, write_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import by_day
+from node import SECOND_GATEWAY, add_nics
 from wanted import lose_default_route
 
 from hostrouting import Config, Host, Layout
 from hostrouting.cli.fixing import set_sections
 from hostrouting.kernel.port import Write
-from hostrouting.model.routes import NextHop, Protocol, Route
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route
+from hostrouting.model.rules import Rule
 from hostrouting.routes import formats
-from hostrouting.testing import FakeKernel
+from hostrouting.testing import FakeKernel, FakeSystemd
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -158,6 +161,149 @@ def test_without_a_failure_cidrs_get_no_route(run: Run) -> None:
     for format_ in ("ip", "netplan", "networkd"):
         code, out, err = run("fix", "--cidr", "10.96.0.0/12", "--format", format_)
         assert (code, out.strip(), err) == (0, "", NOTHING)
+
+
+BY_VPN = Rule(5270, table=52)
+VPN = Route(IPv4Network("10.9.0.0/16"), (NextHop("ib0"),), table=52, protocol=Protocol.STATIC)
+TO_VPN = {"to": "10.9.0.0/16", "priority": 5269}
+
+
+@pytest.fixture
+def vpn(kernel: FakeKernel) -> None:
+    assert kernel.write(Write.ADD, [VPN]) == ()
+    kernel.add_rule(BY_VPN)
+
+
+@pytest.mark.usefixtures("vpn")
+def test_rules_and_kept_interfaces_are_merged(run: Run, write: Any) -> None:
+    """Existing entries stay, a rule for the same CIDR gets the new priority, and no entry comes
+    twice.
+    """
+    other = {"to": "10.7.0.0/16", "priority": 77}
+    late = {"to": "10.9.0.0/16", "priority": 6000}
+    there = {"enabled": True, "rules": [late, other], "keep": ["eth1"]}
+    path = write(expecting("10.9.0.0/16", EXPECTED, uplinks=["eth0"], staticRoutes=there))
+    assert run("fix", "--in-place", path)[0] == 0
+    section = json.loads(path.read_text())["hostRouting"]
+    halves = [half | {"dev": "eth0"} for half in HALVES]
+    assert section["staticRoutes"] == {
+        "enabled": True,
+        "rules": [TO_VPN, other],
+        "keep": ["eth1", "ib0"],
+        "routes": halves,
+    }
+    assert "watch" not in section
+    assert run("apply", "--routes-only", path)[0] == 0
+    assert run("check", path)[0] == 0
+    before = path.read_text()
+    assert run("fix", "--in-place", path)[:2] == (0, "nothing to change\n")
+    assert path.read_text() == before
+
+
+@pytest.mark.usefixtures("vpn")
+def test_each_form_has_rules_and_kept_interfaces(run: Run, write: Any) -> None:
+    path = write(expecting("10.9.0.0/16", uplinks=["eth0"]))
+    code, out, err = run("fix", path, "--cidr", EXPECTED)
+    static = json.loads(out)["hostRouting"]["staticRoutes"]
+    assert (code, static["rules"], static["keep"]) == (0, [TO_VPN], ["ib0"])
+    assert "ip rule" not in err
+    code, text, _ = run("check", path)
+    assert f"fix: add to hostRouting.staticRoutes.rules:\n  {json.dumps(TO_VPN)}\n" in text
+    document = json.loads(run("check", path, "--output", "json")[1])
+    assert [finding["rules"] for finding in document["findings"]] == [[TO_VPN]]
+    assert (document["findings"][0]["fix"], document["keep"]) == ([], [])
+    as_ip = run("fix", path, "--format", "ip")[1]
+    assert [line for line in as_ip.splitlines() if not line.startswith("#")] == [
+        "ip -4 rule add from all to 10.9.0.0/16 lookup local pref 5269",
+        "ip -4 rule add from all to 10.9.0.0/16 lookup main pref 5269",
+    ]
+    for form, words in (("networkd", "# eth0: "), ("netplan", '    "eth0":\n')):
+        assert words in run("fix", path, "--format", form)[1]
+
+
+@pytest.mark.parametrize("watch", [None, {"textfile": "/x.prom"}, {"enabled": True}])
+def test_the_watcher_comes_with_rules_where_networkd_removes_them(
+    run: Run, write: Any, host: Host, watch: Any
+) -> None:
+    """networkd drops other programs' rules when it is reloaded, unless it is told not to."""
+    units = host.units
+    assert isinstance(units, FakeSystemd)
+    path = write(expecting(EXPECTED, **({"watch": watch} if watch else {})))
+    section = json.loads(run("fix", path)[1])["hostRouting"]
+    assert section.get("watch") == watch
+    units.start("systemd-networkd.service")
+    code, out, err = run("fix", path)
+    assert json.loads(out)["hostRouting"]["watch"] == (watch or {}) | {"enabled": True}
+    is_new = watch is None or not watch.get("enabled")
+    assert (code, "removes other programs' policy rules" in err) == (0, is_new)
+    write_file(
+        host.layout.root / "etc/systemd/networkd.conf",
+        "[Network]\nManageForeignRoutingPolicyRules=no\n",
+    )
+    assert json.loads(run("fix", path)[1])["hostRouting"].get("watch") == watch
+
+
+# --- offers ---------------------------------------------------------------------------------------
+
+
+OFFERS = {
+    "an unknown router": (
+        [],
+        '"keep": [{"dev": "eth1", "gateway": "GATEWAY"}] with its router\'s address for GATEWAY',
+    ),
+    "a default route of its own": (
+        [Route(DEFAULT_DESTINATION, (NextHop("eth1", SECOND_GATEWAY),), metric=900)],
+        '"keep": ["eth1"]',
+    ),
+    "a default route in another table": (
+        [Route(DEFAULT_DESTINATION, (NextHop("eth1", SECOND_GATEWAY),), table=60)],
+        '"keep": [{"dev": "eth1", "gateway": "10.2.0.1"}]',
+    ),
+    "a gateway of another route": (
+        [Route(IPv4Network("10.7.0.0/16"), (NextHop("eth1", SECOND_GATEWAY),))],
+        '"keep": [{"dev": "eth1", "gateway": "10.2.0.1"}]',
+    ),
+    "two gateways": (
+        [
+            Route(IPv4Network("10.7.0.0/16"), (NextHop("eth1", SECOND_GATEWAY),)),
+            Route(IPv4Network("10.8.0.0/16"), (NextHop("eth1", IPv4Address("10.2.0.2")),)),
+        ],
+        '"keep": [{"dev": "eth1", "gateway": "GATEWAY"}] with its router\'s address for GATEWAY',
+    ),
+    "a default route without a gateway": (
+        [Route(DEFAULT_DESTINATION, (NextHop("eth1"),), table=60)],
+        '"keep": [{"dev": "eth1", "gateway": "onlink"}]',
+    ),
+}
+
+
+@pytest.mark.parametrize(("routes", "offer"), OFFERS.values(), ids=OFFERS)
+def test_a_second_interface_is_offered_to_be_kept(
+    run: Run, write: Any, kernel: FakeKernel, routes: list[Route], offer: str
+) -> None:
+    add_nics(kernel, eth1="10.2.0.4/24")
+    there = [attrs.evolve(route, protocol=Protocol.STATIC) for route in routes]
+    assert kernel.write(Write.ADD, there) == ()
+    path = write(expecting("10.96.0.0/12", uplinks=["eth0"]))
+    code, out, err = run("fix", path)
+    lines = err.splitlines()
+    assert (code, lines[0]) == (0, NOTHING.rstrip())
+    assert out == json.dumps(json.loads(path.read_text()), indent=2) + "\n"
+    (told,) = [line for line in lines if "keep" in line]
+    assert told == (
+        f"caution: packets from 10.2.0.4 (eth1) leave through eth0; "
+        f"add to hostRouting.staticRoutes: {offer}, "
+        "and packets from these interfaces' own addresses stay on them"
+    )
+    assert "keep" not in run("check", path)[1]
+    (entry,) = json.loads(re.findall(r"(\[.*?\])", offer.replace("GATEWAY", "10.2.0.1"))[0])
+    keep = {"enabled": True, "keep": [entry]}
+    kept = write(expecting("10.96.0.0/12", uplinks=["eth0"], staticRoutes=keep))
+    assert run("apply", "--routes-only", kept)[0] == 0
+    (found,) = kernel.lookup([IPv4Address("198.51.100.9")], source=IPv4Address("10.2.0.4"))
+    assert found.route is not None
+    assert found.route.devs == ("eth1",)
+    assert "keep" not in run("fix", kept)[2]
 
 
 # --- the other formats ----------------------------------------------------------------------------

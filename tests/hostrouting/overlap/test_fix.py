@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 import pytest
+from fixing import install
 from node import build_node
 from scenario import play
 
@@ -18,7 +19,7 @@ from hostrouting import Config, ConfigureStaticRoutes, Host, Layout, OverlapRepo
 from hostrouting.config.routing import StaticRoute
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.links import Hardware
-from hostrouting.model.routes import NextHop, Route
+from hostrouting.model.routes import NextHop, Route, RouteType
 from hostrouting.overlap import _fixed, _routes
 from hostrouting.overlap._cautions import cautions
 from hostrouting.overlap._entries import Entries
@@ -362,7 +363,7 @@ def test_a_caution_tells_what_strict_rp_filter_drops(tmp_path: Path) -> None:
         sysctl.write_text(f"{name}\n")
     fix = check(_config(row), host=host).fix
     (strict, kept) = fix.consequences
-    assert "drops what they send to eth1, as rp_filter is 1 there; to have packets" in strict
+    assert "drops what they send to eth1, as rp_filter is 1 there; add to hostRouting" in strict
     assert kept.endswith(", but not from their own addresses: keep has these packets stay on them")
     state = read_host(_config(row), host.routes, phases.CancelScope()).state
     added = Route(IPv4Network("10.2.0.0/25"), (NextHop("eth0"),))
@@ -434,3 +435,225 @@ def test_the_places_are_judged_again_after_a_fix(
     fix = _nested(tmp_path, "route add 172.16.9.0/24 via 10.1.0.77 dev eth0").fix
     assert fix.routes == ()
     assert any(told in item.reason for item in fix.unfixable), fix.unfixable
+
+
+# --- rules ----------------------------------------------------------------------------------------
+
+TABLE_52 = f"{VPN}route add 10.9.0.0/16 via 10.8.8.1 dev tun0 table 52\n"
+TABLE_60 = "route add default via 10.2.0.1 dev eth1 table 60\n"
+BY_VPN = f"{TABLE_52}rule add 5270 lookup 52\n"
+FROM_ETH0 = (
+    "route add 10.9.0.0/16 via 10.2.0.1 dev eth1 table 52\nrule add 500 from 10.1.0.4 lookup 52\n"
+)
+PODS = "link add cali1\nroute add 10.9.4.4 dev cali1 proto static scope link\n"
+
+
+@attrs.frozen
+class RuleRow:
+    """A node where a policy rule decides before table main.
+
+    Args:
+        has: scenario commands.
+        rules: the proposed rules.
+        routes: the proposed routes.
+        why: a part of the reason why there is no rule, or an empty string.
+        keep: the interfaces to keep.
+        kept: the interfaces that the config keeps already.
+        uplinks: the uplinks that the config names.
+    """
+
+    has: str
+    rules: tuple[str, ...] = ()
+    routes: tuple[str, ...] = ()
+    why: str = ""
+    keep: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    uplinks: tuple[str, ...] = ("eth0",)
+
+
+WHOLE = "to 10.9.0.0/16 priority 5269"
+RULE_ROWS = {
+    "a VPN's table": RuleRow(BY_VPN, (WHOLE,)),
+    "a VPN's table, and main has pods": RuleRow(f"{BY_VPN}{PODS}", (WHOLE,)),
+    "a part of the CIDR": RuleRow(
+        BY_VPN.replace("10.9.0.0/16", "10.9.128.0/18"), ("to 10.9.128.0/18 priority 5269",)
+    ),
+    "two rules": RuleRow(
+        f"{BY_VPN}route add 10.9.1.0/24 dev eth1 table 53\nrule add 300 lookup 53",
+        ("to 10.9.0.0/16 priority 299",),
+    ),
+    "main leads it through InfiniBand": RuleRow(
+        f"{BY_VPN}addr add 10.9.0.9/16 dev ib0",
+        (WHOLE,),
+        ("10.9.0.0/17 dev eth0", "10.9.128.0/17 dev eth0"),
+        keep=("ib0",),
+    ),
+    "the same before the rules of keep": RuleRow(
+        f"{TABLE_52}rule add 10 lookup 52\naddr add 10.9.0.9/16 dev ib0",
+        ("to 10.9.0.0/16 priority 9",),
+        ("10.9.0.0/17 dev eth0", "10.9.128.0/17 dev eth0"),
+    ),
+    "the same, and the config keeps it": RuleRow(
+        f"{TABLE_52}rule add 10 lookup 52\naddr add 10.9.0.9/16 dev ib0",
+        why="a rule before it would precede those of keep for 10.9.0.0/16: change that rule",
+        kept=("ib*",),
+    ),
+    "the preferences of keep": RuleRow(
+        f"{TABLE_52}rule add 2172 lookup 52", ("to 10.9.0.0/16 priority 2169",)
+    ),
+    "behind the kernel's own rule": RuleRow(
+        f"{TABLE_52}rule del 32766 lookup main proto kernel\nrule add 40000 lookup 52\n"
+        "rule add 50000 lookup main",
+        ("to 10.9.0.0/16 priority 32765",),
+    ),
+    "the first preference": RuleRow(
+        f"{TABLE_52}rule add 1 lookup 52",
+        why="table 52 decide before table main is asked, and no preference is left before it",
+    ),
+    "a discarding rule": RuleRow(
+        "rule add 100 to 10.9.4.0/24 prohibit", ("to 10.9.4.0/24 priority 99",)
+    ),
+    "a rule for connections": RuleRow(FROM_ETH0, ("to 10.9.0.0/16 priority 499",)),
+    "a rule for another interface's address": RuleRow(
+        f"{FROM_ETH0}{TABLE_60}rule add 600 from 10.2.0.4 lookup 60",
+        why="a rule before it would also lead away packets of the rule 600: from 10.2.0.4 lookup",
+    ),
+    "a rule for marked packets": RuleRow(
+        f"{FROM_ETH0}{TABLE_60}rule add 600 fwmark 0x1 lookup 60",
+        why="a rule before it would also lead away packets of the rule 600: from all fwmark 0x1",
+    ),
+    "a rule for forwarded packets": RuleRow(
+        f"{FROM_ETH0}{TABLE_60}rule add 600 from 10.77.0.0/16 lookup 60",
+        why="a rule before it would also lead away packets of the rule 600: from 10.77.0.0/16",
+    ),
+    "a rule that discards packets of an interface": RuleRow(
+        f"{FROM_ETH0}rule add 600 iif eth1 unreachable",
+        why="a rule before it would also lead away packets of the rule 600: from all iif eth1",
+    ),
+    "such a rule, but earlier": RuleRow(
+        f"{FROM_ETH0}{TABLE_60}rule add 400 fwmark 0x1 lookup 60", ("to 10.9.0.0/16 priority 499",)
+    ),
+    "such a rule behind one for everybody": RuleRow(
+        f"{BY_VPN}{TABLE_60}rule add 6000 fwmark 0x1 lookup 60", (WHOLE,)
+    ),
+    "such a rule with main's answer": RuleRow(
+        f"{FROM_ETH0}route add default via 10.1.0.1 dev eth0 table 61\n"
+        "rule add 600 fwmark 0x1 lookup 61",
+        ("to 10.9.0.0/16 priority 499",),
+    ),
+    "such a rule with no answer": RuleRow(
+        f"{FROM_ETH0}rule add 600 fwmark 0x1 lookup 62", ("to 10.9.0.0/16 priority 499",)
+    ),
+    "such a rule for a part": RuleRow(
+        f"{FROM_ETH0}route add 10.9.0.0/17 via 10.2.0.1 dev eth1 table 60\n"
+        "rule add 600 fwmark 0x1 lookup 60",
+        ("to 10.9.128.0/17 priority 499",),
+        why="would also lead away packets of the rule 600",
+    ),
+    "no default route in main": RuleRow(
+        f"{BY_VPN}route del default via 10.1.0.1 dev eth0 proto dhcp metric 100",
+        why="missing is the default route on eth0",
+    ),
+}
+
+
+@pytest.mark.parametrize("row", RULE_ROWS.values(), ids=RULE_ROWS)
+def test_table_main_decides_again(row: RuleRow, tmp_path: Path) -> None:
+    """After the fix, only what it names fails, and this host still gets its own packets."""
+    host = _host(Row(row.has, ()), tmp_path)
+    kernel = host.routes
+    assert isinstance(kernel, FakeKernel)
+    static = {"enabled": True, "keep": list(row.kept)} if row.kept else {}
+    asked = _config(
+        Row("", ("10.9.0.0/16",), uplinks=row.uplinks),
+        **({"staticRoutes": static} if static else {}),
+    )
+    fix = check(asked, host=host).fix
+    assert tuple(map(str, fix.rules)) == row.rules
+    assert tuple(map(str, fix.routes)) == row.routes
+    assert tuple(map(str, fix.keep)) == row.keep
+    assert bool(fix.unfixable) == bool(row.why)
+    assert all(row.why in each.reason for each in fix.unfixable)
+    assert not any(
+        word in each.reason for each in fix.unfixable for word in ("ip rule", "ip route")
+    )
+    install(kernel, fix.routes, tmp_path, fix.rules, fix.keep)
+    again = check(asked, host=host)
+    assert _failing(again) == {part for each in fix.unfixable for part in each.ranges}
+    own = [each.local for each in host.routes.facts().addresses]
+    assert {each.route and each.route.type for each in host.routes.lookup(own)} == {RouteType.LOCAL}
+    if row.rules and "cali1" in row.has:
+        (found,) = host.routes.lookup([IPv4Address("10.9.4.4")])
+        assert found.route is not None
+        assert found.route.devs == ("cali1",)
+
+
+def test_a_rule_waits_for_an_answer_about_mains_route(tmp_path: Path) -> None:
+    """A route of main that may be there on purpose isn't put to use unasked."""
+    has = (
+        f"{VPN}route add 10.1.0.0/24 dev tun0 table 52\nrule add 5270 lookup 52\n"
+        "route add 10.1.0.128/25 via 10.2.0.1 dev eth1"
+    )
+    row = Row(has, ("10.1.0.0/24",))
+    fix = check(_config(row), host=_host(row, tmp_path)).fix
+    assert tuple(map(str, fix.rules)) == ("to 10.1.0.0/25 priority 5269",)
+    (left,) = fix.unfixable
+    assert "and table main leads it through eth1, which may be wanted: if it is" in left.reason
+    answered = check(_config(row, **left.answers[-1]), host=_host(row, tmp_path)).fix
+    assert tuple(map(str, answered.rules)) == ("to 10.1.0.0/24 priority 5269",)
+    assert answered.routes
+    assert answered.unfixable == ()
+
+
+# --- keep -----------------------------------------------------------------------------------------
+
+MORE_IB = "link add ib1\naddr add 172.16.0.11/16 dev ib1\n"
+KEEP_ROWS = {
+    "one interface": ("", ("ib0",), ""),
+    "two interfaces": (MORE_IB, ("ib*",), ""),
+    "one of another network": (
+        f"{MORE_IB}link add ib2\naddr add 172.17.0.12/16 dev ib2",
+        ("ib0", "ib1"),
+        "",
+    ),
+    "one without an address": (f"{MORE_IB}link add ib2", ("ib*",), ""),
+    "one that is an uplink": (
+        (
+            f"{MORE_IB}link add ib2\naddr add 10.3.0.4/24 dev ib2\n"
+            "route add default via 10.3.0.1 dev ib2"
+        ),
+        ("ib0", "ib1"),
+        "",
+    ),
+    "one address on two interfaces": (
+        "link add ib1\naddr add 172.16.0.10/16 dev ib1",
+        (),
+        "through eth0 (172.16.0.0/17 172.16.128.0/17), also from their own addresses",
+    ),
+    "another interface": (
+        "addr add 172.16.0.12/16 dev eth1",
+        ("ib0",),
+        'add to hostRouting.staticRoutes: "keep": ["eth1"]',
+    ),
+}
+
+
+@pytest.mark.parametrize(("has", "keep", "caution"), KEEP_ROWS.values(), ids=KEEP_ROWS)
+def test_infiniband_is_kept_and_others_are_offered(
+    has: str, keep: tuple[str, ...], caution: str, tmp_path: Path
+) -> None:
+    row = Row(has, ("172.16.0.0/16",), uplinks=("ib2",) if "default" in has else ("eth0",))
+    host = _host(row, tmp_path)
+    kernel = host.routes
+    assert isinstance(kernel, FakeKernel)
+    fix = check(_config(row), host=host).fix
+    assert fix.routes
+    assert tuple(map(str, fix.keep)) == keep
+    assert any(caution in line for line in fix.consequences)
+    install(kernel, fix.routes, tmp_path, fix.rules, fix.keep)
+    assert check(_config(row), host=host).verdict == "ok"
+    for address in host.routes.facts().addresses:
+        if keep and address.dev in ("ib0", "ib1"):
+            (found,) = host.routes.lookup([IPv4Address("172.16.5.5")], source=address.local)
+            assert found.route is not None
+            assert found.route.devs == (address.dev,)

@@ -34,7 +34,8 @@ from hostrouting.model.routes import (
     Scope,
     Table,
 )
-from hostrouting.routes.formats import as_ip, as_netplan, as_networkd
+from hostrouting.model.rules import Rule
+from hostrouting.routes.formats import PlacedRule, as_ip, as_netplan, as_networkd
 from hostrouting.routes.plan import RoutePlan, plan_routes
 from hostrouting.routes.resolve import resolve
 from hostrouting.routes.verify import verify_routes
@@ -534,6 +535,80 @@ def test_routes_are_written(
     """A route with several hops is in the first interface's drop-in."""
     assert written(write(EVERY_FORM)) == lines(single)
     assert written(write([route(hop), route(hop, BY_ETH1)])) == lines(multipath)
+
+
+SIDE_ROUTE = route(
+    NextHop("ib0"), to="172.16.0.0/16", table=2170000, source=IPv4Address("172.16.0.10")
+)
+FROM_IB0 = Rule(2170, table=2170000, source=IPv4Network("172.16.0.10/32"))
+TO_PODS = Rule(5269, destination=IPv4Network("10.244.0.0/16"))
+POLICY = [
+    PlacedRule(attrs.evolve(TO_PODS, table=Table.LOCAL), "eth0"),
+    PlacedRule(TO_PODS, "eth0"),
+    PlacedRule(FROM_IB0, "ib0"),
+]
+POLICY_AS_IP = """
+    ip -4 route add 172.16.0.0/16 dev ib0 table 2170000 proto static scope link src 172.16.0.10
+    ip -4 rule add from all to 10.244.0.0/16 lookup local pref 5269
+    ip -4 rule add from all to 10.244.0.0/16 lookup main pref 5269
+    ip -4 rule add from 172.16.0.10 lookup 2170000 pref 2170
+"""
+# Other tools may add rules of one priority in any order.
+POLICY_AS_NETWORKD = """
+    # ib0: for a file
+    [Route]
+    Destination=172.16.0.0/16
+    Scope=link
+    PreferredSource=172.16.0.10
+    Table=2170000
+    [RoutingPolicyRule]
+    From=172.16.0.10/32
+    Table=2170000
+    Priority=2170
+    # eth0: for a file
+    [RoutingPolicyRule]
+    To=10.244.0.0/16
+    Table=255
+    Priority=5268
+    [RoutingPolicyRule]
+    To=10.244.0.0/16
+    Table=254
+    Priority=5269
+"""
+POLICY_AS_NETPLAN = {
+    "ib0": {
+        "routes": [
+            {"to": "172.16.0.0/16", "scope": "link", "from": "172.16.0.10", "table": 2170000}
+        ],
+        "routing-policy": [{"from": "172.16.0.10/32", "table": 2170000, "priority": 2170}],
+    },
+    "eth0": {
+        "routing-policy": [
+            {"to": "10.244.0.0/16", "table": 255, "priority": 5268},
+            {"to": "10.244.0.0/16", "table": 254, "priority": 5269},
+        ]
+    },
+}
+
+
+def test_rules_and_side_tables_are_written() -> None:
+    assert written(as_ip([SIDE_ROUTE], POLICY)) == lines(POLICY_AS_IP)
+    networkd = as_networkd([SIDE_ROUTE], POLICY)
+    told = [line for line in networkd.splitlines() if not line.startswith("#") and line]
+    wanted = [line for line in lines(POLICY_AS_NETWORKD) if not line.startswith("#")]
+    assert told == wanted
+    assert [line.split()[1] for line in networkd.splitlines() if "for a file" in line] == [
+        "ib0:",
+        "eth0:",
+    ]
+    document = yaml.safe_load(as_netplan([SIDE_ROUTE], POLICY))
+    assert document["network"]["ethernets"] == POLICY_AS_NETPLAN
+    suppressing = PlacedRule(attrs.evolve(FROM_IB0, suppress_prefix_length=0), "ib0")
+    assert "SuppressPrefixLength=0\n" in as_networkd([], [suppressing])
+    with pytest.raises(RouteError, match=r"has no suppress_prefixlength.* use networkd or ip"):
+        as_netplan([], [suppressing])
+    with pytest.raises(RouteError, match="is not an interface name"):
+        as_networkd([], [PlacedRule(TO_PODS, "$(reboot)")])
 
 
 REFUSED = [
