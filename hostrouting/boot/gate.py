@@ -42,8 +42,9 @@ _LAST = ("ExecStartPre", "+", f"{_SCRIPT} last")
 # truncated gate script may exit with 0 too early.
 _PASS = f"/{RUN_DIR}/passed/${{INVOCATION_ID}}"
 _PASSED = ("ExecStartPre", "+", f"/usr/bin/test -f {_PASS} -o -e {Layout().gate_off}")
-# A unit may lack _AGAIN, because an instance's own drop-in may reset ExecStartPre=. _AGAIN only
-# repeats the check in case _HOLD has failed, because systemd ignores that failure.
+# _AGAIN isn't needed, because it only repeats the check where _HOLD has failed, which systemd
+# ignores. A drop-in of an instance may reset ExecStartPre= and thereby remove _AGAIN, but not _LAST
+# and _PASSED, which are in a drop-in that comes later.
 _NEEDED = (_HOLD, _LAST, _PASSED)
 
 _HEAD = f"""\

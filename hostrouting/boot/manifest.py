@@ -302,7 +302,8 @@ def _reconstruct(layout: Layout) -> Manifest:
     units = filter(_is_ours, files.matching(layout.units, "*.service"))
     names = {path.stem for path in units}
     if gated:
-        # Even if the units are missing, the drop-ins make the consumer run the remaining scripts.
+        # Drop-ins make the consumer run the scripts that exist, even if these have no units. So
+        # both parts count as installed.
         names |= {ROUTES, CHECK}
     parts = {name: _reconstruct_part(name, layout, folders) for name in names}
     consumer, *former = [folder.name.removesuffix(".d") for folder in gated] or [""]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno as errnos
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, partial
 from ipaddress import IPv6Address, IPv6Network
 from typing import ClassVar
 
@@ -19,7 +20,7 @@ from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address6, AddressLabel
 from hostrouting.model.lookups import Lookup, RouteFailure
-from hostrouting.model.routes import NextHop, Preference, Route, Route6, RouteType, Table
+from hostrouting.model.routes import Preference, Route, Route6, RouteType, Table
 
 _BITS = 128
 _ANY = IPv6Address(0)
@@ -128,30 +129,33 @@ class Fib6(Fib):
             routes: routes that are already in the tables, in the order in which the kernel would
                 add them. The gateway lookup for a route ignores this route and the later ones.
         """
+        # Thousands of routes may share a gateway, which few of them contain.
+        around = cache(partial(_positions_around, routes))
+        finds_gateway = cache(self._finds_gateway_without)
         for number, route in enumerate(routes):
             for hop in route.hops:
-                failure = self._refuse_hop(route, hop, routes[number:])
-                if failure is not None:
-                    yield failure
+                if hop.gateway is None or hop.dev is None:
+                    continue
+                later = [at for at in around(hop.gateway) if at >= number]
+                absent = frozenset(routes[at].key for at in later)
+                if hop.dev == self.loopback:
+                    why = "Egress device can not be loopback device for this route"
+                    yield RouteFailure(route, errnos.EINVAL, why)
+                elif not hop.onlink and not finds_gateway(hop.gateway, hop.dev, absent):
+                    why = f"no route of scope link reaches {hop.gateway} on {hop.dev}"
+                    yield RouteFailure(route, errnos.EHOSTUNREACH, why, is_by_kernel=False)
 
-    def _refuse_hop(
+    def _finds_gateway_without(
         self,
-        route: Route,
-        hop: NextHop,
-        later: Sequence[Route],
-    ) -> RouteFailure | None:
-        if hop.gateway is None or hop.dev is None:
-            return None
-        if hop.dev == self.loopback:
-            why = "Egress device can not be loopback device for this route"
-            return RouteFailure(route, errnos.EINVAL, why)
-        keys = {each.key for each in later if hop.gateway in each.destination}
-        known = tuple(entry for entry in self.routes if entry.key not in keys) if keys else ()
-        before = attrs.evolve(self, routes=known) if keys else self
-        if hop.onlink or before.finds_gateway(hop.gateway, hop.dev):
-            return None
-        why = f"no route of scope link reaches {hop.gateway} on {hop.dev}"
-        return RouteFailure(route, errnos.EHOSTUNREACH, why, is_by_kernel=False)
+        gateway: IpAddress,
+        dev: str,
+        absent: frozenset[tuple[object, ...]],
+    ) -> bool:
+        """Return whether the kernel would accept a gateway if entries with these keys were gone."""
+        if not absent:
+            return self.finds_gateway(gateway, dev)
+        known = tuple(entry for entry in self.routes if entry.key not in absent)
+        return attrs.evolve(self, routes=known).finds_gateway(gateway, dev)
 
     def sources_to(self, address: IpAddress, route: Route | None) -> tuple[IpAddress, ...]:
         """Return the sources that an entry's next hops select for a destination.
@@ -269,6 +273,11 @@ _RANKS_BEFORE_LABELS = 4
 _NO_LABEL = 0xFFFFFFFF  # IPV6_ADDR_LABEL_DEFAULT
 
 MODELS: dict[Family, type[Fib]] = {Family.IPV4: Fib, Family.IPV6: Fib6}
+
+
+def _positions_around(routes: Sequence[Route], gateway: IpAddress) -> list[int]:
+    """Return the positions of the routes that contain a gateway."""
+    return [number for number, route in enumerate(routes) if gateway in route.destination]
 
 
 def _by_source_prefix(entries: Iterable[Route]) -> dict[IPv6Network | None, list[Route]]:

@@ -30,8 +30,8 @@ def are_merged(
         rules: the policy rules. Adding any rule separates the tables for good (fib_unmerge). Up to
             Linux 6.18, deleting a rule separates them, too; in 7.2 it doesn't.
         routes: the entries in the tables.
-        asked: the kernel to query. While the tables share one trie and no rule was deleted, the
-            kernel reports main for a local address.
+        asked: the kernel to query. With the kernel's own rules, it reports table main for a local
+            address if the tables share one trie.
 
     Returns:
         The result, or None if the kernel finds no local address. If a shared trie would make no

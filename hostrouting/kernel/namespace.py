@@ -168,8 +168,8 @@ class NamespaceKernel(NetlinkBackend):
 
         Args:
             dev: the interface.
-            address: the address, like ``10.1.0.4/24``. An IPv6 address needs an interface that is
-                up, and can be used as soon as this returns.
+            address: the address, like ``10.1.0.4/24``. To get an IPv6 address, the interface must
+                be up. The address is usable as soon as this method returns.
             peer: the peer address of a point-to-point link. The prefix length then applies to the
                 peer.
             metric: the metric of the connected route.

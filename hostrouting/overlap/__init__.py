@@ -60,7 +60,8 @@ instead: a reason with what helps, or a question to the operator, for which ``_q
 answers. ``_entries`` makes the entry for each prefix. Then the routes are proven (``_fixed``): the
 installation's planner takes them, the same places are asked and judged again, on a model of the
 tables with the fix. A route that an installation would refuse is excluded, and the search runs
-again (``_routes``). What still fails is told with its reason.
+again (``_routes``). If any other proof fails, no route at all is proposed. What still fails, such as
+replies that no route can move, is told with its reason.
 
 If another table decides before main, the obstacle is a rule. Then ``_rules`` finds the fewest
 rules after which main decides, and the search for routes runs again on a model of the host with
@@ -86,8 +87,8 @@ What the next owner must keep:
 - *Unknown rather than guessed.* A verdict ``ok`` is a proof. What the check can't be certain about
   is ``unknown`` with a reason, and STRICT mode then holds the node back.
 
-The boot script ``boot/scripts/check-route-overlap.awk`` takes the first three steps in the same
-words. ``explanation`` traces a single address through rules and tables, ``difference`` compares two
-snapshots place by place, ``findings`` and ``proposals`` define the result, ``summary`` and
-``markers`` format it.
+The boot script ``boot/scripts/check-route-overlap.awk`` cuts, asks and judges, too; its places are
+single spans. ``explanation`` traces a single address through rules and tables, ``difference``
+compares two snapshots place by place, ``findings`` and ``proposals`` define the result, ``summary``
+and ``markers`` format it.
 """

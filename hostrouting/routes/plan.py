@@ -372,7 +372,8 @@ def adopted_routes(rows: Iterable[StaticRoute], main: Iterable[Route]) -> tuple[
     entries, or an entry with other attributes, are the administrator's.
 
     Args:
-        rows: the Go package's routes. A row without an interface or gateway matches any.
+        rows: the Go package's routes. A row that names no interface matches any interface, and a
+            row that names no gateway matches any gateway.
         main: the entries in table main.
     """
     rows_by_key: dict[tuple[Prefix, int], list[StaticRoute]] = {}

@@ -289,7 +289,7 @@ def _without_ipv6(routes: Sequence[Route], host: Host) -> list[RouteFailure]:
 
 
 def as_installed(config: Config, host: Host) -> Callable[[Family], RouteBackend]:
-    """Return a function from a family to its backend, as if a config's routes were installed.
+    """Return a function that gives the backend of a family as it would be with a config's routes.
 
     Routes and rules that don't win count as installed, too, because a fix may have a rule that
     makes them win.

@@ -40,8 +40,8 @@ class LastSnapshots:
     def keep(self, verdict: Verdict, scope: CancelScope) -> None:
         """Write a snapshot when the verdict becomes or stops being ``ok``, and hourly while it is.
 
-        Each file is written at most once a minute. If the first verdict isn't ``ok``, an earlier
-        watcher may have written a snapshot of the failure, which then stays.
+        Each file is written at most once a minute. If an earlier watcher has written a snapshot of
+        the present failure, that snapshot stays.
 
         Args:
             verdict: the verdict.

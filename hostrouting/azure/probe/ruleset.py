@@ -1,4 +1,4 @@
-"""Render the rules that rewrite probes, the route for replies, and the files for the next boot.
+"""Render the probe's nftables rules, the route for its replies, and its files for each boot.
 
 This module does no I/O. The template of the rules only lacks the device name, so it is readable,
 and can be tested with ``nft -c``.

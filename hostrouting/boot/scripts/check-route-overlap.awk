@@ -134,10 +134,9 @@ function read_rule(    word, count, i, value, is_not, action) {
   if (value["from"] != "all")
     add_sources(value["from"])
   discards_elsewhere = discards_elsewhere || action == "6"
-  if (!is_local_asked && (is_not || !is_for_marked(value["fwmark"])))
-    see_delivered(action, is_not ? "" : value["to"])
-  if ($0 ~ /^[0-9]+:\tfrom all lookup 255( proto [0-9]+)? *$/)
-    is_local_asked = 1
+  if (!is_local_asked && action != "lookup 255" && (is_not || !is_for_marked(value["fwmark"])))
+    see_delivered(action, is_not || !("to" in value) ? ANYWHERE : value["to"])
+  is_local_asked = is_local_asked || $0 ~ /^[0-9]+:\tfrom all lookup 255( proto [0-9]+)? *$/
   # Our rules to a CIDR begin with such a one.
   if ($0 ~ /^[0-9]+:\tfrom all to [^ ]+ lookup 255( proto [0-9]+)? *$/)
     keep_delivered(value["to"])
@@ -163,11 +162,8 @@ function is_for_marked(text,    part, mask) {
 # Gives up if a rule before that for table local may lead away what is sent to this host: the kernel delivers what table
 # local matches. The rules of VRFs concern only their ports.
 function see_delivered(action, to,    i) {
-  if (action == "lookup 255")
-    return
-  if (to != "")
-    read_prefix(to)
-  for (i = 0; i <= owns && (i in is_delivered || (to != "" && !is_between(first, own_number[i], last))); i++)
+  read_prefix(to)
+  for (i = 0; i <= owns && (i in is_delivered || !is_between(first, own_number[i], last)); i++)
     ;
   if (i <= owns && action == "lookup [l3mdev-table]")
     are_ports_led = 1
@@ -329,12 +325,10 @@ function expect_defaults(    i, best, is_contested) {
 }
 
 # Sets the uplinks to the interfaces that the config names. No name contains ":".
-function expect_named(    file, line, part, name) {
-  file = "/proc/self/net/dev"
-  while ((getline line <file) > 0)
+function expect_named(    line, part, name) {
+  while ((getline line <"/proc/self/net/dev") > 0)
     if (split(line, part, ":") > 1 && split(part[1], name, " ") && is_uplink(name[1]))
       expected = with_name(expected, name[1])
-  close(file)
 }
 
 # --- cut -------------------------------------------------------------------------------------------------------------
@@ -370,7 +364,7 @@ function find_places(    i, covered, line, word) {
 # Looks up each place's probe without a source and from each of the named addresses. If there are any, it also finds out
 # which source the kernel chooses for a connection: a lookup without "fibmatch" shows it.
 #
-# Sets text_of[i] or error_of[i] for each lookup. Those of place p begin after (p - 1) * lookups_each; the one without a
+# Sets text_of[i] or failed[i] for each lookup. Those of place p begin after (p - 1) * lookups_each; the one without a
 # source is the first. The last command takes the lock under which the kernel announces changes: all changes that the
 # results reflect have been announced by then.
 function look_up(    p, k, i, line, list, count, given) {
@@ -389,9 +383,7 @@ function look_up(    p, k, i, line, list, count, given) {
   list[count + 1] = "link show dev lo"
   run(list, count + 1, "-force")
   for (i = 1; i <= count; i++)
-    if (i in failed)
-      error_of[i] = failed[i]
-    else
+    if (!(i in failed))
       text_of[i] = answer[++given]
   if (answers != given + 1)
     can_not("ip didn\047t give all answers: is there room left in /run?")
@@ -401,10 +393,9 @@ function look_up(    p, k, i, line, list, count, given) {
 
 # Returns the source that the kernel chooses for a connection, or "*" if it may be any: several next hops, or routes by
 # turns, may have several sources, and in IPv6 it depends on more than the next hop.
-function chosen_source(text, text_with_source,    is_tied) {
+function chosen_source(text, text_with_source) {
   take_apart(text)
-  is_tied = (to, table, metric) in tied_devs && tied_devs[to, table, metric] != "/" devs
-  if (hops > 1 || is_tied || family == 6)
+  if (hops > 1 || family == 6 || ((to, table, metric) in tied_devs && tied_devs[to, table, metric] != "/" devs))
     return "*"
   take_apart(text_with_source)
   return field["src"]
@@ -433,14 +424,14 @@ function judge(r,    p, k, i) {
 # Judges lookup i of place p for a range. It isn't certain that a failure with a source, or one that IPv6 sockets look
 # up again with a source, is a failure for the library, too.
 function judge_lookup(r, p, i, from,    what, kind, line) {
-  by = ""
-  what = i in error_of ? why_discarded(r, p, error_of[i]) : why_wrong(r, p, text_of[i])
+  by = text_of[i]
+  what = i in failed ? why_discarded(r, p, failed[i]) : why_wrong(r, p, text_of[i])
   if (what == "")
     return
   kind = substr(what, 1, index(what, " ") - 1)
   line = kind ": expected CIDR " expected_cidr[r] " (probe " dotted(probe[p]) ")" substr(what, length(kind) + 1) " " \
     (devs_words[r] == "" ? with_commas(expected) : devs_words[r])
-  if (from != "" || (family == 6 && nameds && i in error_of))
+  if (from != "" || (family == 6 && nameds && i in failed))
     can_not("without Python, it isn\047t certain: " line (from == "" ? "" : ", from " from))
   else if (!((expected_cidr[r], devs_words[r], what) in is_told)) {
     is_told[expected_cidr[r], devs_words[r], what] = 1
@@ -502,7 +493,6 @@ function has_pods(names,    part, i) {
 # that the kernel uses by turns, or of the hops that may be dead, carries a packet, so all must be right.
 function why_wrong(r, p, text,    what) {
   take_apart(text)
-  by = text
   if ((type, to) in is_of_host) {
     if (type == 3 && text != text_of[(p - 1) * lookups_each + 1])
       can_not("what is sent to " dotted(probe[p]) " depends on its source")
@@ -527,19 +517,18 @@ function why_wrong(r, p, text,    what) {
 }
 
 # Returns the same for the interfaces and gateways alone.
-function failure_of(r, p,    part, i, gateway, is_by_pods, has_others) {
+function failure_of(r, p,    part, i, is_foreign, is_by_pods, has_others) {
   for (i = split(devs, part, "/"); i > 0; i--) {
     if (devs_pattern[r] != "" ? is_like(part[i], devs_pattern[r]) : is_uplink(part[i]))
       continue
     has_others = 1
-    if (devs_pattern[r] != "" || !is_like(part[i], pattern_of["allowed"] "|" pattern_of["container"]))
-      return "OVERLAP routes via " with_commas(devs) ", expected"
+    is_foreign = is_foreign || devs_pattern[r] != "" || \
+      !is_like(part[i], pattern_of["allowed"] "|" pattern_of["container"])
     is_by_pods = is_by_pods || !is_like(part[i], pattern_of["allowed"])
   }
-  if (is_by_pods && is_beyond_pods(p))
+  if (is_foreign || (is_by_pods && is_beyond_pods(p)))
     return "OVERLAP routes via " with_commas(devs) ", expected"
-  gateway = has_others ? "" : local_gateway(gateways)
-  return gateway == "" ? "" : "GATEWAY leaves for " gateway "; expected via"
+  return has_others ? "" : why_local(gateways)
 }
 
 # Returns whether the route that take_apart() has read can't be to a network of pods: it is too wide, holds an uplink's
@@ -564,14 +553,14 @@ function is_beyond_pods(p,    i, part, hop, low, high, length_) {
   return 0
 }
 
-# Returns a gateway that is also an address of this host on another interface, in words. This host doesn't answer the
+# Returns the same if a gateway is also an address of this host on another interface. This host doesn't answer the
 # router's ARP requests then. An IPv6 link-local address counts on the gateway's own interface only.
-function local_gateway(list,    part, hop, i, k) {
+function why_local(list,    part, hop, i, k) {
   for (i = split(list, part, " "); i > 0; i--) {
     split(part[i], hop, "/")
     for (k = 1; k <= owns && hop[1] in is_own; k++)
       if (own[k] == hop[1] && (own_dev[k] "" == hop[2] "") == (hop[1] ~ /^fe[89ab]/))
-        return hop[1] ", which is also an address of this host (" own_dev[k] ")"
+        return "GATEWAY leaves for " hop[1] ", which is also an address of this host (" own_dev[k] "); expected via"
   }
   return ""
 }

@@ -81,20 +81,12 @@ judge() {
 # Starts LISTENER, which records changes. Or fails and sets MESSAGE.
 listen() {
   make_files && discard_changes || return
-  IS_LISTENING=''
   # Set this first, because a signal may arrive right after the start.
-  trap 'end_child "${!-}"; kill -9 ${NEWS_PID-} 2>/dev/null' EXIT
+  trap 'end_child "${!-}"; end_child "${NEWS_PID-}"' EXIT
   ip "${MONITORED[@]}" -N -o monitor link address route rule nexthop netconf \
     </dev/null >>"$HEARD" 2>&1 8<&- 9>&- &
-  LISTENER=$!
+  LISTENER=$! IS_LISTENING=''
   disown 2>/dev/null || true # it may have ended already
-}
-
-# Kills a child, unless it has ended: another process may have its PID by now.
-end_child() {
-  local parent=''
-  { read -r _ _ _ parent _ <"/proc/${1:-none}/stat"; } 2>/dev/null
-  [ "$parent" != "$$" ] || kill -9 "$1"
 }
 
 # Returns whether LISTENER has its socket, which is found by its inode, because other processes may listen to the same
@@ -170,7 +162,6 @@ check_consistently() {
 look() {
   check_consistently || VERDICT=unknown PENDING='' LACKING='' LINES="check-failed: $MESSAGE"
   end_child "$LISTENER"
-  trap 'kill -9 ${NEWS_PID-} 2>/dev/null' EXIT
 }
 
 attempt() {
@@ -196,7 +187,7 @@ attempt() {
 }
 
 # ask_python SECONDS: makes Python judge this host with this script's config, print the shadowed prefixes, the fix and
-# the notes, and write the report. Sets JUDGED to its verdict, or to "", and SAID to its messages. With -I, the
+# the notes, and write the report. Sets JUDGED to its verdict, if it has one, and SAID to its messages. With -I, the
 # consumer's environment and working directory don't determine which modules root loads.
 #
 # An exit code or a word proves nothing: other programs, and other versions of this one, exit with 0 or print "ok" as
@@ -204,13 +195,9 @@ attempt() {
 # verdict than "ok" has reasons. Processes that Python leaves behind may keep its output open.
 ask_python() {
   local status head
-  JUDGED=''
   [ -x "$PYTHON" ] || return
-  SAID=$(
-    exec 9>&-
-    timeout -k 1 "$1" "$PYTHON" -I -m hostrouting check --at-boot "$VERDICT" <&4 |
-      timeout "$(($1 + 1))" head -c "$SAID_BYTES"
-  )
+  SAID=$(timeout -k 1 "$1" "$PYTHON" -I -m hostrouting check --at-boot "$VERDICT" <&4 9>&- |
+    timeout "$(($1 + 1))" head -c "$SAID_BYTES" 9>&-)
   status=$?
   [ "${#SAID}" -lt "$SAID_BYTES" ] || SAID=''
   head=${SAID%%$'\n'*} SAID=${SAID#"${SAID%%$'\n'*}"} SAID=${SAID#$'\n'}
@@ -242,14 +229,13 @@ is_on_trial() { [ -n "$IS_GATE" ] && has_trial; }
 # Writes exactly one marker, atomically. Removes the stale one first, because a missing marker never means "ok". If
 # another run that has no lock, either, writes the other marker meanwhile, the later run's stays.
 write_marker() {
-  local own=$MARKER_DETECTED other=$MARKER_OK text='' new=$RUN_DIR/route-overlap.$$ line stale
+  local own=$MARKER_DETECTED other=$MARKER_OK text='' new=$RUN_DIR/route-overlap.$$ line
   is_gate_off || WHY=''
   [ "$VERDICT$WHY" != ok ] || own=$MARKER_OK other=$MARKER_DETECTED
   [ -d "$RUN_DIR" ] || mkdir -p "$RUN_DIR"
-  for stale in "$other" "$REPORT"; do
-    # Python has written the report of the failures that it has found.
-    [[ $stale = "$REPORT" && $VERDICT = "$JUDGED" && $VERDICT != ok ]] || [ ! -e "$stale" ] || rm -f "$stale" || return
-  done
+  [ ! -e "$other" ] || rm -f "$other" || return
+  # Python has written the report of the failures that it has found.
+  [[ $VERDICT = "$JUDGED" && $VERDICT != ok ]] || [ ! -e "$REPORT" ] || rm -f "$REPORT" || return
   if [ "$own" = "$MARKER_OK" ]; then
     : >"$own" # an empty file needs no rename
   else

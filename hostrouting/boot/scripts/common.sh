@@ -110,13 +110,21 @@ take_lock() {
   flock -w "$LOCK_LIMIT" 9 2>/dev/null
 }
 
+# Kills a child, unless it has ended: another process may have its PID by now. It doesn't use read, which may get the
+# rest of what another read has buffered, if a signal has interrupted that one.
+end_child() {
+  local state
+  { state=$(<"/proc/${1:-none}/stat"); } 2>/dev/null
+  [[ $state != *") "?" $$ "* ]] || kill -9 "$1"
+}
+
 # Returns at the next change of links, addresses or routes, or after a second, because the kernel doesn't report all
 # changes.
 wait_for_change() {
   local limit=1
   if [ -z "$HAS_MONITOR" ]; then
     # Without this, ip would go on in the consumer's control group. bash forgets the PID of a process that has ended.
-    trap 'kill -9 ${NEWS_PID-} 2>/dev/null' EXIT
+    trap 'end_child "${NEWS_PID-}"' EXIT
     coproc NEWS { exec ip "${MONITORED[@]}" -o monitor link address route 2>/dev/null 9>&-; }
     HAS_MONITOR=yes
     exec 8<&"${NEWS[0]:-0}" # unset once ip has ended
