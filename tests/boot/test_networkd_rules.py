@@ -13,7 +13,7 @@ import pytest
 from boot.payloads import Payload
 from boot.rig import Machine
 from boot.test_doctor import doctor
-from boot.test_gate import FIXED, installed
+from boot.test_gate import FIXED, installed, write_config
 from boot.test_networkd import (
     CIDR,
     NO_IPV6,
@@ -110,6 +110,11 @@ def test_the_watcher_restores_the_rules_that_networkd_removes(
         machine.wait_until(lambda: is_complete(machine), f"the rules after {operation.__name__}")
         assert time.monotonic() - began < LOOK_SECONDS / 2, "it has only looked by its timer"
         assert machine.main_pid(UNIT) == watcher
+    write_config(machine, staticRoutes=POLICY)
+    assert "systemd-networkd runs, and removes" in machine.python("apply").stderr
+    assert is_complete(machine)
+    machine.python("remove")
+    assert (our_rules(machine), side_table(machine)) == ([], "")
     assert payload.main_pid() == pid
     assert len(payload.starts()) == 1
 
