@@ -44,12 +44,13 @@ from hostrouting.config.routing import StaticRule
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import Kernel, Write, read_routes
-from hostrouting.model.family import IpAddress
+from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.parsing import is_device, is_inside
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.proposals import Fix
+from hostrouting.routes.policy import resolve_policy
 from hostrouting.routes.resolve import resolve
 
 _SETTINGS = settings(
@@ -562,4 +563,7 @@ def test_a_fix_goes_as_far_as_possible(
         None,
     )
     assert kernel.write(Write.ADD, routes) == ()
+    wanted = Config(static_routes=fix.entries)
+    rules = resolve_policy(wanted, Family.IPV4, kernel.facts(), (), lambda _: None).rules
+    assert kernel.write_rules(Write.ADD, rules) == ()
     assert bool(asking.checked(kernel, expected)[1].findings) == bool(reason)
