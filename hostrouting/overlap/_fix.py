@@ -10,15 +10,17 @@ without them. At last, the interfaces are found whose own packets the routes lea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 
 import attrs
 
 from hostrouting.config.routing import Config, StaticRule
-from hostrouting.model.family import IpAddress
+from hostrouting.model.family import IpAddress, IpNetwork
+from hostrouting.model.integer_prefixes import numbers
 from hostrouting.overlap._cautions import cautions
 from hostrouting.overlap._group import findings_and_notes
 from hostrouting.overlap._keep import find_keep
+from hostrouting.overlap._places import Places
 from hostrouting.overlap._read import Moment
 from hostrouting.overlap._routes import Found, RouteSearch
 from hostrouting.overlap._rules import RuleSearch
@@ -47,8 +49,9 @@ def find_fix(
     """
     found = RouteSearch(moment, config.route_overlap, missing, {}).find(findings)
     rules: tuple[StaticRule, ...] = ()
+    ruled: Collection[IpAddress] = ()
     if found.blocked:
-        rules, found = _with_rules(found, findings, moment, config, missing)
+        rules, ruled, found = _with_rules(found, findings, moment, config, missing)
     state = moment.state
     host = found.host
     wanted = _with_new_rules(config, rules)
@@ -66,7 +69,7 @@ def find_fix(
         hints=tuple(hint for hint in hints if hint not in reasons),
     )
     with_routes = found.search.with_routes(findings, fix)
-    return tuple(_with_own_rules(each, rules) for each in with_routes), fix
+    return tuple(_with_own_rules(each, rules, moment.places, ruled) for each in with_routes), fix
 
 
 def _with_rules(
@@ -75,8 +78,8 @@ def _with_rules(
     moment: Moment,
     config: Config,
     missing: str,
-) -> tuple[tuple[StaticRule, ...], Found]:
-    """Return the rules that help, and the routes on the host with these rules."""
+) -> tuple[tuple[StaticRule, ...], Collection[IpAddress], Found]:
+    """Return the rules that help, the places for which they do, and the routes beside them."""
     search = RuleSearch(moment, config)
     wanted = dict(first.blocked)
     unruled: dict[IpAddress, Obstacle] = {}
@@ -100,8 +103,8 @@ def _with_rules(
     else:
         rules = ()
     if rules and not search.why_unheard(ruled.state):
-        return rules, found
-    return (), RouteSearch(moment, config.route_overlap, missing, unruled).find(findings)
+        return rules, wanted.keys(), found
+    return (), (), RouteSearch(moment, config.route_overlap, missing, unruled).find(findings)
 
 
 def _why_useless(stuck: Obstacle | None) -> Obstacle:
@@ -121,6 +124,24 @@ def _with_new_rules(config: Config, rules: Iterable[StaticRule]) -> Config:
     return attrs.evolve(config, static_routes=static)
 
 
-def _with_own_rules(finding: Finding, rules: Iterable[StaticRule]) -> Finding:
-    own = tuple(rule for rule in rules if any(map(rule.to.overlaps, finding.ranges)))
+def _with_own_rules(
+    finding: Finding,
+    rules: Iterable[StaticRule],
+    places: Places,
+    ruled: Container[IpAddress],
+) -> Finding:
+    """Return a finding with the rules that it takes, given the places that need rules."""
+
+    def takes(rule: StaticRule) -> bool:
+        shared = (
+            max(part, rule.to, key=_length) for part in finding.ranges if part.overlaps(rule.to)
+        )
+        spans = (span for part in shared for span in places.inside(numbers(part)))
+        return any(span.place.probe in ruled for span in spans)
+
+    own = tuple(filter(takes, rules))
     return attrs.evolve(finding, rules=own) if own else finding
+
+
+def _length(network: IpNetwork) -> int:
+    return network.prefixlen

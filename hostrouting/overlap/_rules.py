@@ -39,7 +39,7 @@ from hostrouting.model.links import is_like
 from hostrouting.model.parsing import is_device
 from hostrouting.model.routes import Protocol, Route, Table
 from hostrouting.model.rules import Rule, RuleAction
-from hostrouting.overlap._ask import Sockets, called_addresses
+from hostrouting.overlap._ask import Sockets, called_addresses, is_modelled, modelled_lookups
 from hostrouting.overlap._fewest_prefixes import Segment, fewest_prefixes, networks_of
 from hostrouting.overlap._fixed import without_fix
 from hostrouting.overlap._judge import Judge
@@ -107,6 +107,7 @@ class RuleSearch:
         self._overlap = config.route_overlap
         self._kept = tuple(keep.dev for keep in config.static_routes.keep)
         self._now = without_fix(self._state, self._places).model
+        self._look_up = modelled_lookups(self._state.fib)
         # The same for every search of this moment: what main would answer at each priority.
         self._answers: dict[int, dict[Place, tuple[SocketLookup, ...]]] = {}
 
@@ -166,6 +167,8 @@ class RuleSearch:
 
     def _is_same(self, place: Place, priority: int) -> bool:
         """Return whether all packets to a place go as before, if main decides about it."""
+        if not all(is_modelled(lookup, self._look_up) for lookup in place.lookups):
+            return False
         if self._answers_at(0)[place] != self._answers_at(priority)[place]:
             return False
         return not self._why_moving(place, priority)
