@@ -24,6 +24,7 @@ from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix
 from hostrouting.model.links import Address
 from hostrouting.model.lookups import Lookup, RouteFailure
+from hostrouting.model.opening import translate_errors
 from hostrouting.model.routes import NextHop, Route
 
 # An arbitrary port, because no packet is sent.
@@ -160,10 +161,10 @@ class NetlinkBackend6(NetlinkBackend):
         That is the order in which the interfaces were registered. Only the list of multicast groups
         shows this order.
         """
-        try:
-            groups = Path("/proc/thread-self/net/igmp6").read_bytes().splitlines()
-        except FileNotFoundError:  # without procfs, the order of the indexes is assumed
-            groups = []
+        path = Path("/proc/thread-self/net/igmp6")
+        groups: list[bytes] = []  # without procfs, the order of the indexes is assumed
+        with translate_errors(f"read {path}", errnos.ENOENT):
+            groups = path.read_bytes().splitlines()
         names = dict.fromkeys(os.fsdecode(line.split()[1]) for line in groups)
         places = {name: place for place, name in enumerate(names)}
         return tuple(

@@ -28,6 +28,8 @@ from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.kernel.port import read_routes
 from hostrouting.model.routes import Protocol, Table
+from hostrouting.routes.plan import read_policy
+from hostrouting.routes.policy import rule_words
 
 pytestmark = pytest.mark.kernel
 
@@ -47,6 +49,7 @@ chroot "$0" /tmp/out/"$1" && ip -N route show proto 217 && ip -6 -N route show p
 BOTH = config(ROUTE)
 CONFIGS = {
     "both": BOTH,
+    "kept": config(rules=[{"to": "10.96.0.0/12", "priority": 5269}], keep=["ib*"]),
     "other": config({"destination": "172.16.9.0/24"}, cidrs=("172.16.9.0/24",), waitSeconds=3),
     "routes": config(ROUTE, cidrs=()),
     "kubelet": config(
@@ -127,7 +130,9 @@ def apply(asked: Config, root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "names", [("both",), ("routes",), ("kubelet",), ("both", "other")], ids=" then ".join
+    "names",
+    [("both",), ("routes",), ("kubelet",), ("kept",), ("both", "other"), ("both", "kept")],
+    ids=" then ".join,
 )
 def test_it_installs_what_apply_installs(
     names: Sequence[str], new_tree: Callable[[str], Path], tmp_path: Path
@@ -513,15 +518,12 @@ class Node:
         return run(self.tree, script, *enter, "sh", "-c", mounted, str(self.systemctl))
 
     def routes(self) -> list[str]:
-        return sorted(
-            map(
-                str,
-                [
-                    *read_routes(self.kernel, Table.MAIN),
-                    *read_routes(NetlinkBackend6(), Table.MAIN),
-                ],
-            )
-        )
+        """Return the routes of table main, and our rules and side tables."""
+        found: list[object] = []
+        for backend in (self.kernel, NetlinkBackend6()):
+            ours = read_policy(backend)
+            found += [*read_routes(backend, Table.MAIN), *ours.routes, *map(rule_words, ours.rules)]
+        return sorted(map(str, found))
 
 
 @pytest.fixture
@@ -565,23 +567,56 @@ def test_a_failure_gives_back_what_a_start_has_taken_over(running: Node, tmp_pat
 IPV6_ROUTE = {"destination": "fd00:1::/48", "gateway": "fd00:a::1", "dev": "eth0"}
 
 
-@pytest.mark.parametrize(
-    "former", [(), ({"destination": "172.16.1.0/24", "gateway": "10.1.0.9", "dev": "eth0"},)]
+FORMER = {"destination": "172.16.1.0/24", "gateway": "10.1.0.9", "dev": "eth0"}
+KEPT = config(
+    {"destination": "172.16.1.0/24"},
+    IPV6_ROUTE,
+    rules=[{"to": "10.96.0.0/12", "priority": 5269}, {"to": "fd00:9::/64", "priority": 5269}],
+    keep=["ib*"],
 )
+_RULE = "rule add pref 5269 to 10.98.0.0/16 lookup {} proto 217"
+# What an earlier config has installed, if there was one.
+FORMERS: dict[str, tuple[Config | None, list[str]]] = {
+    "nothing": (None, []),
+    "a route": (config(FORMER), ["route add 172.16.1.0/24 via 10.1.0.9 dev eth0 proto 217"]),
+    "a rule and a kept interface": (
+        config(rules=[{"to": "10.98.0.0/16", "priority": 5269}], keep=["ib0"]),
+        [
+            _RULE.format(255),
+            _RULE.format(254),
+            "rule add pref 2170 from 172.16.0.10 lookup 2170007 proto 217",
+            "route add 172.16.0.0/16 dev ib0 table 2170007 proto 217 src 172.16.0.10",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("former", FORMERS)
 def test_a_failure_takes_back_what_a_start_has_installed(
-    running: Node, tmp_path: Path, former: tuple[dict[str, str], ...]
+    running: Node, tmp_path: Path, former: str
 ) -> None:
-    if former:
-        apply(config(*former), running.tree)
-        run_ip("route add 172.16.1.0/24 via 10.1.0.9 dev eth0 proto 217")
+    installed, steps = FORMERS[former]
+    if installed is not None:
+        apply(installed, running.tree)
+        run_ip(*steps)
     before, files = running.routes(), contents(running.tree)
-    script = (
-        render(config({"destination": "172.16.1.0/24"}, IPV6_ROUTE), tmp_path / "out")
-        / "install.sh"
-    )
-    code, _, err = running.run(script)
+    code, _, err = running.run(render(KEPT, tmp_path / "out") / "install.sh")
     assert (code, "the gate doesn't hold" in err) == (1, True), err
     assert (running.routes(), contents(running.tree)) == (before, files), err
+
+
+def test_a_removal_takes_rules_and_side_tables_back(running: Node, tmp_path: Path) -> None:
+    folder, before = render(KEPT, tmp_path / "out"), running.routes()
+    text = running.systemctl.read_text()
+    running.systemctl.write_text(text.replace("LoadState=loaded", "LoadState=not-found"))
+    assert running.run(folder / "install.sh")[0] == 0
+    there = running.routes()
+    assert "2170: from 172.16.0.10 lookup 2170000" in there
+    assert len(there) == len(before) + 8
+    code, out, err = running.run(folder / "remove.sh")
+    assert (code, err) == (0, "")
+    assert running.routes() == before
+    assert "rule del pref 5269 from all to fd00:9::/64 lookup 254 proto 217" in out
 
 
 def test_a_removal_leaves_what_was_not_taken_over(running: Node, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import attrs
 import pytest
-from command_line import CONFIG, on_a_host, script_on_a_host
+from command_line import CONFIG, KEEPING, on_a_host, script_on_a_host
 from file_trees import write_file
 from nightly import IS_NIGHTLY, by_day
 from node import shadowed_kernel, until
@@ -268,7 +268,8 @@ def test_a_refused_call_is_a_clear_error(tmp_path: Path, command: str, part: int
         pytest.skip("strace isn't installed")
     words = (PROGRAM, tmp_path / "config.json", command, by_day(1, by_night=0), part, PARTS)
     # Sets must have the same iteration order in all parts.
-    done = on_a_host(tmp_path, 'exec "$PYTHON" "$@"', *map(str, words), PYTHONHASHSEED="0")
+    run = 'exec "$PYTHON" "$@"'
+    done = on_a_host(tmp_path, run, *map(str, words), config=KEEPING, PYTHONHASHSEED="0")
     assert done.returncode == 0, done.stderr
     count, *lines = done.stdout.splitlines()
     reports = [json.loads(line) for line in lines]

@@ -21,9 +21,10 @@ from hostrouting import (
 from hostrouting.kernel.port import Write, read_our_routes
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.routes import NextHop, Protocol, Route
+from hostrouting.routes.plan import read_policy
 from hostrouting.tasks.trial import ConfirmTrial, TryRoutes
 from hostrouting.watch.loop import WatchHostRouting, _Watch
-from phases import Serial, Task, task
+from phases import CancelScope, Serial, Task, task
 from search.bundles import run_script
 
 Make = Callable[[Host], Task[object]]
@@ -187,11 +188,16 @@ def confirming(host: Host) -> Task[object]:
 
 
 def losing(host: Host) -> Task[object]:
-    """Return a task that removes our routes, like a network manager might."""
+    """Return a task that removes our routes and rules, like a network manager might."""
     backends = host.backends([*Family])
-    return task("lose")(
-        lambda _: [backend.write(Write.DELETE, read_our_routes(backend)) for backend in backends]
-    )
+
+    def lose(_: CancelScope) -> None:
+        for backend in backends:
+            policy = read_policy(backend)
+            backend.write_rules(Write.DELETE, policy.rules)
+            backend.write(Write.DELETE, [*policy.routes, *read_our_routes(backend)])
+
+    return task("lose")(lose)
 
 
 def running_go_package(host: Host) -> Task[object]:
@@ -223,6 +229,15 @@ def looking(config: Config) -> Make:
 _GOOD, _BAD = _config([X], [X]), _config([Z], [X])
 _GOOD_WARN, _BAD_WARN = _config([X], [X], "WARN"), _config([Z], [X], "WARN")
 _GOOD6, _EITHER = _config([X6], [X6]), _config([X, X6], [X, X6])
+_RULES = ({"to": SERVICES, "priority": 5269}, {"to": Y6, "priority": 5269})
+_KEPT = _config([X], [X], rules=_RULES, keep=["ib0"])
+_KEPT_WIDER = _config(
+    [X, Z],
+    [X],
+    rules=[{"to": SERVICES, "priority": 5270}, {"to": Z, "priority": 2173}],
+    keep=[{"dev": "ib0", "gateway": "172.16.0.1"}],
+)
+_KEPT_BAD = _config([Z], [X], rules=_RULES, keep=["ib0"])
 _NOTHING = Config()
 _BOTH = {MACHINE: (True, True), KUBELET: (True, True)}
 _ONE_OF_TWO = {MACHINE: (False, True), KUBELET: (True, False)}
@@ -300,6 +315,17 @@ PAIRS = (
     _passing("shadowed, IPv6 fixed on trial", _config([X], [X, X6]), trying(_EITHER)),
     _passing("healthy, IPv6 broken on trial", _EITHER, trying(_config([X, Y6], [X, Y6]))),
     _passing("healthy, both families lost", _EITHER, looking(_EITHER), first=losing),
+    # Rules and kept interfaces come, change and go.
+    _pair("healthy, kept", _GOOD, _KEPT),
+    _pair("healthy, kept otherwise", _KEPT, _KEPT_WIDER),
+    _pair("healthy, not kept any more", _KEPT_WIDER, _GOOD),
+    _pair("healthy, kept and removed", _KEPT, None),
+    _pair("healthy, kept and swapped", _KEPT, _config([Y], [Y], rules=_RULES, keep=["ib*"])),
+    _pair("shadowed, kept", _BAD, _KEPT_BAD),
+    _passing("healthy, kept on trial", _GOOD, trying(_KEPT_WIDER)),
+    _passing("healthy, kept otherwise on trial", _KEPT, trying(_KEPT_WIDER)),
+    _passing("healthy, kept, lost and watched", _KEPT, looking(_KEPT), first=losing),
+    _passing("shadowed, kept, lost and watched", _KEPT_BAD, looking(_KEPT_BAD), first=losing),
     # The same without Python.
     _pair("healthy, installed by script", None, _GOOD, script="install.sh"),
     _pair("healthy, swapped by script", _GOOD, _config([Y], [Y]), script="install.sh"),
@@ -312,6 +338,9 @@ PAIRS = (
         script="install.sh",
     ),
     _pair("shadowed, removed by script", _BAD, None, "-+", script="remove.sh"),
+    _pair("healthy, kept by script", _GOOD, _KEPT, script="install.sh"),
+    _pair("healthy, kept otherwise by script", _KEPT, _KEPT_WIDER, script="install.sh"),
+    _pair("healthy, kept and removed by script", _KEPT_WIDER, None, script="remove.sh"),
 )
 
 # This update isn't safe, so the search must find counterexamples.

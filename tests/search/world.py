@@ -11,7 +11,14 @@ from pathlib import Path
 
 from command_line import SOURCE
 from file_trees import read_trees, restore_trees, write_file
-from host_states import BACKENDS, HostState, delete_routes, our_routes
+from host_states import (
+    BACKENDS,
+    HostState,
+    delete_routes,
+    delete_rules,
+    our_routes,
+    our_rules,
+)
 from wanted import MACHINE
 
 from hostrouting import Layout
@@ -119,6 +126,7 @@ def forget_boot() -> None:
         if Path(name) == _RUN or Path(name).is_relative_to(SYSTEMD)
     }
     restore_trees(kept, there)
+    delete_rules(our_rules())
     delete_routes(our_routes())
 
 

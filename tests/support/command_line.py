@@ -60,6 +60,14 @@ esac
 
 _CIDRS = ("172.16.1.0/24", "fd00:16:0:1::/64")
 CONFIG = {"hostRouting": section(*_CIDRS, cidrs=_CIDRS)}
+KEEPING = {
+    "hostRouting": section(
+        *_CIDRS,
+        cidrs=_CIDRS,
+        rules=[{"to": to, "priority": 5269} for to in ("10.96.0.0/12", "fd00:18::/48")],
+        keep=["ib0"],
+    )
+}
 
 
 def script_on_a_host(

@@ -1,10 +1,10 @@
-"""The state that an update can change on a host: files, our routes of both families, and those of
-the Go package.
+"""The state that an update can change on a host: files, our routes and rules of both families, and
+the routes of the Go package.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -14,6 +14,10 @@ from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.kernel.port import Write, read_routes
 from hostrouting.model.routes import Protocol, Route, Table
+from hostrouting.model.rules import Rule
+from hostrouting.routes.install import by_gateways
+from hostrouting.routes.plan import read_policy
+from hostrouting.routes.policy import rule_words
 
 PLACES = [
     Path("/etc", name) for name in ("aks-flex-node", "hostrouting", "systemd/system", "iproute2")
@@ -23,11 +27,14 @@ BACKENDS = (NetlinkBackend(), NetlinkBackend6())
 
 @attrs.frozen
 class HostState:
-    """The installed files, the files in /run, which don't count in comparisons, and the routes."""
+    """The installed files, the files in /run, which don't count in comparisons, the routes, and the
+    rules of each family.
+    """
 
     files: Mapping[str, Entry]
     run: Mapping[str, Entry] = attrs.field(eq=False)
     routes: frozenset[Route] = attrs.field(factory=lambda: frozenset(our_routes()))
+    rules: tuple[tuple[Rule, ...], ...] = attrs.field(factory=lambda: our_rules())
 
     @classmethod
     def read(cls, run: Path) -> HostState:
@@ -45,34 +52,53 @@ class HostState:
             *sorted(
                 f"{route.destination} metric {route.metric}" for route in self.routes ^ other.routes
             ),
+            *(
+                f"{' and '.join(map(rule_words, some)) or 'no rules'}"
+                for pair in zip(self.rules, other.rules, strict=True)
+                for some in pair
+                if pair[0] != pair[1]
+            ),
         ]
 
     def restore(self, there: HostState) -> None:
         """Restore this state on a host whose state is ``there``."""
         restore_trees(self.files, dict(there.files))
         restore_trees(self.run, dict(there.run))
+        delete_rules(there.rules)
         delete_routes(there.routes - self.routes)
-        for backend in BACKENDS:
-            assert (
-                backend.write(
-                    Write.ADD,
-                    [
-                        route
-                        for route in self.routes - there.routes
-                        if route.family is backend.family
-                    ],
-                )
-                == ()
-            )
+        for backend, rules in zip(BACKENDS, self.rules, strict=True):
+            missing = self.routes - there.routes
+            routes = by_gateways([route for route in missing if route.family is backend.family])
+            assert backend.write(Write.ADD, routes) == ()
+            assert backend.write_rules(Write.ADD, rules) == ()
 
 
 def our_routes() -> list[Route]:
     main = (route for backend in BACKENDS for route in read_routes(backend, Table.MAIN))
+    side = (route for backend in BACKENDS for route in read_policy(backend).routes)
     return [
-        route
-        for route in main
-        if route.is_ours or (route.protocol == Protocol.BOOT and route.destination.prefixlen)
+        *side,
+        *(
+            route
+            for route in main
+            if route.is_ours or (route.protocol == Protocol.BOOT and route.destination.prefixlen)
+        ),
     ]
+
+
+def our_rules() -> tuple[tuple[Rule, ...], ...]:
+    """Return our rules of each family, in the kernel's order only as far as it matters."""
+
+    def key(rule: Rule) -> tuple[int, str, str]:
+        return rule.preference, str(rule.source), str(rule.destination)
+
+    return tuple(tuple(sorted(read_policy(backend).rules, key=key)) for backend in BACKENDS)
+
+
+def delete_rules(rules: Iterable[Sequence[Rule]]) -> None:
+    """Delete rules of each family."""
+    for backend, some in zip(BACKENDS, rules, strict=True):
+        assert backend.write_rules(Write.DELETE, some) == ()
 
 
 def delete_routes(routes: Collection[Route]) -> None:

@@ -25,11 +25,14 @@ def section(
     *routes: dict[str, Any] | str,
     cidrs: Collection[Any] = (SHADOWED,),
     mode: str = "STRICT",
+    rules: Collection[Any] = (),
+    keep: Collection[Any] = (),
     **more: Any,
 ) -> dict[str, Any]:
     """Return a config's hostRouting section. A route given as a string has only a destination."""
     entries = [{"destination": each} if isinstance(each, str) else each for each in routes]
-    static = {"enabled": True, "routes": entries}
+    static: dict[str, Any] = {"enabled": True, "routes": entries}
+    static |= {name: [*some] for name, some in {"rules": rules, "keep": keep}.items() if some}
     return {
         "staticRoutes": static,
         "routeOverlap": {"expectedCidrs": [*cidrs], "mode": mode},

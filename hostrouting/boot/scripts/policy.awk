@@ -322,7 +322,7 @@ function hold_side(prefix, words) {
 
 # --- changes of rules ------------------------------------------------------------------------------------------------
 
-# Plans the changes that make the rules in one list those in another. To unlist, none is added.
+# Plans the changes that make our rules those in a list. To unlist, none is added.
 function plan_rules(list, there,    i, n, text, is_moved) {
   for (i = 1; i <= rules[list] && task != "unlist"; i++) {
     text = rule[list, i]
@@ -341,15 +341,15 @@ function plan_rules(list, there,    i, n, text, is_moved) {
   }
 }
 
-# Returns whether a rule has to go behind the others with its preference: the second rule of a pair, if the first one
-# isn't before it; or a rule with a limit that comes before one without. The kernel would take the former for the latter
-# when that is removed, because it compares only what is given.
+# Returns whether a rule has to go behind the others with its preference: one of a pair, if the other one isn't before
+# it but should be; or a rule with a limit that comes before one without. The kernel would take the former for the
+# latter when that is removed, because it compares only what is given.
 function must_move(list, there, text,    other) {
   if (!((there, text) in place_of))
     return 0
   other = text
-  if (sub(/ lookup 254$/, " lookup 255", other))
-    return (list, other) in place_of && !is_before(there, other, text)
+  if (sub(/ lookup 254$/, " lookup 255", other) || sub(/ lookup 255$/, " lookup 254", other))
+    return is_before(list, other, text) && !is_before(there, other, text)
   return sub(/ suppress_prefixlength 0$/, "", other) && !((list, other) in place_of) && is_before(there, text, other)
 }
 
