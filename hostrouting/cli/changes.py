@@ -79,8 +79,8 @@ def plan_text(plan: Plan, config: Config, *, is_verbose: bool) -> str:
     if plan.missing is not None:
         lines.append(f"would wait up to {config.wait_seconds} s for {clean(plan.missing)}")
     limit = config.route_overlap.address_seconds
-    if plan.routes.pending and limit:
-        listed = clean(", ".join(plan.routes.pending))
+    if plan.routes.awaited and limit:
+        listed = clean(", ".join(plan.routes.awaited))
         lines.append(f"would wait up to {limit} s for {listed}")
     if plan.pending:
         devs = clean(", ".join(plan.pending))

@@ -107,9 +107,9 @@ class RoutePlan:
         return tuple(note for policy in self.policies for note in policy.wanted.notes)
 
     @property
-    def pending(self) -> tuple[str, ...]:
-        """Return a phrase for each kept interface that has no address yet, or is down."""
-        return tuple(phrase for policy in self.policies for phrase in policy.wanted.pending)
+    def awaited(self) -> tuple[str, ...]:
+        """Return a phrase for each kept interface that is up and has no address yet."""
+        return tuple(phrase for policy in self.policies for phrase in policy.wanted.awaited)
 
     @property
     def changes(self) -> Changes:
@@ -528,14 +528,14 @@ def find_missing(config: Config, *backends: RouteBackend) -> str | None:
     return None
 
 
-def find_pending(config: Config, backend: RouteBackend) -> str | None:
-    """Return a phrase about the kept interfaces that may still get ready, or None.
+def find_awaited(config: Config, backend: RouteBackend) -> str | None:
+    """Return a phrase about the kept interfaces that are up and have no address, or None.
 
     Raises:
         RouteError: the kernel can't be queried.
     """
     found = find_kept(config, backend.facts(), read_default_routes(backend))
-    return ", ".join(found.pending) or None
+    return ", ".join(found.awaited) or None
 
 
 MISSING_HINT = "bring it up or add it, or name another gateway or dev"

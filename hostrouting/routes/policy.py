@@ -50,6 +50,9 @@ _KEEP, _KEEP_LONGER, _KEEP_GATEWAY = KEEP_PRIORITIES
 
 _ZERO_NETWORK = IPv4Network("0.0.0.0/8")
 
+# Each address of a kept interface has a rule at one of these that names its side table.
+_NAMING = (_KEEP, _KEEP_GATEWAY)
+
 _NAMED_MAX = 8
 
 
@@ -79,12 +82,14 @@ class PolicyRouting:
         routes: the routes in side tables, in the order in which they are added.
         left_out: the interfaces and addresses that aren't kept, although the config names them.
         pending: a phrase for each kept interface that has no address yet, or is down.
+        awaited: those of the phrases whose interfaces are up, so that a run waits for an address.
     """
 
     rules: tuple[Rule, ...] = ()
     routes: tuple[Route, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     pending: tuple[str, ...] = ()
+    awaited: tuple[str, ...] = ()
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -138,7 +143,13 @@ def resolve_policy(
         routes += interface.routes(table)
     if refusals:
         raise RouteError.of(refusals)
-    return PolicyRouting(tuple(rules), tuple(routes), found.left_out, found.pending)
+    return PolicyRouting(
+        tuple(rules),
+        tuple(routes),
+        found.left_out,
+        found.pending,
+        found.awaited,
+    )
 
 
 def _pair(static: StaticRule) -> list[Rule]:
@@ -227,11 +238,13 @@ class KeptInterfaces:
         interfaces: the kept ones, in the order of their indexes.
         left_out: the others that the config names.
         pending: a phrase for each interface that has no address yet, or is down.
+        awaited: those of the phrases whose interfaces are up.
     """
 
     interfaces: tuple[KeptInterface, ...]
     left_out: tuple[LeftOut, ...]
     pending: tuple[str, ...]
+    awaited: tuple[str, ...]
 
 
 def find_kept(config: Config, facts: Facts, defaults: Sequence[Route]) -> KeptInterfaces:
@@ -248,7 +261,12 @@ def find_kept(config: Config, facts: Facts, defaults: Sequence[Route]) -> KeptIn
         first = next(entries, None)
         if first is not None:
             finder.sort(link, first)
-    return KeptInterfaces(tuple(finder.kept), tuple(finder.left_out), tuple(finder.pending))
+    return KeptInterfaces(
+        tuple(finder.kept),
+        tuple(finder.left_out),
+        tuple(finder.pending),
+        tuple(finder.awaited),
+    )
 
 
 @attrs.define
@@ -261,6 +279,7 @@ class _Finder:
     kept: list[KeptInterface] = attrs.field(factory=list[KeptInterface])
     left_out: list[LeftOut] = attrs.field(factory=list[LeftOut])
     pending: list[str] = attrs.field(factory=list[str])
+    awaited: list[str] = attrs.field(factory=list[str])
 
     def sort(self, link: Link, entry: Keep) -> None:
         """Sort an interface, given the entry that names it."""
@@ -275,6 +294,8 @@ class _Finder:
         if not (addresses and link.is_up):
             reason = "it has no address" if link.is_up else "it is down"
             self.pending.append(f"{link.name} ({reason})")
+            if link.is_up:
+                self.awaited.append(self.pending[-1])
             return
         own = self._without_shared(addresses)
         networks = _networks(own)
@@ -378,7 +399,7 @@ class _SideTables:
 
     def _named(self, interface: KeptInterface) -> int | None:
         sources = {IPv4Network(address) for address in interface.sources}
-        named = [rule for rule in self.rules if rule.is_ours and rule.preference == _KEEP]
+        named = [rule for rule in self.rules if rule.is_ours and rule.preference in _NAMING]
         tables = (rule.table for rule in named if rule.source in sources)
         return next((each for each in tables if each in SIDE_TABLES and self._may_take(each)), None)
 

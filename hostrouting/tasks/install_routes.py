@@ -27,8 +27,8 @@ from hostrouting.routes.plan import (
     MISSING_HINT,
     RoutePlan,
     RoutesReport,
+    find_awaited,
     find_missing,
-    find_pending,
     plan_now,
     uplinks_of,
 )
@@ -70,7 +70,7 @@ def wait_for_network(
     if missing is not None:
         raise _waited_in_vain(missing, config, host)
     if config.static_routes.keep:
-        find = partial(find_pending, config, host.routes)
+        find = partial(find_awaited, config, host.routes)
         look_until(host.routes, scope, started, config.route_overlap.address_seconds, find)
 
 
@@ -130,8 +130,8 @@ def planned_routes(
         with locked(host.layout.lock, scope):
             plan, missing = plan_now(config, *planned_backends(config, host), adopted=adopted)
             waited = scope.clock.monotonic() - started
-            is_pending = plan.pending and waited < config.route_overlap.address_seconds
-            if missing is None and not is_pending:
+            is_awaited = plan.awaited and waited < config.route_overlap.address_seconds
+            if missing is None and not is_awaited:
                 yield plan
                 return
         if missing is not None and waited >= config.wait_seconds:

@@ -79,7 +79,7 @@ class Plan:
         warnings: why ``Configure`` would fail on this host, or why the installation can't work yet.
             Each is a sentence.
         pending: InfiniBand interfaces without an address that the check would wait for.
-            Kept interfaces that aren't ready are in ``routes.pending``.
+            Kept interfaces that a run would wait for are in ``routes.awaited``.
     """
 
     host: str

@@ -498,6 +498,21 @@ def test_only_what_is_lost_is_put_back(h200: AnyKernel, on: Callable[..., Host])
     assert sorted(state(h200)[1]) == sorted(before[1])
 
 
+@pytest.mark.parametrize("left", [2170, 2172])
+def test_a_table_is_found_by_either_rule(
+    h200: AnyKernel, on: Callable[..., Host], left: int
+) -> None:
+    given = config(keep=[{"dev": "eth1", "gateway": "10.2.0.1"}])
+    install(given, on(h200))
+    before = our_rules(h200), side_routes(h200)
+    lost = [
+        rule for rule in h200.facts().rules if rule.is_ours and rule.preference not in (left, 2171)
+    ]
+    assert not h200.write_rules(Write.DELETE, lost)
+    install(given, on(h200))
+    assert (our_rules(h200), side_routes(h200)) == before
+
+
 def test_a_flap_loses_the_side_table(h200: AnyKernel, on: Callable[..., Host]) -> None:
     install(BOTH, on(h200))
     before = state(h200)

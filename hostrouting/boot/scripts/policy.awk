@@ -73,7 +73,7 @@ function read_rule(    word, count, i, is_not, is_ours, is_special, text, end, t
   # Whether it matches if the addresses do, and if they don't.
   seen_matches[seen, 1] = is_not ? is_special : !is_special
   seen_matches[seen, 0] = is_not
-  if (is_ours && text ~ /^2170 from / && is_side(table)) {
+  if (is_ours && text ~ /^217[02] from / && is_side(table)) {
     naming[++namings] = word[3]
     named_table[namings] = table
   }
@@ -159,9 +159,11 @@ function keep(name, gateway,    i, a, hop, table) {
   else if (name in master && !(master[name] in is_vrf))
     leave_out(name, "it is a port of " master[name])
   else if (!is_up[name])
-    await_kept(name " (it is down)")
-  else if (!read_addresses_of(name))
-    await_kept(name " (it has no address)")
+    tell_pending(name " (it is down)")
+  else if (!read_addresses_of(name)) {
+    tell_pending(name " (it has no address)")
+    awaited = awaited (awaited == "" ? "" : ", ") name " (it has no address)"
+  }
   if (!addresses)
     return
   hop = gateway == "*" ? own_hop(name) : given_hop(name, gateway)
@@ -198,10 +200,9 @@ function leave_out(what, why) {
   note[++notes] = what " isn\047t kept: " why
 }
 
-function await_kept(what) {
-  pending = pending (pending == "" ? "" : ", ") what
+function tell_pending(what) {
   if (++pendings <= 8)
-    told_pending = pending
+    told_pending = told_pending (told_pending == "" ? "" : ", ") what
   else
     sub(/( and [0-9]+ more)?$/, " and " pendings - 8 " more", told_pending)
 }

@@ -435,7 +435,7 @@ function commit(    why, has_more, i) {
   print (why == "" ? "done" told : "failed " why)
   if (why == "" && shown > 50)
     print "and " shown - 50 " more"
-  if (pending != "")
+  if (pendings)
     note[++notes] = "not kept yet: " told_pending "; the watcher or the next run does it"
   for (i = 1; i <= notes && why == ""; i++)
     print "note: " note[i]
@@ -847,8 +847,8 @@ END {
   kind = "refused" in reason ? "refused" : "lacking"
   if (kind in reason)
     print kind, reason[kind]
-  else if (pending != "" && !is_settled)
-    print "pending", pending
+  else if (awaited != "" && !is_settled)
+    print "pending", awaited
   else if (task == "plan")
     print "done"
   else {

@@ -215,9 +215,14 @@ def test_a_plan_tells_of_the_wait(
     run: Callable[..., tuple[int, str, str]],
     write: Callable[[object], Any],
 ) -> None:
+    (address,) = (each for each in kernel.facts().addresses if each.dev == "ib0")
+    kernel.del_address("ib0", f"{address.local}/{address.prefix_length}")
+    _, out, said = run("plan", write(POLICY.to_mapping()))
+    assert "would wait up to 60 s for ib0 (it has no address)\n" in out
+    assert "not kept yet: ib0 (it has no address)" in said
     kernel.set_link("ib0", up=False)
     _, out, said = run("plan", write(POLICY.to_mapping()))
-    assert "would wait up to 60 s for ib0 (it is down)\n" in out
+    assert "would wait" not in out
     assert "not kept yet: ib0 (it is down)" in said
 
 
