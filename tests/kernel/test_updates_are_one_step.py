@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import pytest
 from nightly import IS_NIGHTLY, by_day
 from search.moments import Kind
 from search.pairs import KUBELET, PAIRS, TWO_STEPS
 from search.run import search
+from search.tracing import Exited, Traced
 from wanted import MACHINE
 
 pytestmark = pytest.mark.kernel
@@ -44,6 +49,23 @@ def test_an_update_of_two_steps_is_found(tmp_path: Path) -> None:
     _, found = search(tmp_path, [TWO_STEPS.name], [Kind.FREEZE.value], most=by_day(4, by_night=40))
     held = [one for one in found if "under both configs" in one]
     assert any("expected CIDR 172.16.1.0/24" in one for one in held)
+
+
+def test_a_call_counts_wherever_its_path_lies(tmp_path: Path) -> None:
+    """Where Python puts a path also depends on what it has compiled."""
+    path = f"{tmp_path}/etc/hostrouting"
+    page = mmap.PAGESIZE
+    memory = mmap.mmap(-1, 2 * page)
+
+    def make(at: int) -> None:
+        memory[at : at + len(path)] = path.encode()
+        ctypes.CDLL(None).mkdir(ctypes.byref(ctypes.c_char.from_buffer(memory, at)), 0o755)
+
+    for at in (0, page - len(path) + 5, 2 * page - len(path) - 1):
+        with TemporaryFile() as said, Traced(partial(make, at), said) as traced:
+            ended = traced.poll(60)
+        assert isinstance(ended, Exited)
+        assert f"mkdir {path}" in ended.calls
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,6 @@ _PLACES = (
 )
 _PROGRAMS = ("/ip", "/awk", "/flock", "/timeout")
 _PATH_BYTES = 256
-_PAGE_BYTES = 4096
 
 
 @attrs.frozen
@@ -318,16 +317,16 @@ def _call(pid: int, is_reading: bool) -> str | None:
 
 
 def _memory(pid: int, address: int, size: int) -> bytes:
-    """Return this many bytes of a process's memory, but none beyond the page; zeros if it has
-    ended.
+    """Return this many bytes of a process's memory, with zeros for what can't be read.
+
+    A path may continue on the next page, and none may follow.
     """
-    room = min(size, _PAGE_BYTES - address % _PAGE_BYTES)
     try:
         memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
     except OSError:
         return bytes(size)
     try:
-        return os.pread(memory, room, address).ljust(size, b"\0")
+        return os.pread(memory, size, address).ljust(size, b"\0")
     except OSError:
         return bytes(size)
     finally:
