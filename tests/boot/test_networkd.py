@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from itertools import count
 from typing import Any
@@ -189,10 +190,11 @@ def test_networkd_keeps_the_rules_and_side_tables_of_our_drop_ins(machine: Machi
         return wanted <= rules and len(side) == 2
 
     machine.wait_until(are_there, "the rules and the side table")
-    for operation in (reload_changed, reconfigure, restart_networkd):
+    more = DROP_IN.format("eth0").replace("90-hostrouting", "91-mtu")
+    for operation in (partial(reload_changed, path=more), reconfigure, restart_networkd):
         operation(machine)
         await_configured(machine, "eth0", "ib0")
-        machine.wait_until(are_there, f"the rules after {operation.__name__}")
+        machine.wait_until(are_there, f"the rules after {operation}")
     found = machine.ip("route", "get", "172.16.5.5", "from", "172.16.0.10").split()
     assert found[found.index("dev") + 1] == "ib0"
 
@@ -219,8 +221,8 @@ def take_three_times(node: Machine) -> None:
 MTUS = count(1400)
 
 
-def reload_changed(node: Machine) -> None:
-    node.write(DROP_IN.format("eth0"), f"[Link]\nMTUBytes={next(MTUS)}\n")
+def reload_changed(node: Machine, path: str = DROP_IN.format("eth0")) -> None:
+    node.write(path, f"[Link]\nMTUBytes={next(MTUS)}\n")
     node.run("networkctl", "reload")
 
 
