@@ -33,7 +33,7 @@ from hostrouting import (
     cli,
 )
 from hostrouting.azure import HostNetworking, StaleAzureVnet
-from hostrouting.config.schema import Section
+from hostrouting.config.validation import Section
 from hostrouting.model.jsonable import json_key
 
 if TYPE_CHECKING:

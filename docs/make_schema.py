@@ -29,7 +29,7 @@ from hostrouting import Config, ConfigError, OverlapReport, StaticRoutes, Static
 from hostrouting.azure import HostNetworking
 from hostrouting.config import values
 from hostrouting.config.routing import KEEP_PRIORITIES
-from hostrouting.config.schema import Section, rule_of
+from hostrouting.config.validation import Section, rule_of
 from hostrouting.model import parsing
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import JsonObject, StrEnum, json_key, to_json_text

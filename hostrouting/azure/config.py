@@ -13,7 +13,7 @@ import attrs
 from hostrouting.config.documents import read_config
 from hostrouting.config.routing import SECTION as HOST_ROUTING
 from hostrouting.config.routing import Config
-from hostrouting.config.schema import Section, checked_at_once, parse_items, read, read_section
+from hostrouting.config.validation import Section, checked_at_once, parse_items, read, read_section
 from hostrouting.config.values import parse_boolean, parse_consumer, parse_seconds, parse_word
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.jsonable import StrEnum

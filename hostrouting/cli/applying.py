@@ -142,7 +142,7 @@ def _notes_on_default(host: Host, source: str | None) -> tuple[str, ...]:
 
 def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> Result | int:
     """Try the routes, print how to confirm them and, on a terminal, wait for Enter to do so."""
-    from hostrouting.boot.trial import end_trial, trial_deadline
+    from hostrouting.boot.trial_timer import end_trial, trial_deadline
     from hostrouting.tasks.trial import TryRoutes
 
     seconds = options.try_seconds
@@ -196,7 +196,7 @@ def _await_enter(
     scope: phases.CancelScope,
 ) -> bool:
     """Return whether Enter is pressed before the trial ends. If stdin is closed, end the trial."""
-    from hostrouting.boot.trial import end_trial, trial_deadline
+    from hostrouting.boot.trial_timer import end_trial, trial_deadline
 
     end = scope.clock.monotonic() + seconds
     while trial_deadline(host.layout.trial) == until:

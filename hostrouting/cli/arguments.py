@@ -1,4 +1,4 @@
-"""The command-line parser.
+"""The command line's commands and flags.
 
 Each command's help text is the docstring of the function that runs the command.
 
@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 from hostrouting.boot.host import Host
 from hostrouting.cli import applying, commands
 from hostrouting.cli.exit_codes import EXIT_CHECK_UNKNOWN, EXIT_FAILURE
+from hostrouting.cli.help_layout import COMMAND, Help, Parser
 from hostrouting.cli.output import complain
-from hostrouting.cli.parser import COMMAND, Help, Parser
 from hostrouting.cli.running import Result
 from hostrouting.model.parsing import parse_any_cidr, parse_any_unicast_address
 from hostrouting.model.version import VERSION

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 
 from hostrouting.config.documents import read_config
-from hostrouting.config.schema import (
+from hostrouting.config.validation import (
     Problem,
     Section,
     checked_at_once,

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import TypeVar
 
-from hostrouting.config.schema import kind, parse_items
+from hostrouting.config.validation import kind, parse_items
 from hostrouting.model.jsonable import StrEnum
 from hostrouting.model.text import shown
 

@@ -13,7 +13,7 @@ from hostrouting.boot.gate import DROP_INS, missing_commands, opening_settings, 
 from hostrouting.boot.installation import KUBELET, has_free_kubelet, is_there
 from hostrouting.boot.installed_units import UNIT_PATH, drop_ins, environment_names, settings
 from hostrouting.boot.layout import GATE_NAMES, SEARCH_PATH, Layout
-from hostrouting.boot.trial import trial_deadline
+from hostrouting.boot.trial_timer import trial_deadline
 from hostrouting.doctor.checks import DoctorFinding, ExaminedHost, Severity
 from hostrouting.model.errors import RouteError, UnitError
 from hostrouting.overlap.findings import NoteKind, Verdict

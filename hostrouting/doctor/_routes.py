@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from hostrouting.boot.layout import WATCH
-from hostrouting.boot.trial import is_overdue, trial_deadline
+from hostrouting.boot.trial_timer import is_overdue, trial_deadline
 from hostrouting.doctor.checks import DoctorFinding, ExaminedHost, Severity
 from hostrouting.host_files.advertisements import ignored_advertisements
 from hostrouting.host_files.managers import (

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from hostrouting.config.schema import below, kind
+from hostrouting.config.validation import below, kind
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.jsonable import in_json
 

@@ -21,8 +21,8 @@ from typing import Any, TypeVar
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.kernel.port import read_routes
+from hostrouting.kernel.rtnetlink import fact_messages
 from hostrouting.kernel.rtnetlink import messages as rtnl
-from hostrouting.kernel.rtnetlink import values
 from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.kernel.unshare import Namespace, is_made_here, make_namespace, refusal
 from hostrouting.kernel.unshare import NamespaceError as NamespaceError
@@ -250,9 +250,9 @@ class NamespaceKernel(NetlinkBackend):
             RouteError: the kernel rejected the request, for example with EEXIST if an identical
                 rule exists.
         """
-        body = values.encode_rule(rule, self.family)
+        body = fact_messages.encode_rule(rule, self.family)
         if rule.has_ports:
-            body += values.destination_port(443)
+            body += fact_messages.destination_port(443)
         self._change(f"add the rule {rule.preference}", rtnl.RTM_NEWRULE, rtnl.ADD, body)
 
     def del_rule(self, rule: Rule) -> None:
@@ -262,7 +262,7 @@ class NamespaceKernel(NetlinkBackend):
             RouteError: the kernel rejected the request, for example with ENOENT if there is no such
                 rule.
         """
-        body = values.encode_rule(rule, self.family)
+        body = fact_messages.encode_rule(rule, self.family)
         self._change(f"delete the rule {rule.preference}", rtnl.RTM_DELRULE, rtnl.DELETE, body)
 
     # --- the other end of the cables --------------------------------------------------------------

@@ -42,7 +42,7 @@ from typing import Any
 import attrs
 
 from hostrouting.config.documents import parse_document, read_document
-from hostrouting.config.schema import kind, parse_items
+from hostrouting.config.validation import kind, parse_items
 from hostrouting.config.values import parse_boolean
 from hostrouting.kernel import _ip, _ip_rules
 from hostrouting.kernel._items import NEEDED, Key, Keys

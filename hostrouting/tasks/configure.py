@@ -23,7 +23,7 @@ from hostrouting.boot.locks import Done, exclusive_run, locked
 from hostrouting.boot.next_boot import BootPlan, plan_next_boot
 from hostrouting.boot.parts import Wanted
 from hostrouting.boot.python import why_unsuitable
-from hostrouting.boot.trial import forget_trial
+from hostrouting.boot.trial_timer import forget_trial
 from hostrouting.config.routing import Config, OverlapMode, StaticRoute
 from hostrouting.host_files.managers import NETWORKD, keeps_foreign_rules
 from hostrouting.kernel.port import read_routes

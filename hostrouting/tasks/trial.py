@@ -24,7 +24,7 @@ from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.parts import Wanted
 from hostrouting.boot.python import python_of
 from hostrouting.boot.render import fill, render_no_routes
-from hostrouting.boot.trial import (
+from hostrouting.boot.trial_timer import (
     end_trial,
     forget_trial,
     is_overdue,

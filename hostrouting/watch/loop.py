@@ -18,7 +18,7 @@ import attrs
 from hostrouting.boot.files import remove_litter, write_if_changed
 from hostrouting.boot.host import Host
 from hostrouting.boot.locks import locked
-from hostrouting.boot.trial import end_trial, is_overdue
+from hostrouting.boot.trial_timer import end_trial, is_overdue
 from hostrouting.config.routing import Config
 from hostrouting.host_files.managers import who_manages
 from hostrouting.kernel.port import ChangeListener

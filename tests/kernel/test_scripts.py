@@ -34,7 +34,7 @@ from test_promises import DESTINATION, entries_of, table
 
 from hostrouting import Config, Layout
 from hostrouting.boot.render import render_check
-from hostrouting.boot.trial import times_of
+from hostrouting.boot.trial_timer import times_of
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import Write, read_our_routes, read_routes
 from hostrouting.kernel.rtnetlink.conversation import Listener, everywhere

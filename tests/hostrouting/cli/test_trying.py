@@ -19,7 +19,7 @@ from terminals import PATIENCE_SECONDS, Terminal, await_file, await_looks, opene
 from wanted import LINE, SHADOWED, TrialSystemd, ours, section
 
 from hostrouting import Host, Layout
-from hostrouting.boot.trial import trial_deadline
+from hostrouting.boot.trial_timer import trial_deadline
 from hostrouting.testing import FakeKernel
 
 CONFIG = {"hostRouting": section(SHADOWED)}
@@ -125,7 +125,7 @@ from pathlib import Path
 from node import shadowed_kernel
 from wanted import TrialSystemd, ours
 from hostrouting import Host, Layout, cli
-from hostrouting.boot.trial import trial_deadline
+from hostrouting.boot.trial_timer import trial_deadline
 
 root, spoiled = sys.argv[1:]
 kernel, layout = shadowed_kernel(), Layout(root)

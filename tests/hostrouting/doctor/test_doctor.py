@@ -26,7 +26,7 @@ from wanted import MACHINE, SHADOWED, config
 import phases
 from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, cli, plan
 from hostrouting.boot.locks import locked
-from hostrouting.boot.trial import times_of
+from hostrouting.boot.trial_timer import times_of
 from hostrouting.cli.pages import doctor_page
 from hostrouting.cli.report import page_text
 from hostrouting.doctor._gate import find_cycle

@@ -29,7 +29,7 @@ from hostrouting import (
     Verdict,
 )
 from hostrouting.boot.manifest import Manifest
-from hostrouting.boot.trial import trial_deadline
+from hostrouting.boot.trial_timer import trial_deadline
 from hostrouting.kernel.port import Write, read_our_routes
 from hostrouting.model.errors import FileError, HostRoutingError, RouteError, UnitError
 from hostrouting.overlap.findings import RouteOverlapError

@@ -36,7 +36,7 @@ from hostrouting import (
     StaticRoutes,
 )
 from hostrouting.boot.render import fill
-from hostrouting.boot.trial import times_of
+from hostrouting.boot.trial_timer import times_of
 from hostrouting.config.routing import OverlapMode
 from hostrouting.kernel.port import Write, read_routes
 from hostrouting.model.errors import RouteError

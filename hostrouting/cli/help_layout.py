@@ -1,4 +1,4 @@
-"""The parser that reports errors as exceptions, and the layout of its help text."""
+"""The layout of help texts, and the parser class that reports errors as exceptions."""
 
 from __future__ import annotations
 
