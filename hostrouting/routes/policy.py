@@ -27,7 +27,7 @@ import attrs
 from hostrouting.config.routing import KEEP_PRIORITIES, ONLINK, Config, Keep, StaticRule
 from hostrouting.kernel.default_routes import default_route
 from hostrouting.kernel.port import Facts
-from hostrouting.kernel.rules import loopback_of
+from hostrouting.kernel.rules import LOOPBACK, loopback_of
 from hostrouting.model.changes import Change, Changes, Replacement
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import Family, IpAddress, IpNetwork
@@ -122,15 +122,19 @@ def resolve_policy(
         foreign_in: a function that returns another program's route in a table, or None.
 
     Raises:
-        RouteError: a rule of the config would take packets off a kept interface, or another program
-            has a route in a side table of ours. The error lists all such problems.
+        RouteError: a rule of the config would take packets off a kept interface, table local is
+            looked up too late, or another program has a route in a side table of ours. The error
+            lists all such problems.
     """
     static_rules = config.static_routes.rules_of(family)
     rules = [rule for static in static_rules for rule in _pair(static)]
     if family is not Family.IPV4 or not config.static_routes.keep:
         return PolicyRouting(tuple(rules))
     found = find_kept(config, facts, defaults)
-    refusals = [*_refuse_early(static_rules, found.interfaces)]
+    refusals = [
+        *_refuse_early(static_rules, found.interfaces),
+        *_refuse_late_local(facts.rules, found.interfaces),
+    ]
     routes: list[Route] = []
     tables = _SideTables(facts.rules, foreign_in)
     for interface in found.interfaces:
@@ -181,6 +185,29 @@ def _refuse_early(
                     f"give it a priority above {_KEEP_GATEWAY}, or leave {interface.dev} out of "
                     "keep",
                 )
+
+
+def _refuse_late_local(
+    rules: Iterable[Rule],
+    kept: Sequence[KeptInterface],
+) -> Iterator[Refusal]:
+    """Yield a refusal if side tables would be looked up before this host's own addresses.
+
+    Hosts with VRFs often have the rule for table local at 32765 (vrf.rst in the kernel).
+    """
+    if kept and not any(_is_early_local(rule) for rule in rules):
+        names = shortened([interface.dev for interface in kept], ", ", _NAMED_MAX)
+        yield Refusal(
+            f"can't keep {names}: no rule before {_KEEP} looks up table local, so packets between "
+            "this host's own addresses would leave it",
+            f"move that rule, for example: ip rule add pref {_KEEP - 1} lookup local",
+        )
+
+
+def _is_early_local(rule: Rule) -> bool:
+    usual = Rule(rule.preference, table=Table.LOCAL, iif=rule.iif, protocol=rule.protocol)
+    is_for_own = rule.iif in (None, LOOPBACK)
+    return rule == usual and is_for_own and rule.preference < _KEEP and not rule.is_ours
 
 
 @attrs.frozen

@@ -31,7 +31,7 @@ from hostrouting.backend import ForwardingBackend, NetlinkBackend, NetlinkBacken
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import RouteBackend, Write, read_routes
 from hostrouting.model.lookups import RouteFailure, RuleFailure
-from hostrouting.model.routes import SIDE_TABLES, NextHop, Protocol, Route, Scope
+from hostrouting.model.routes import SIDE_TABLES, NextHop, Protocol, Route, Scope, Table
 from hostrouting.model.rules import Rule
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeKernel, FakeSystemd
@@ -300,6 +300,29 @@ def foreign(table: int, destination: str = "10.9.0.0/16") -> Route:
         table=table,
         protocol=Protocol.STATIC,
     )
+
+
+@pytest.mark.kernel
+def test_a_late_rule_for_table_local_is_refused(
+    kernel: NamespaceKernel,
+    on: Callable[..., Host],
+) -> None:
+    """With the order that vrf.rst in the kernel recommends, packets from a kept address to this
+    host's own addresses would leave it.
+    """
+    build_h200(kernel)
+    run_ip("rule add pref 32765 lookup local", "rule del pref 0")
+    assert refused(KEEPING, on(kernel)).startswith(
+        "can't keep ib0, ib1: no rule before 2170 looks up table local"
+    )
+    install(config(rules=[(POD, 5269)]), on(kernel))
+    for early in ("rule add pref 2169 lookup local", "rule add pref 9 iif lo lookup local"):
+        run_ip(early)
+        install(KEEPING, on(kernel))
+        (found,) = kernel.lookup([IPv4Address("172.16.0.11")], source=IPv4Address("172.16.0.10"))
+        assert found.route is not None
+        assert found.route.table == Table.LOCAL
+        run_ip(early.replace("add", "del"))
 
 
 def test_a_foreign_route_in_our_table_is_refused(h200: AnyKernel, on: Callable[..., Host]) -> None:

@@ -65,6 +65,8 @@ function read_rule(    word, count, i, is_not, is_ours, is_special, text, end, t
   if (section == "now")
     return
   is_looked_up[table] = 1
+  if (!is_ours && text ~ /^[0-9]+ from all (iif lo )?lookup 255( proto [0-9]+)?$/ && word[1] + 0 < 2170)
+    is_local_early = 1
   seen_text[++seen] = text
   sub(/ /, ": ", seen_text[seen])
   seen_table[seen] = table
@@ -171,6 +173,10 @@ function keep(name, gateway,    i, a, hop, table) {
     leave_out(name, "it has neither a connected network nor a gateway")
     return
   }
+  # Hosts with VRFs often have that rule at 32765.
+  if (!is_local_early)
+    refuse("can\047t keep " name ": no rule before 2170 looks up table local, so packets between this host\047s own " \
+      "addresses would leave it")
   table = side_table(name)
   for (i = 1; i <= nets; i++) {
     hold_side(net[i], " dev " name " table " table " proto 217 scope 253 src " net_source[i])

@@ -49,7 +49,10 @@ class _Drawing:
             own.append("rule add pref 2172 from 10.9.0.77 lookup 2170003 proto 217")
         steps += own
         if self.is_rare():
-            steps += ["rule add pref 100 lookup local", "rule del pref 0"]
+            steps += [
+                f"rule add pref {self.any('100', '2169', '2170', '32765')} lookup local",
+                "rule del pref 0",
+            ]
         return steps
 
     def count(self, most: int) -> int:
