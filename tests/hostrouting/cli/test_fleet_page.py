@@ -88,8 +88,8 @@ def test_it_shows_groups_and_failing_hosts(page: Chrome) -> None:
 def test_each_failing_group_has_a_bar(page: Chrome) -> None:
     pictures = run(page, "[...document.images].map(each => each.complete && each.naturalWidth > 0)")
     assert pictures == [True] * 3
-    (said,) = (text for text in shown(page, "section p") if "no route fixes" in text)
-    assert "ip rule add to 10.100.0.0/16 lookup main pref 99" in said
+    (rules,) = (text for text in shown(page, "section pre") if "priority" in text)
+    assert rules == '{"to": "10.100.0.0/16", "priority": 99}'
 
 
 def test_it_loads_no_other_resource(page: Chrome) -> None:
