@@ -5,6 +5,7 @@ The boot script looks up the same addresses.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from ipaddress import IPv4Address
 
@@ -145,7 +146,10 @@ def _beaten(
 ) -> Refusal:
     """Return a refusal that names the rule that decides instead of ours."""
     origin = "" if source is None else f" from {source}"
-    reason = f"{what}: packets to {answer.address}{origin} go by {answer.route}"
+    where = f"by {answer.route}"
+    if answer.route is None:
+        where = f"nowhere ({os.strerror(answer.errno or 0)})"
+    reason = f"{what}: packets to {answer.address}{origin} go {where}"
     look = f"look at: ip -{backend.family.value} rule"
     rule = _deciding_rule(answer, source, backend)
     if rule is None:
@@ -164,6 +168,8 @@ def _deciding_rule(
     """Return the rule by which the kernel has come to an answer, if a model comes to the same."""
     fib = read_fib(backend, backend.facts())
     decision = fib.decide(Flow(answer.address, source or NO_SOURCE))
-    if decision.route is None or answer.route is None:
+    if answer.route is None:
+        return decision.rule if decision.errno == answer.errno else None
+    if decision.route is None:
         return None
     return decision.rule if decision.route.table == answer.route.table else None

@@ -32,7 +32,7 @@ from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import RouteBackend, Write, read_routes
 from hostrouting.model.lookups import RouteFailure, RuleFailure
 from hostrouting.model.routes import SIDE_TABLES, NextHop, Protocol, Route, Scope, Table
-from hostrouting.model.rules import Rule
+from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeKernel, FakeSystemd
 
@@ -368,6 +368,15 @@ def test_a_rule_before_a_kept_address_is_refused(h200: AnyKernel, on: Callable[.
     said = refused(config(keep=["ib*"]), on(h200))
     assert "can't keep 172.16.0.10 on ib0: packets to 172.16.0.1 from 172.16.0.10 go by" in said
     assert f"because of the rule 2000: from all lookup {VPN}" in said
+
+
+def test_a_rule_that_discards_is_named(h200: AnyKernel, on: Callable[..., Host]) -> None:
+    h200.add_rule(Rule(60, RuleAction.BLACKHOLE, source=IPv4Network("172.16.0.10/32")))
+    said = refused(config(keep=[{"dev": "ib0", "gateway": "onlink"}]), on(h200))
+    assert (
+        "can't keep 172.16.0.10 on ib0: packets to 198.51.100.1 from 172.16.0.10 go nowhere "
+        "(Invalid argument), because of the rule 60: from 172.16.0.10 blackhole"
+    ) in said
 
 
 def test_an_early_rule_on_a_kept_network_is_refused(
