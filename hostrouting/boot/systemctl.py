@@ -26,7 +26,7 @@ LAST_ANSWER_SECONDS = 5.0
 _HANGS = "see whether systemd hangs"
 _WITHOUT = "nothing can be changed for the next boot"
 _ROUTES_ONLY = (
-    "hostrouting apply --routes-only changes only the kernel's routes; "
+    "hostrouting apply --routes-only changes only the kernel's routes and rules; "
     "without routes in CONFIG it removes ours"
 )
 

@@ -228,11 +228,11 @@ def _add_where(parser: Parser) -> None:
     where.add_argument(
         "--routes-only",
         action="store_true",
-        help="change only the kernel's routes, until the next boot or the end of a trial: "
-        "no files, units or check",
+        help="change only the kernel's routes and rules, until the next boot or the end of a "
+        "trial: no files, units or check",
     )
     what = (
-        "change only the kernel's routes, and check; "
+        "change only the kernel's routes and rules, and check; "
         "restore the installed ones after SECONDS unless confirmed"
     )
     where.add_argument(

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from hostrouting.kernel.fib import Fib
 from hostrouting.model.family import Family, IpNetwork
-from hostrouting.model.integer_prefixes import PrefixIndex, numbers
-from hostrouting.model.routes import Route
+from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, numbers
+from hostrouting.model.routes import Route, RouteType, Table
 from hostrouting.model.text import shortened
 from hostrouting.overlap._keep import Keeping
 from hostrouting.overlap._state import State
@@ -62,6 +62,8 @@ def _moved_neighbours(
     family = state.family
     devs_of = {numbers(route.destination): route.devs for route in added}
     index = PrefixIndex(devs_of, family.bits)
+    elsewhere = _routes_elsewhere(state) if keeping.kept else {}
+    index_elsewhere = PrefixIndex(elsewhere, family.bits)
     for subnet, devs in _connected(state).items():
         inside = [
             prefix for prefix in index.meeting(numbers(subnet)) if prefix[1] > subnet.prefixlen
@@ -71,9 +73,17 @@ def _moved_neighbours(
             continue
         parts = shortened([str(family.network(prefix)) for prefix in inside], " ", _SHOWN_PREFIXES)
         yield (
-            f"the node then reaches neighbours of {', '.join(dict.fromkeys(devs))} in {subnet} "
+            f"the node then sends to neighbours of {', '.join(dict.fromkeys(devs))} in {subnet} "
             f"through {','.join(through)} ({parts}){_own_packets(devs, state, settings, keeping)}"
         )
+        diverted = [
+            f"{family.network(prefix)} through {','.join(elsewhere[prefix])}"
+            for prefix in index_elsewhere.meeting(numbers(subnet))
+            if prefix[1] > subnet.prefixlen and not keeping.kept.issuperset(elsewhere[prefix])
+        ]
+        if diverted and keeping.kept.issuperset(devs):
+            listed = shortened(diverted, ", ", _SHOWN_PREFIXES)
+            yield f"packets from the addresses of {', '.join(devs)} no longer go to {listed}"
 
 
 def _own_packets(
@@ -84,7 +94,7 @@ def _own_packets(
 ) -> str:
     """Return a clause on packets from the interfaces' own addresses, and on those to them."""
     if keeping.kept.issuperset(devs):
-        return ", but not from their own addresses: keep has these packets stay on them"
+        return ", except from these interfaces' own addresses: keep has such packets stay on them"
     dropped = _dropped((dev for dev in devs if dev not in keeping.kept), settings)
     offers = [keeping.offers[dev] for dev in dict.fromkeys(devs) if dev in keeping.offers]
     if offers:
@@ -94,14 +104,27 @@ def _own_packets(
             "these interfaces' own addresses stay on them"
         )
     is_lost = state.family is Family.IPV6 or not keeping.lost.isdisjoint(devs)
-    return f"{', also from their own addresses' if is_lost else ''}{dropped}"
+    also = ", also from these interfaces' own addresses" if is_lost else ""
+    return f"{also}{dropped}"
+
+
+def _routes_elsewhere(state: State) -> dict[Prefix, tuple[str, ...]]:
+    """Return the destinations of main's routes through other interfaces than the uplinks."""
+    return {
+        numbers(route.destination): route.devs
+        for route in state.routes
+        if route.table == Table.MAIN
+        and route.type is RouteType.UNICAST
+        and {*route.devs}.isdisjoint(state.uplinks.devs)
+    }
 
 
 def _connected(state: State) -> dict[IpNetwork, list[str]]:
     """Return the networks of interfaces other than the uplinks, each with the interfaces."""
+    usable = {link.name for link in state.links if link.is_up}.difference(state.uplinks.devs)
     connected: dict[IpNetwork, list[str]] = {}
     for address in state.addresses:
-        if address.dev not in state.uplinks.devs and address.prefix_length < state.family.bits:
+        if address.dev in usable and address.prefix_length < state.family.bits:
             connected.setdefault(address.network, []).append(address.dev)
     return connected
 

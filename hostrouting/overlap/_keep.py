@@ -96,11 +96,13 @@ def _leaves(fib: Fib, to: IpAddress, address: Address) -> bool:
 def entries_for(devs: Sequence[str], state: State) -> tuple[Keep, ...]:
     """Return entries that match exactly some interfaces.
 
-    They may also match InfiniBand interfaces without an address, which may get one later.
+    They may also match InfiniBand interfaces that are down or have no address, which is likely to
+    change.
     """
-    names = [link.name for link in state.links if is_like(link.name, (_INFINIBAND,))]
-    known = {*state.uplinks.devs, *(address.dev for address in state.addresses)}
-    matched = {name for name in names if name in known}
+    ready = {link.name for link in state.links if link.is_up}
+    ready.intersection_update(address.dev for address in state.addresses)
+    known = ready.union(state.uplinks.devs)
+    matched = {name for name in known if is_like(name, (_INFINIBAND,))}
     if len(devs) > 1 and {*devs} == matched:
         return (Keep(_INFINIBAND),)
     return tuple(map(Keep, devs))

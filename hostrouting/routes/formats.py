@@ -24,7 +24,9 @@ there is one with this
 """
 
 _IP_RULES = """\
-# The same for policy rules; "ip {} rule" shows them.
+# Each line adds a policy rule until the next boot; "ip {} rule" shows them. Delete them \
+(with "del" for "add") before
+# "hostrouting apply", whose own rules would come after these.
 """
 
 _NETPLAN = """\

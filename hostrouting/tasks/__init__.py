@@ -1,9 +1,9 @@
 """More tasks and functions than the package ``hostrouting`` exports.
 
 ``render`` returns a config's files, and ``installed_config`` returns the config that is installed.
-``InstallRoutes`` changes only the kernel's routes (``apply --routes-only``). ``TryRoutes`` installs
-routes for a limited time (``apply --try``). Then ``ConfirmTrial`` keeps them (``confirm``), or
-``EndTrial`` restores the installed routes (``revert``).
+``InstallRoutes`` changes only the kernel's routes and rules (``apply --routes-only``).
+``TryRoutes`` installs routes for a limited time (``apply --try``). Then ``ConfirmTrial`` keeps them
+(``confirm``), or ``EndTrial`` restores the installed routes (``revert``).
 """
 
 from typing import TYPE_CHECKING

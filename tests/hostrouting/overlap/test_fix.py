@@ -364,7 +364,7 @@ def test_a_caution_tells_what_strict_rp_filter_drops(tmp_path: Path) -> None:
     fix = check(_config(row), host=host).fix
     (strict, kept) = fix.consequences
     assert "drops what they send to eth1, as rp_filter is 1 there; add to hostRouting" in strict
-    assert kept.endswith(", but not from their own addresses: keep has these packets stay on them")
+    assert kept.endswith("own addresses: keep has such packets stay on them")
     state = read_host(_config(row), host.routes, phases.CancelScope()).state
     added = Route(IPv4Network("10.2.0.0/25"), (NextHop("eth0"),))
     settings = HostSettings(strict_devs=("eth0",))
@@ -617,6 +617,11 @@ KEEP_ROWS = {
         "",
     ),
     "one without an address": (f"{MORE_IB}link add ib2", ("ib*",), ""),
+    "pods in its network": (
+        "link add cni0\naddr add 172.16.20.1/24 dev cni0",
+        ("ib0",),
+        "packets from the addresses of ib0 no longer go to 172.16.20.0/24 through cni0",
+    ),
     "one that is an uplink": (
         (
             f"{MORE_IB}link add ib2\naddr add 10.3.0.4/24 dev ib2\n"
@@ -628,7 +633,7 @@ KEEP_ROWS = {
     "one address on two interfaces": (
         "link add ib1\naddr add 172.16.0.10/16 dev ib1",
         (),
-        "through eth0 (172.16.0.0/17 172.16.128.0/17), also from their own addresses",
+        "(172.16.0.0/17 172.16.128.0/17), also from these interfaces' own addresses",
     ),
     "another interface": (
         "addr add 172.16.0.12/16 dev eth1",
@@ -636,6 +641,20 @@ KEEP_ROWS = {
         'add to hostRouting.staticRoutes: "keep": ["eth1"]',
     ),
 }
+
+
+def test_infiniband_that_is_down_is_kept_too(tmp_path: Path) -> None:
+    host = _host(Row(MORE_IB, ("172.16.0.0/16",), uplinks=("eth0",)), tmp_path)
+    assert isinstance(host.routes, FakeKernel)
+    host.routes.set_link("ib1", up=False)
+    fix = check(_config(Row(MORE_IB, ("172.16.0.0/16",))), host=host).fix
+    assert tuple(map(str, fix.keep)) == ("ib0",)
+    host.routes.add_link("ib2")
+    host.routes.add_address("ib2", "172.16.0.12/16")
+    fix = check(_config(Row(MORE_IB, ("172.16.0.0/16",))), host=host).fix
+    assert tuple(map(str, fix.keep)) == ("ib*",)
+    (caution,) = fix.consequences
+    assert "neighbours of ib0, ib2 in" in caution
 
 
 @pytest.mark.parametrize(("has", "keep", "caution"), KEEP_ROWS.values(), ids=KEEP_ROWS)
