@@ -114,7 +114,7 @@ take_lock() {
 # rest of what another read has buffered, if a signal has interrupted that one.
 end_child() {
   local state
-  { state=$(<"/proc/${1:-none}/stat"); } 2>/dev/null
+  { state=`<"/proc/${1:-none}/stat"`; } 2>/dev/null
   [[ $state != *") "?" $$ "* ]] || kill -9 "$1"
 }
 
