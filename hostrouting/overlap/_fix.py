@@ -89,17 +89,25 @@ def _with_rules(
         wanted = {probe: each for probe, each in wanted.items() if probe not in refused}
         ruled = search.moment_with(rules)
         left = findings_and_notes(config.route_overlap, ruled.state, ruled.places)[0]
-        found = RouteSearch(ruled, config.route_overlap, missing, unruled).find(left)
+        found = RouteSearch(
+            ruled,
+            config.route_overlap,
+            missing,
+            unruled,
+            search.now if rules else None,
+        ).find(left)
         lower = {
             probe: preference
             for probe, preference in found.blocked.items()
             if probe not in unruled and preference < wanted.get(probe, preference + 1)
         }
         still = {*found.stuck, *(found.blocked.keys() - lower.keys())} & wanted.keys()
-        if not lower and not still:
+        useless = {probe: _why_useless(found.stuck.get(probe)) for probe in still}
+        useless |= search.refused(rules, found.host.model, wanted)
+        if not lower and not useless:
             break
-        unruled |= {probe: _why_useless(found.stuck.get(probe)) for probe in still}
-        wanted = {probe: each for probe, each in (wanted | lower).items() if probe not in still}
+        unruled |= useless
+        wanted = {probe: each for probe, each in (wanted | lower).items() if probe not in useless}
     else:
         rules = ()
     if rules and not search.why_unheard(ruled.state):

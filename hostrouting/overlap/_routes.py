@@ -24,6 +24,7 @@ from operator import itemgetter
 import attrs
 
 from hostrouting.config.routing import RouteOverlap
+from hostrouting.kernel.model import Model
 from hostrouting.model.family import IpAddress
 from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, PrefixSet, ends, numbers
 from hostrouting.model.routes import Route, Table
@@ -88,6 +89,8 @@ class RouteSearch:
         missing: why there is no default route, or an empty string if there is one.
         unruled: why no rule is proposed for places about which a policy rule decides before table
             main, by their probes.
+        unruled_host: the host without the rules of a fix, which are added after the routes; or None
+            if there are none.
     """
 
     def __init__(
@@ -96,11 +99,13 @@ class RouteSearch:
         overlap: RouteOverlap,
         missing: str,
         unruled: Mapping[IpAddress, Obstacle],
+        unruled_host: Model | None = None,
     ) -> None:
         self._state = moment.state
         self._places = moment.places
         self._overlap = overlap
         self._unruled = unruled
+        self._unruled_host = unruled_host
         self._family = self._state.family
         self._bits = self._state.family.bits
         self.diversions = Diversions(self._state)
@@ -120,7 +125,7 @@ class RouteSearch:
         for place in self._places:
             place.constraint = self._constraints.derive(place)
         proposal = self._propose()
-        while refused := self._refused_places(proposal.host.refusals()):
+        while refused := self._refused_places(self._refusals(proposal.host)):
             self._exclude(refused)
             proposal = self._propose()
         judged = proposal.host.judged(self._overlap)
@@ -189,6 +194,13 @@ class RouteSearch:
             networks = fewest_prefixes(segments, self._family, self._taken)
             prefixes |= dict.fromkeys(map(numbers, networks), dev)
         return dict(sorted(prefixes.items()))
+
+    def _refusals(self, host: ModelledHost) -> dict[Prefix, str]:
+        reasons = host.refusals()
+        if self._unruled_host is not None:
+            for failure in self._unruled_host.with_routes(host.model.added).refused():
+                reasons[numbers(failure.route.destination)] = failure.message
+        return reasons
 
     def _refused_places(self, refusals: Mapping[Prefix, str]) -> dict[Place, str]:
         """Return the places whose route an installation would refuse, each with the reason."""

@@ -33,6 +33,7 @@ from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.model import Model
 from hostrouting.kernel.port import Facts
 from hostrouting.kernel.rules import NO_SOURCE, Flow, is_about_other_packets
+from hostrouting.model.errors import RouteError
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.links import is_like
@@ -48,6 +49,7 @@ from hostrouting.overlap._read import Moment
 from hostrouting.overlap._state import State
 from hostrouting.overlap.proposals import Obstacle
 from hostrouting.routes.policy import PolicyRouting, resolve_policy
+from hostrouting.routes.verify_policy import verify_policy
 
 # With more rules, every lookup of the host would take longer.
 _RULES_MAX = 64
@@ -97,6 +99,8 @@ class RuleSearch:
     Args:
         moment: the host, with judged places.
         config: the expected CIDRs, and the interfaces that are kept.
+
+    ``now`` is the model of the host without the rules.
     """
 
     def __init__(self, moment: Moment, config: Config) -> None:
@@ -106,7 +110,7 @@ class RuleSearch:
         self._family = moment.state.family
         self._overlap = config.route_overlap
         self._kept = tuple(keep.dev for keep in config.static_routes.keep)
-        self._now = without_fix(self._state, self._places).model
+        self.now = without_fix(self._state, self._places).model
         self._look_up = modelled_lookups(self._state.fib)
         # The same for every search of this moment: what main would answer at each priority.
         self._answers: dict[int, dict[Place, tuple[SocketLookup, ...]]] = {}
@@ -176,13 +180,13 @@ class RuleSearch:
     def _answers_at(self, priority: int) -> dict[Place, tuple[SocketLookup, ...]]:
         """Return the lookups of all places if main decides about them, or now (0)."""
         if priority not in self._answers:
-            model = self._model_at(priority) if priority else self._now
+            model = self._model_at(priority) if priority else self.now
             self._answers[priority] = self._ask(model, self._places)
         return self._answers[priority]
 
     def _model_at(self, priority: int) -> Model:
         everywhere = networks_of(self._places.spans, self._family)
-        return self._now.with_rules(
+        return self.now.with_rules(
             self._rules_with(StaticRule(network, priority) for network in everywhere)
         )
 
@@ -274,7 +278,7 @@ class RuleSearch:
         The model answers about the places that the rules cover.
         """
         state = attrs.evolve(self._state, rules=self._rules_with(rules), is_merged=False)
-        model = self._now.with_rules(state.rules)
+        model = self.now.with_rules(state.rules)
         is_covered = PrefixSet((numbers(rule.to) for rule in rules), self._family.bits).overlaps
         copies = {place: Place(place.probe, lookups=place.lookups) for place in self._places}
         spans = [Span(span.first, span.last, copies[span.place]) for span in self._places.spans]
@@ -286,6 +290,29 @@ class RuleSearch:
         places = Places(spans, self._family)
         Judge(self._overlap, state).judge(places)
         return Moment(state, places, self._moment.local_lookups)
+
+    def refused(
+        self,
+        rules: Iterable[StaticRule],
+        model: Model,
+        wanted: Iterable[IpAddress],
+    ) -> dict[IpAddress, Obstacle]:
+        """Return the places whose rule an installation would refuse, each with the reason.
+
+        Args:
+            rules: the rules of a fix.
+            model: the host after the fix.
+            wanted: the places for which main must decide, by their probes.
+        """
+        refused: dict[IpAddress, Obstacle] = {}
+        for rule in rules:
+            entries = StaticRoutes(enabled=True, rules=(rule,))
+            try:
+                verify_policy(routing_of(self._state, entries), model)
+            except RouteError as error:
+                why = Obstacle(f"apply would refuse a rule before it: {error.message}")
+                refused |= {probe: why for probe in wanted if probe in rule.to}
+        return refused
 
     def why_unheard(self, after: State) -> str:
         """Return which own address packets no longer reach, or an empty string."""

@@ -393,7 +393,7 @@ def _networks(addresses: Iterable[Address]) -> dict[IpNetwork, IpAddress]:
     return networks
 
 
-@attrs.define
+@attrs.define(slots=False)
 class _SideTables:
     """The side tables of a host, and those that interfaces have taken so far.
 
@@ -405,6 +405,7 @@ class _SideTables:
     rules: Sequence[Rule]
     foreign_in: Callable[[int], Route | None]
     _taken: set[int] = attrs.field(factory=set[int], init=False)
+    _untried: Iterator[int] = attrs.field(factory=lambda: iter(SIDE_TABLES), init=False)
 
     def take(self, interface: KeptInterface) -> int:
         """Return the table that our rules look up for an interface, or a free one.
@@ -430,10 +431,13 @@ class _SideTables:
         tables = (rule.table for rule in named if rule.source in sources)
         return next((each for each in tables if each in SIDE_TABLES and self._may_take(each)), None)
 
+    @cached_property
+    def _looked_up(self) -> set[int]:
+        return {rule.table for rule in self.rules if rule.has_table}
+
     def _free(self) -> int:
-        looked_up = {rule.table for rule in self.rules if rule.has_table}
-        for table in SIDE_TABLES:
-            if table in looked_up or not self._may_take(table):
+        for table in self._untried:
+            if table in self._looked_up or not self._may_take(table):
                 continue
             if self.foreign_in(table) is None:
                 return table

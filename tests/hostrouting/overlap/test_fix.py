@@ -550,6 +550,24 @@ RULE_ROWS = {
         ("to 10.9.128.0/17 priority 499",),
         why="would also lead away packets of the rule 600",
     ),
+    "a gateway that isn't reached before or after the rule": RuleRow(
+        "rule del 32766 lookup main proto kernel\nroute add blackhole 10.9.0.0/16 table 253\n"
+        "addr add 10.9.0.9/16 dev ib0",
+        why="a rule before it wouldn't help: the kernel would refuse entries via 10.1.0.1",
+    ),
+    "a gateway that is only reached after the rule": RuleRow(
+        "addr add 10.9.1.4/24 dev eth0\n"
+        "route del default via 10.1.0.1 dev eth0 proto dhcp metric 100\n"
+        "route add default via 10.9.1.1 dev eth0 proto dhcp\n"
+        "route add blackhole 10.9.8.0/24 proto static\n"
+        "route add blackhole 10.9.0.0/16 table 253\nrule del 32766 lookup main proto kernel",
+        ("to 10.9.0.0/16 priority 32765",),
+        why="apply would refuse a route that fixes this: Nexthop has invalid gateway",
+    ),
+    "a rule that has no effect on its first address": RuleRow(
+        f"{BY_VPN}route add throw 10.9.0.0 proto static",
+        why="apply would refuse a rule before it: the rule 5269: from all to 10.9.0.0/16 lookup",
+    ),
     "no default route in main": RuleRow(
         f"{BY_VPN}route del default via 10.1.0.1 dev eth0 proto dhcp metric 100",
         why="missing is the default route on eth0",
