@@ -121,6 +121,12 @@ ip route add blackhole 10.100.3.0/24 proto bird
 ip route add 10.100.3.5 dev cali1"""
 
 ODD_HOSTS = {
+    "a local default route": """
+        ip route add local default dev lo table local
+    """,
+    "a local default route of IPv6": """
+        ip -6 route add local default dev lo table local
+    """,
     "an encapsulation with a tos": """
         ip route add 10.100.3.0/24 encap ip id 1 dst 10.9.9.9 via 10.2.0.1 dev 010
     """,

@@ -223,7 +223,7 @@ function take_apart(line,    word, count, i, key, gateway) {
 
 # Keeps the borders of a route's prefix, and what the judgement needs: the addresses of this host, which no other route
 # can lead away; the default routes; and the discards in table main, with what tells a CNI's blocks from others.
-function read_route(    is_of_cni, is_telling) {
+function read_route(    is_single, is_of_cni, is_telling) {
   take_apart($0)
   # What follows an encapsulation's type are its own keys.
   if ("from" in field || / encap (ip6?|mpls|seg6|seg6local|ila|bpf|rpl|ioam6|xfrm) /)
@@ -238,7 +238,8 @@ function read_route(    is_of_cni, is_telling) {
   if (to == "default")
     read_default($0)
   cut(to)
-  if (table == 255 && !index(to, "/") && (type == 2 || (family == 4 ? type == 3 : type == 4 && field["proto"] == 2)))
+  is_single = to != "default" && !index(to, "/")
+  if (table == 255 && is_single && (type == 2 || (family == 4 ? type == 3 : type == 4 && field["proto"] == 2)))
     is_of_host[type, to] = 1
   # A nexthop object may be a blackhole; ip shows it without an interface, or with lo. A source in 127.0.0.0/8 that a
   # route names, or chooses because of its scope, is refused with the error of a blackhole (__mkroute_output).
