@@ -342,13 +342,14 @@ def test_a_reboot_keeps_infiniband(
         assert node.reached(after) == after
 
 
-def test_the_watcher_restores_what_a_flap_removes(host: Host) -> None:
+@pytest.mark.parametrize(("count", "rp_filter"), [(4, 1), (8, 0), (8, 2)])
+def test_the_watcher_restores_what_a_flap_removes(count: int, rp_filter: int, host: Host) -> None:
     """The kernel drops the side table's route with the link, without an event of its own."""
     config = Config.from_mapping({"hostRouting": KEPT})
-    with h200(4, 1) as node:
+    with h200(count, rp_filter) as node:
         phases.run(Configure(config, host=host))
         complete = ours()
-        after = fixed(node, 1, is_kept=True)
+        after = fixed(node, rp_filter, is_kept=True)
 
         def flap() -> None:
             run_ip("link set ib3 down")
