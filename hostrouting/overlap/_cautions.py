@@ -6,7 +6,7 @@ This module does no I/O.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from hostrouting.kernel.fib import Fib
 from hostrouting.model.family import Family, IpNetwork
@@ -39,6 +39,7 @@ def cautions(
         keeping: the interfaces whose own packets the fix leads away.
     """
     yield from _moved_neighbours(state, settings, added, keeping)
+    yield from _lost_routes(state, keeping.kept)
     if settings.unread:
         yield f"what else the fix moves isn't known: {settings.unread}"
     for server in settings.nameservers if state.family is Family.IPV4 else ():
@@ -55,15 +56,10 @@ def _moved_neighbours(
     added: Iterable[Route],
     keeping: Keeping,
 ) -> Iterator[str]:
-    """Yield a line for each connected network with neighbours that added routes divert.
-
-    The node then reaches such a network through another interface.
-    """
+    """Yield a line for each connected network to which added routes lead through another link."""
     family = state.family
     devs_of = {numbers(route.destination): route.devs for route in added}
     index = PrefixIndex(devs_of, family.bits)
-    elsewhere = _routes_elsewhere(state) if keeping.kept else {}
-    index_elsewhere = PrefixIndex(elsewhere, family.bits)
     for subnet, devs in _connected(state).items():
         inside = [
             prefix for prefix in index.meeting(numbers(subnet)) if prefix[1] > subnet.prefixlen
@@ -76,14 +72,25 @@ def _moved_neighbours(
             f"the node then sends to neighbours of {', '.join(dict.fromkeys(devs))} in {subnet} "
             f"through {','.join(through)} ({parts}){_own_packets(devs, state, settings, keeping)}"
         )
-        diverted = [
-            f"{family.network(prefix)} through {','.join(elsewhere[prefix])}"
-            for prefix in index_elsewhere.meeting(numbers(subnet))
-            if prefix[1] > subnet.prefixlen and not keeping.kept.issuperset(elsewhere[prefix])
-        ]
-        if diverted and keeping.kept.issuperset(devs):
-            listed = shortened(diverted, ", ", _SHOWN_PREFIXES)
-            yield f"packets from the addresses of {', '.join(devs)} no longer go to {listed}"
+
+
+def _lost_routes(state: State, kept: Collection[str]) -> Iterator[str]:
+    """Yield a line for each network in which kept interfaces' packets pass by longer routes."""
+    bits = state.family.bits
+    devs_of = _routes_elsewhere(state) if kept else {}
+    index = PrefixIndex(devs_of, bits)
+    for subnet, devs in _connected(state).items():
+        senders = [dev for dev in dict.fromkeys(devs) if dev in kept]
+        if not senders:
+            continue
+        lost: list[str] = []
+        for prefix in index.meeting(numbers(subnet)):
+            is_longer = prefix[1] > subnet.prefixlen
+            if is_longer and not {*kept}.issuperset(devs_of[prefix]):
+                lost.append(f"{state.family.network(prefix)} through {','.join(devs_of[prefix])}")
+        if lost:
+            listed = shortened(lost, ", ", _SHOWN_PREFIXES)
+            yield f"packets from the addresses of {', '.join(senders)} no longer go to {listed}"
 
 
 def _own_packets(
@@ -94,7 +101,7 @@ def _own_packets(
 ) -> str:
     """Return a clause on packets from the interfaces' own addresses, and on those to them."""
     if keeping.kept.issuperset(devs):
-        return ", except from these interfaces' own addresses: keep has such packets stay on them"
+        return ", except from these interfaces' own addresses: with keep, such packets stay on them"
     dropped = _dropped((dev for dev in devs if dev not in keeping.kept), settings)
     offers = [keeping.offers[dev] for dev in dict.fromkeys(devs) if dev in keeping.offers]
     if offers:

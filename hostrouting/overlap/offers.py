@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from ipaddress import IPv4Address
 
 import attrs
 
@@ -23,10 +22,8 @@ from hostrouting.overlap._fixed import ModelledHost, without_fix
 from hostrouting.overlap._judge import Judge
 from hostrouting.overlap._keep import entries_for, is_kept, keepable
 from hostrouting.overlap._read import read_host
+from hostrouting.routes.verify_policy import ELSEWHERE
 from phases import CancelScope
-
-# In TEST-NET-2 (RFC 5737), to which no host has a route of its own.
-_FAR = IPv4Address("198.51.100.1")
 
 _FIRST_ADDRESSES = 5
 _GATEWAY = "GATEWAY"
@@ -82,10 +79,10 @@ class _Offers:
                 done.update(devs)
                 yield from self._line(address, near, entries_for(devs, self._state))
                 continue
-            through = self._through(_FAR, address)
+            through = self._through(ELSEWHERE, address)
             if through not in ((dev,), ()) and not self._diversions.is_infiniband(dev):
                 done.add(dev)
-                yield from self._line(address, _FAR, self._with_gateway(address))
+                yield from self._line(address, ELSEWHERE, self._with_gateway(address))
 
     def _may_be_meant(self, dev: str) -> bool:
         is_of_pods = is_like(dev, self._config.route_overlap.container_devs)
@@ -149,7 +146,7 @@ class _Offers:
             else [entry.to_mapping() for entry in keep]
         )
         through = ",".join(self._through(to, address))
-        where = f" to {address.network}" if to is not _FAR else ""
+        where = f" to {address.network}" if to != ELSEWHERE else ""
         fill = f" with its router's address for {_GATEWAY}" if keep is None else ""
         yield (
             f"packets from {address.local} ({dev}){where} leave through {through}; "

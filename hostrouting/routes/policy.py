@@ -122,19 +122,15 @@ def resolve_policy(
         foreign_in: a function that returns another program's route in a table, or None.
 
     Raises:
-        RouteError: a rule of the config would take packets off a kept interface, table local is
-            looked up too late, or another program has a route in a side table of ours. The error
-            lists all such problems.
+        RouteError: a rule of the config would take packets off a kept interface, or another program
+            has a route in a side table of ours. The error lists all such problems.
     """
     static_rules = config.static_routes.rules_of(family)
     rules = [rule for static in static_rules for rule in _pair(static)]
     if family is not Family.IPV4 or not config.static_routes.keep:
         return PolicyRouting(tuple(rules))
     found = find_kept(config, facts, defaults)
-    refusals = [
-        *_refuse_early(static_rules, found.interfaces),
-        *_refuse_late_local(facts.rules, found.interfaces),
-    ]
+    refusals = [*_refuse_early(static_rules, found.interfaces)]
     routes: list[Route] = []
     tables = _SideTables(facts.rules, foreign_in)
     for interface in found.interfaces:
@@ -185,23 +181,6 @@ def _refuse_early(
                     f"give it a priority above {_KEEP_GATEWAY}, or leave {interface.dev} out of "
                     "keep",
                 )
-
-
-def _refuse_late_local(
-    rules: Iterable[Rule],
-    kept: Sequence[KeptInterface],
-) -> Iterator[Refusal]:
-    """Yield a refusal if side tables would be looked up before this host's own addresses.
-
-    Hosts with VRFs often have the rule for table local at 32765 (vrf.rst in the kernel).
-    """
-    if kept and not any(_is_early_local(rule) for rule in rules):
-        names = shortened([interface.dev for interface in kept], ", ", _NAMED_MAX)
-        yield Refusal(
-            f"can't keep {names}: no rule before {_KEEP} looks up table local, so packets between "
-            "this host's own addresses would leave it",
-            f"move that rule, for example: ip rule add pref {_KEEP - 1} lookup local",
-        )
 
 
 def _is_early_local(rule: Rule) -> bool:
@@ -327,12 +306,19 @@ class _Finder:
         own = self._without_shared(addresses)
         networks = _networks(own)
         gateway = self._gateway(link.name, entry, networks)
-        if own and (networks or gateway):
-            sources = dict.fromkeys(IPv4Address(address.local) for address in own)
-            self.kept.append(KeptInterface(link.name, tuple(sources), networks, gateway))
-        elif own:
+        if not own:
+            return
+        if not (networks or gateway):
             reason = "it has neither a connected network nor a gateway"
             self.left_out.append(LeftOut(link.name, reason))
+        elif not any(map(_is_early_local, self.facts.rules)):
+            # Hosts with VRFs often have that rule at 32765 (vrf.rst in the kernel). Packets between
+            # this host's own addresses would then leave it.
+            reason = f"no rule before {_KEEP} looks up table local"
+            self.left_out.append(LeftOut(link.name, reason))
+        else:
+            sources = dict.fromkeys(IPv4Address(address.local) for address in own)
+            self.kept.append(KeptInterface(link.name, tuple(sources), networks, gateway))
 
     def _why_unkept(self, link: Link) -> str | None:
         if self._is_uplink(link):

@@ -23,7 +23,7 @@ from hostrouting.routes.verify import read_fib
 _TRIED = 4
 
 # An address of TEST-NET-2 (RFC 5737), which no host has.
-_ANYWHERE = IPv4Address("198.51.100.1")
+ELSEWHERE = IPv4Address("198.51.100.1")
 
 _OF_THIS_HOST = (RouteType.LOCAL, RouteType.BROADCAST, RouteType.ANYCAST)
 
@@ -31,7 +31,8 @@ _OF_THIS_HOST = (RouteType.LOCAL, RouteType.BROADCAST, RouteType.ANYCAST)
 def verify_policy(wanted: PolicyRouting, backend: RouteBackend) -> None:
     """Check that table main decides about the CIDRs of rules, and side tables about kept addresses.
 
-    A lookup that fails is right: a rule may well lead to a table in which nothing matches.
+    A lookup that fails is right, because a rule may lead to a table in which nothing matches. Only
+    a kept interface with a gateway must have a route to an address elsewhere.
 
     Args:
         wanted: the rules, and the routes in side tables, that must be in effect.
@@ -115,7 +116,7 @@ def _probes(routes: Iterable[Route], facts: Facts) -> Iterator[IpAddress]:
     for route in routes:
         network = route.destination
         if network.prefixlen == 0:
-            yield _ANYWHERE
+            yield ELSEWHERE
             continue
         count = min(_TRIED + 1, network.num_addresses)
         numbers = range(1, count) if count > 1 else range(1)
@@ -126,7 +127,7 @@ def _probes(routes: Iterable[Route], facts: Facts) -> Iterator[IpAddress]:
 
 def _is_kept(answer: Lookup, table: int) -> bool:
     route = answer.route
-    is_far = answer.address == _ANYWHERE
+    is_far = answer.address == ELSEWHERE
     if route is None:
         return not is_far
     if route.table == table or _is_of_this_host(answer):

@@ -303,18 +303,23 @@ def foreign(table: int, destination: str = "10.9.0.0/16") -> Route:
 
 
 @pytest.mark.kernel
-def test_a_late_rule_for_table_local_is_refused(
+def test_nothing_is_kept_before_table_local(
     kernel: NamespaceKernel,
     on: Callable[..., Host],
 ) -> None:
     """With the order that vrf.rst in the kernel recommends, packets from a kept address to this
-    host's own addresses would leave it.
+    host's own addresses would leave it. Kept interfaces are let go, and nothing fails.
     """
     build_h200(kernel)
+    install(KEEPING, on(kernel))
     run_ip("rule add pref 32765 lookup local", "rule del pref 0")
-    assert refused(KEEPING, on(kernel)).startswith(
-        "can't keep ib0, ib1: no rule before 2170 looks up table local"
-    )
+    report = install(KEEPING, on(kernel))
+    assert [each.name for policy in report.plan.policies for each in policy.wanted.left_out] == [
+        "ib0",
+        "ib1",
+    ]
+    assert not our_rules(kernel)
+    assert not side_routes(kernel)
     install(config(rules=[(POD, 5269)]), on(kernel))
     for early in ("rule add pref 2169 lookup local", "rule add pref 9 iif lo lookup local"):
         run_ip(early)

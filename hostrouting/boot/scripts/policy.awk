@@ -173,10 +173,11 @@ function keep(name, gateway,    i, a, hop, table) {
     leave_out(name, "it has neither a connected network nor a gateway")
     return
   }
-  # Hosts with VRFs often have that rule at 32765.
-  if (!is_local_early)
-    refuse("can\047t keep " name ": no rule before 2170 looks up table local, so packets between this host\047s own " \
-      "addresses would leave it")
+  # Hosts with VRFs often have that rule at 32765. Packets between this host's own addresses would then leave it.
+  if (!is_local_early) {
+    leave_out(name, "no rule before 2170 looks up table local")
+    return
+  }
   table = side_table(name)
   for (i = 1; i <= nets; i++) {
     hold_side(net[i], " dev " name " table " table " proto 217 scope 253 src " net_source[i])

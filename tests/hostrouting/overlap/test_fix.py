@@ -364,7 +364,7 @@ def test_a_caution_tells_what_strict_rp_filter_drops(tmp_path: Path) -> None:
     fix = check(_config(row), host=host).fix
     (strict, kept) = fix.consequences
     assert "drops what they send to eth1, as rp_filter is 1 there; add to hostRouting" in strict
-    assert kept.endswith("own addresses: keep has such packets stay on them")
+    assert kept.endswith("own addresses: with keep, such packets stay on them")
     state = read_host(_config(row), host.routes, phases.CancelScope()).state
     added = Route(IPv4Network("10.2.0.0/25"), (NextHop("eth0"),))
     settings = HostSettings(strict_devs=("eth0",))
