@@ -40,6 +40,7 @@ from hostrouting.backend import (
     Entries,
     Facts,
     Family,
+    Hardware,
     IpAddress,
     Link,
     Lookup,
@@ -341,7 +342,10 @@ def _link(item: dict[str, Any]) -> Link:
     is_up, has_carrier = "UP" in item["flags"], "LOWER_UP" in item["flags"]
     kind, hardware = item.get("linkinfo", {}).get("info_kind"), int(item["link_type"].strip("[]"))
     name, master = item["ifname"], item.get("master")
-    return Link(item["ifindex"], name, is_up, has_carrier, kind, hardware, master, mtu=item["mtu"])
+    mac = item.get("address") if hardware in (Hardware.ETHER, Hardware.INFINIBAND) else None
+    return Link(
+        item["ifindex"], name, is_up, has_carrier, kind, hardware, master, mtu=item["mtu"], mac=mac
+    )
 
 
 def _address(dev: str, item: dict[str, Any]) -> Address:

@@ -32,6 +32,7 @@ from hostrouting.backend import (
     Entries,
     Facts,
     Family,
+    Hardware,
     IpAddress,
     Link,
     Lookup,
@@ -403,8 +404,11 @@ def _link(message: Any, names: dict[int, str]) -> Link:
     )
     is_up, has_carrier = bool(flags & 0x1), bool(flags & 0x10000)  # IFF_UP, IFF_LOWER_UP
     name, mtu = names[message["index"]], message.get_attr("IFLA_MTU")
+    hardware = message["ifi_type"]
+    has_mac = hardware in (Hardware.ETHER, Hardware.INFINIBAND)
+    mac = message.get_attr("IFLA_ADDRESS") if has_mac else None
     return Link(
-        message["index"], name, is_up, has_carrier, kind, message["ifi_type"], master, mtu=mtu
+        message["index"], name, is_up, has_carrier, kind, hardware, master, mtu=mtu, mac=mac
     )
 
 

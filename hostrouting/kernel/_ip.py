@@ -23,7 +23,7 @@ from hostrouting.config.validation import parse_items
 from hostrouting.kernel._items import NEEDED, Key, Keys, is_set, is_unset
 from hostrouting.kernel.nexthops import Router, in_order
 from hostrouting.model.family import Family
-from hostrouting.model.links import Address, Address6, AddressLabel, Hardware, Link
+from hostrouting.model.links import Address, Address6, AddressLabel, Hardware, Link, mac_address
 from hostrouting.model.parsing import parse_address, parse_any_address, split_prefix
 from hostrouting.model.routes import (
     BY_DEVICE,
@@ -189,6 +189,7 @@ _LINK = Keys(
     Key("master", "master", interface, None),
     Key("group", "group", group, 0),
     Key("mtu", "mtu", uint32, 0),
+    Key("address", "mac", _text, None),
     Key("linkinfo", "kind", _inside("info_kind", _text), None, lambda name: {"info_kind": name}),
 )
 _FLAGS6 = ("tentative", "optimistic", "deprecated", "temporary")
@@ -216,6 +217,7 @@ def read_link(value: object) -> Link:
     fields = _LINK.read(value)
     flags = fields.pop("flags")
     is_up, has_carrier, is_point_to_point = (word in flags for word in _FLAGS)
+    fields["mac"] = mac_address(fields["hardware"], fields["mac"])
     return Link(
         is_up=is_up,
         has_carrier=has_carrier,

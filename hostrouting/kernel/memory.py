@@ -152,6 +152,7 @@ class FakeKernel(Kernel):
         kind: str | None = "veth",
         hardware: int = Hardware.ETHER,
         master: str | None = None,
+        mac: str | None = None,
     ) -> None:
         """Add an interface with a carrier.
 
@@ -161,6 +162,7 @@ class FakeKernel(Kernel):
             kind: the link kind, such as ``veth`` or ``bridge``, or None for a physical interface.
             hardware: the ARPHRD number.
             master: the bridge or other master device, or None.
+            mac: the MAC address in lower case with colons, or None.
 
         Raises:
             RouteError: EEXIST if the name is already in use, ENODEV if the master doesn't exist.
@@ -168,7 +170,7 @@ class FakeKernel(Kernel):
         with self._attempting(f"add the link {name}") as net:
             if master is not None:
                 net.device(master)
-            dev = Device(next(net.indexes), name, kind, hardware, master)
+            dev = Device(next(net.indexes), name, kind, hardware, master, mac=mac)
             devinet.add_device(net, dev)
             devinet.set_device_up(net, dev, is_up=up)
 

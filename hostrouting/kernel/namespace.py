@@ -72,12 +72,13 @@ class NamespaceKernel(NetlinkBackend):
 
     # --- links ------------------------------------------------------------------------------------
 
-    def add_link(self, name: str, *, up: bool = True) -> None:
+    def add_link(self, name: str, *, up: bool = True, mac: str | None = None) -> None:
         """Add an interface with a carrier.
 
         Args:
             name: the name for both ends of the cable, here and in the fabric.
             up: whether to set the interface up.
+            mac: the MAC address, or None for a random one.
 
         Raises:
             RouteError: the kernel rejected the request, for example with EEXIST if the name is
@@ -98,6 +99,7 @@ class NamespaceKernel(NetlinkBackend):
             {},
             ("IFLA_IFNAME", raw_name),
             ("IFLA_LINKINFO", veth),
+            *([] if mac is None else [("IFLA_ADDRESS", mac)]),
         )
         # A second request is needed, because veth_open fails until both ends are paired (ENOTCONN).
         self.set_link(name, up=up, carrier=True)

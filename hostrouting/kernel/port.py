@@ -245,8 +245,8 @@ class RouteBackend(Lookups, Protocol):
 class Kernel(RouteBackend, Protocol):
     """A backend whose links, addresses and rules can be changed, too."""
 
-    def add_link(self, name: str, *, up: bool = True) -> None:
-        """Add an Ethernet-like interface with a carrier."""
+    def add_link(self, name: str, *, up: bool = True, mac: str | None = None) -> None:
+        """Add an Ethernet-like interface with a carrier, and with a MAC address if one is given."""
 
     def set_link(self, name: str, *, up: bool | None = None, carrier: bool | None = None) -> None:
         """Set an interface up or down, or plug or unplug its cable."""

@@ -53,6 +53,8 @@ class Link:
         mtu: the largest packet in bytes, or 0 if it isn't known.
         is_point_to_point: whether every destination can be reached through it without a gateway
             (IFF_POINTOPOINT).
+        mac: the MAC address in lower case with colons (20 bytes for InfiniBand), or None if it has
+            none.
     """
 
     index: int
@@ -65,6 +67,15 @@ class Link:
     group: int = 0
     mtu: int = 0
     is_point_to_point: bool = False
+    mac: str | None = None
+
+
+def mac_address(hardware: int, text: str | None) -> str | None:
+    """Return a link's address if it is a MAC address, or else None.
+
+    Other kinds of hardware have other addresses, such as a tunnel's IP address.
+    """
+    return (text or None) if hardware in (Hardware.ETHER, Hardware.INFINIBAND) else None
 
 
 @attrs.frozen

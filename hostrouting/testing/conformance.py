@@ -171,7 +171,7 @@ class ConformanceMachine(RuleBasedStateMachine):
         """Start with three interfaces, two of them with a subnet, or without any interfaces."""
         if is_furnished:
             for dev in strategies.DEVICES:
-                self._both(methodcaller("add_link", dev))
+                self._both(methodcaller("add_link", dev, mac=strategies.mac_of(dev)))
             for dev, address in zip(
                 strategies.DEVICES,
                 ("10.0.0.1/24", "10.0.1.1/24"),
@@ -206,7 +206,8 @@ class ConformanceMachine(RuleBasedStateMachine):
     @rule(name=_links, up=st.sampled_from((True, True, False)))
     def add_link(self, name: str, up: bool) -> None:
         """Add an interface."""
-        self._both(lambda kernel: kernel.add_link(name, up=up))
+        mac = strategies.mac_of(name)
+        self._both(lambda kernel: kernel.add_link(name, up=up, mac=mac))
 
     @rule(name=_devices, up=st.sampled_from((True, True, False)))
     def set_up(self, name: str, up: bool) -> None:

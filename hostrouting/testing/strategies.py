@@ -37,6 +37,12 @@ __all__ = [
 DEVICES = ("v0", "v1", "v2")
 """The links to add and delete."""
 
+
+def mac_of(dev: str) -> str:
+    """Return the MAC address for one of ``DEVICES``."""
+    return f"02:00:00:00:00:{DEVICES.index(dev):02x}"
+
+
 _ANY = IPv4Address(0)
 
 DESTINATIONS = (

@@ -73,6 +73,7 @@ class Device:
     master: str | None = None
     is_up: bool = False
     is_plugged: bool = True
+    mac: str | None = None
     addresses: list[Address] = attrs.field(factory=list)
 
     @property
@@ -95,6 +96,7 @@ class Device:
             self.hardware,
             self.master,
             mtu=mtu,
+            mac=self.mac,
         )
         return attrs.evolve(link, is_point_to_point=self.kind in _POINT_TO_POINT)
 

@@ -50,7 +50,7 @@ from hostrouting.kernel.rtnetlink.messages import (
     to_number,
 )
 from hostrouting.model.family import Family, IpNetwork
-from hostrouting.model.links import Address, Address6, AddressLabel, Link
+from hostrouting.model.links import Address, Address6, AddressLabel, Link, mac_address
 from hostrouting.model.routes import NexthopObject, Table
 from hostrouting.model.rules import ALL_PORTS, Rule, RuleAction
 
@@ -64,6 +64,7 @@ _RULE = struct.Struct("=5BxxBI")
 _NEXTHOP = struct.Struct("=BBBxI")
 
 # linux/if_link.h, linux/if_addr.h
+_IFLA_ADDRESS = 1
 IFLA_IFNAME = 3
 _IFLA_MTU = 4
 IFLA_MASTER = 10
@@ -155,6 +156,7 @@ def _decode_link(message: bytes, names: rtnl.Names) -> Link:
         group=to_number(found.get(_IFLA_GROUP, b"")),
         mtu=to_number(found.get(_IFLA_MTU, b"")),
         is_point_to_point=bool(flags & rtnl.IFF_POINTOPOINT),
+        mac=mac_address(hardware, found.get(_IFLA_ADDRESS, b"").hex(":")),
     )
 
 

@@ -96,7 +96,11 @@ def test_links_and_addresses_as_ip_words_them(infiniband: str) -> None:
         "master": "br0",
     }
     snapshot = read(
-        links=[LINK, {}, port | {"linkinfo": {"info_kind": "veth", "info_slave_kind": "bridge"}}],
+        links=[
+            LINK | {"address": "00:0d:3a:00:00:01"},
+            {},
+            port | {"linkinfo": {"info_kind": "veth", "info_slave_kind": "bridge"}},
+        ],
         addresses=[
             {},
             {"ifname": "lo"},
@@ -124,7 +128,7 @@ def test_links_and_addresses_as_ip_words_them(infiniband: str) -> None:
         ],
     )
     assert snapshot.links == (
-        Link(2, "eth0"),
+        Link(2, "eth0", mac="00:0d:3a:00:00:01"),
         Link(3, "p1", is_up=False, has_carrier=False, kind="veth", hardware=32, master="br0"),
     )
     assert snapshot.addresses == (
@@ -493,7 +497,10 @@ def drawn(cls: type, **special: st.SearchStrategy[Any]) -> st.SearchStrategy[Any
     return st.builds(cls, **special)
 
 
-links = drawn(Link, index=st.integers(1, 2**31 - 1), hardware=st.integers(0, 0xFFFF))
+indexes = st.integers(1, 2**31 - 1)
+links = drawn(Link, index=indexes, hardware=st.integers(0, 0xFFFF), mac=st.none()) | drawn(
+    Link, index=indexes, hardware=st.sampled_from((1, 32)), mac=st.sampled_from(("02:00", "0a:ff"))
+)
 addresses = drawn(Address, prefix_length=st.integers(0, 32), metric=uint32s)
 hops = drawn(
     NextHop,
