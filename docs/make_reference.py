@@ -33,7 +33,7 @@ from hostrouting import (
     cli,
 )
 from hostrouting.azure import HostNetworking, StaleAzureVnet
-from hostrouting.config.validation import Section
+from hostrouting.config.validation import Section, key_fields
 from hostrouting.model.jsonable import json_key
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ WITHIN: dict[tuple[type[Section], str], type[Section]] = {
 def _section(path: str, cls: type[Section]) -> str:
     said = {json_key(name): words for name, words in arguments(cls).items()}
     keys, below = [], []
-    for field in attrs.fields(cls):
+    for field in key_fields(cls):
         key = json_key(field.name)
         within = WITHIN.get((cls, field.name)) or (
             type(field.default) if isinstance(field.default, Section) else None

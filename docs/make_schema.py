@@ -13,7 +13,7 @@ import inspect
 import re
 import sys
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Network
 from pathlib import Path
 from types import CodeType, NoneType, UnionType
@@ -29,7 +29,7 @@ from hostrouting import Config, ConfigError, OverlapReport, StaticRoutes, Static
 from hostrouting.azure import HostNetworking
 from hostrouting.config import values
 from hostrouting.config.routing import KEEP_PRIORITIES
-from hostrouting.config.validation import Section, rule_of
+from hostrouting.config.validation import Section, key_fields, rule_of
 from hostrouting.model import parsing
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import JsonObject, StrEnum, json_key, to_json_text
@@ -120,6 +120,12 @@ MADE = {
 }
 
 
+def _fields(cls: type) -> Sequence[attrs.Attribute[Any]]:
+    if issubclass(cls, Section):
+        return key_fields(cls)
+    return attrs.fields(cls) if attrs.has(cls) else ()
+
+
 class Definitions(dict[str, Any]):
     """The definitions of classes that refer to each other.
 
@@ -142,7 +148,7 @@ class Definitions(dict[str, Any]):
     def definition(self, cls: Any) -> dict[str, Any]:
         """Return the schema of the objects that a class describes."""
         types, said = get_type_hints(cls, vars(sys.modules[cls.__module__]) | KNOWN), arguments(cls)
-        fields = {field.name: field for field in (attrs.fields(cls) if attrs.has(cls) else ())}
+        fields = {field.name: field for field in _fields(cls)}
         if cls is HostNetworking:  # the consumer is a key of hostRouting
             del fields["consumer"]
         keys = {}

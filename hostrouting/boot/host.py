@@ -11,12 +11,15 @@ import attrs
 from hostrouting.kernel.port import read_our_routes
 from hostrouting.model.errors import ConfigError, FileError, RouteError
 from hostrouting.model.family import Family
+from hostrouting.model.opening import translate_errors
+from hostrouting.model.verified import VERIFIED_PATH, VerifiedUplink, parse_verified
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from hostrouting.boot.layout import Layout
     from hostrouting.boot.systemd import UnitManager
+    from hostrouting.config.routing import Config
     from hostrouting.kernel.port import RouteBackend
     from hostrouting.kernel.snapshot import Snapshot
     from hostrouting.model.routes import Route
@@ -214,6 +217,36 @@ class Host:
             RouteError: the host is a snapshot without IPv6.
         """
         return None if self._backend6 is None else self._backend6()
+
+    @property
+    def verified(self) -> tuple[VerifiedUplink, ...]:
+        """The uplinks with which the check has passed on this host.
+
+        Raises:
+            FileError: the record of them can't be read.
+        """
+        if self.snapshot is not None:
+            return self.snapshot.verified
+        # Import the layout only if there is another one, because a check has no other use for it.
+        path = f"/{VERIFIED_PATH}" if self._layout is None else str(self._layout.verified)
+        with translate_errors(f"read {path}"):
+            try:
+                with open(path, encoding="utf-8", errors="replace") as file:
+                    return parse_verified(file.read())
+            except FileNotFoundError:
+                return ()
+
+    def with_verified(self, config: Config) -> Config:
+        """Return a config with this host's verified uplinks, if they count.
+
+        Without STRICT mode or an expected CIDR, and before an image is booted, none do.
+
+        Raises:
+            FileError: the record of them can't be read.
+        """
+        is_asked = config.keeps_uplinks and not self.is_image
+        verified = self.verified if is_asked else ()
+        return config if verified == config.verified else attrs.evolve(config, verified=verified)
 
     def backends(self, families: Collection[Family]) -> tuple[RouteBackend, ...]:
         """Return the IPv4 backend, and the IPv6 backend if it is needed.

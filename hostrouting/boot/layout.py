@@ -7,6 +7,8 @@ from pathlib import Path, PurePosixPath
 
 import attrs
 
+from hostrouting.model.verified import VERIFIED_PATH
+
 CONFIG_DIR = PurePosixPath("etc/aks-flex-node")
 # A reset of the agent deletes the whole folder CONFIG_DIR. This folder has the files with which
 # hostrouting detects a reset, and cleans up.
@@ -79,6 +81,9 @@ class Layout:
 
     gate_off = _Below(STATE_DIR / "gate.off")
     """While this file exists, the gate admits every start."""
+
+    verified = _Below(VERIFIED_PATH)
+    """The uplinks with which the check has passed. They stay the node's uplinks."""
 
     protocol_names = _Below("etc/iproute2/rt_protos.d/hostrouting.conf")
     """Names protocol 217 "hostrouting" in iproute2."""

@@ -133,7 +133,7 @@ def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
     contents_after = _script_contents(layout, manifests.new)
     contents_after |= {name: script.content for name, script in scripts.items()}
     changed = _changed_files(layout, wanted, manifests.new, contents_after)
-    remove, access_errors = _plan_removal(layout, wanted, manifests)
+    remove, access_errors = _plan_removal(host, wanted, manifests)
     links = tuple(go_package_links(layout)) if wanted.parts else ()
 
     has_changes = bool(changed or remove or links)
@@ -301,15 +301,16 @@ def _changed_files(
 
 
 def _plan_removal(
-    layout: Layout,
+    host: Host,
     wanted: Wanted,
     manifests: Manifests,
 ) -> tuple[tuple[Path, ...], tuple[str, ...]]:
     """Return the existing paths to remove, and a message for each one that can't be accessed."""
     remove: list[Path] = []
     access_errors: list[str] = []
+    layout = host.layout
     gates = manifests.old.gates(layout)
-    for path in sorted(_obsolete_paths(layout, wanted, manifests)):
+    for path in sorted(_obsolete_paths(host, wanted, manifests)):
         # If a folder can't be read, such as the node exporter's textfile folder, the other paths
         # are still removed. A drop-in of the gate is an exception: left behind without the gate's
         # script, it would block every start.
@@ -325,14 +326,17 @@ def _plan_removal(
     return tuple(remove), tuple(access_errors)
 
 
-def _obsolete_paths(layout: Layout, wanted: Wanted, manifests: Manifests) -> set[Path]:
+def _obsolete_paths(host: Host, wanted: Wanted, manifests: Manifests) -> set[Path]:
+    layout = host.layout
     old = manifests.old
     new = manifests.new
     obsolete = {*old.files(layout)} - {*new.files(layout)}
     # These symlinks are removed when the units are disabled.
     obsolete -= {layout.enablement(name) for name in old.parts}
     if CHECK in wanted.names and CHECK not in new.parts:
-        obsolete |= {*layout.markers}
+        obsolete |= {*layout.markers, layout.verified}
+    if host.is_image:
+        obsolete.add(layout.verified)  # of the host whose image it is
     if WATCH in wanted.names and WATCH not in new.parts:
         obsolete |= {*layout.snapshots}
     textfile = old.textfile(layout)

@@ -423,7 +423,7 @@ def _in_words(
     """Return a fix in another program's format, and warnings if it won't install all of it."""
     from hostrouting.routes.plan import plan_or_raise
 
-    config = attrs.evolve(config, static_routes=report.fix.entries)
+    config = attrs.evolve(host.with_verified(config), static_routes=report.fix.entries)
     backends = host.backends(config.static_routes.families)
     plan = plan_or_raise(config, "fill in the routes", *backends)
     side = (route for policy in plan.policies for route in policy.wanted.routes)

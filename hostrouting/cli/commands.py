@@ -165,7 +165,7 @@ def watch(options: argparse.Namespace, host: Host) -> int:
         host=host,
         say=lambda event: write_entry(event, journal, partial(say, patience=_LINE_SECONDS)),
         tell=lambda state: notify(os.environ.get("NOTIFY_SOCKET", ""), state),
-        files=(Path(path), host.layout.gate_off),
+        files=(Path(path), host.layout.gate_off, host.layout.verified),
     )
     with cancelled_by_signals(scope), suppress(phases.Cancelled):
         phases.run(task, scope=scope)

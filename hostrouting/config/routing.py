@@ -46,6 +46,7 @@ from hostrouting.model.parsing import (
     parse_ipv4_gateway,
 )
 from hostrouting.model.text import shown
+from hostrouting.model.verified import VerifiedUplink
 
 if TYPE_CHECKING:
     import os
@@ -513,12 +514,14 @@ class Config(Section):
         wait_seconds: total time that a run waits for the default route, devices and gateways, from
             0 to 600.
         uplinks: shell patterns for the interfaces that connect the node to the cluster. Set this if
-            several interfaces have a default route. Defaults to the interface of the default route
-            with the lowest metric.
+            several interfaces have a default route. Defaults to the verified uplinks, and until
+            there are any, to the interface of the default route with the lowest metric.
         consumer: the unit that must not start before the routes are installed and, in ``STRICT``
             mode, the check has passed. A template covers all of its instances; single instances
             aren't supported. ``kubelet.service`` is a regular unit.
         watch: settings for the watcher.
+        verified: the uplinks with which the check has passed on a host. This isn't a key:
+            ``Host.with_verified`` sets it.
 
     Raises:
         ConfigError: one or more fields are invalid; the error lists all of them.
@@ -530,6 +533,13 @@ class Config(Section):
     uplinks: tuple[str, ...] | None = attrs.field(default=None, converter=parse_named_patterns)
     consumer: str = attrs.field(default="systemd-nspawn@.service", converter=parse_consumer)
     watch: Watch = attrs.field(default=Watch(), converter=_watch)
+    verified: tuple[VerifiedUplink, ...] = attrs.field(default=(), eq=False, repr=False)
+
+    @property
+    def keeps_uplinks(self) -> bool:
+        """Return whether the uplinks with which the check passes stay the node's uplinks."""
+        overlap = self.route_overlap
+        return overlap.mode is OverlapMode.STRICT and bool(overlap.expected_cidrs)
 
     @property
     def is_gated(self) -> bool:

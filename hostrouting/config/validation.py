@@ -44,7 +44,7 @@ def _rules(cls: type) -> tuple[dict[str, _Rule], dict[str, object]]:
     if cls not in _KNOWN:
         rules: dict[str, _Rule] = {}
         required: dict[str, object] = {}
-        for field in attrs.fields(cls):
+        for field in key_fields(cls):
             rules[json_key(field.name)] = (field.name, rule_of(field), field.default)
             if field.default is attrs.NOTHING:
                 required[field.name] = _MISSING
@@ -60,6 +60,11 @@ def checked_at_once(_class: type, fields: list[attrs.Attribute[Any]]) -> list[at
             field = field.evolve(converter=None, metadata={_RULE: field.converter})
         deferred.append(field)
     return deferred
+
+
+def key_fields(cls: type) -> list[attrs.Attribute[Any]]:
+    """Return the fields of a config class that are keys: those with a converter."""
+    return [field for field in attrs.fields(cls) if _RULE in field.metadata]
 
 
 def rule_of(field: attrs.Attribute[Any]) -> Callable[[Any], Any]:

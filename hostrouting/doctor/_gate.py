@@ -69,6 +69,9 @@ def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         hint = "\n".join(("fix that, then: hostrouting check", *_snapshots(examined)))
         yield DoctorFinding("unjudged", examined.consumer, message, hint, severity)
     for note in report.notes:
+        if note.kind is NoteKind.MOVED:
+            hint = "hostrouting check"
+            yield DoctorFinding("moved", examined.consumer, note.message, hint, Severity.RISK)
         if note.kind is NoteKind.CONTESTED and config.uplinks is None:
             hint = (
                 "name the node's uplinks in CONFIG as hostRouting.uplinks, then: "
@@ -76,6 +79,18 @@ def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             )
             yield DoctorFinding("contested", examined.consumer, note.message, hint, Severity.RISK)
     yield from _shadowed(examined, follows)
+    yield from _unrecorded(examined)
+
+
+def _unrecorded(examined: ExaminedHost) -> Iterator[DoctorFinding]:
+    """Find a host that would follow the default route to another uplink."""
+    config = examined.manifest.config
+    if config.keeps_uplinks and config.uplinks is None and not examined.host.verified:
+        message = (
+            "no uplink is recorded, so whichever default route comes first or wins tells the uplink"
+        )
+        hint = f"{examined.repairing('apply')} records the uplink with which the check passes"
+        yield DoctorFinding("no-record", examined.consumer, message, hint, Severity.RISK)
 
 
 def _next_start(examined: ExaminedHost) -> str:

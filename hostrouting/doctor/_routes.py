@@ -312,18 +312,18 @@ def _unwritten(
 
 def advertisements(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Find uplinks on which the kernel ignores router advertisements."""
-    config = examined.config
+    config = examined.host.with_verified(examined.config)
     if Family.IPV6 not in (*config.route_overlap.families, *config.static_routes.families):
         return
     routes6 = examined.host.routes_of(Family.IPV6)
     defaults = unicast_defaults(read_default_routes(routes6))
-    patterns = uplinks_of(config, routes6, [examined.host.routes])
+    links = examined.host.routes.facts().links
+    patterns = uplinks_of(config, links, routes6, [examined.host.routes])
     if patterns is None and defaults:
         patterns = tuple(_devs_of(defaults))
     # Default routes that an administrator or a network manager has added don't expire.
     lasting = _devs_of(route for route in defaults if route.protocol != Protocol.RA)
     having = _devs_of(defaults)
-    links = examined.host.routes.facts().links
     for each in ignored_advertisements(examined.layout, links, patterns):
         # If accept_ra is 0, any default route is fine, because an unknown program may have added it
         # and may renew it. If the host forwards packets, a route from an advertisement expires.

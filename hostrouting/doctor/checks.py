@@ -111,7 +111,7 @@ class ExaminedHost:
     @cached_property
     def report(self) -> OverlapReport:
         """Return the result of the check with the installed config."""
-        config = self.manifest.config
+        config = self.host.with_verified(self.manifest.config)
         return check_families(config, self.host.routes_of, self.scope, host=self.host)
 
     @cached_property
@@ -124,7 +124,8 @@ class ExaminedHost:
         backends = as_installed(self.config, self.host)
         if backends == self.host.routes_of:  # the routes are in the kernel already
             return self.report
-        return check_families(self.manifest.config, backends, self.scope)
+        config = self.host.with_verified(self.manifest.config)
+        return check_families(config, backends, self.scope)
 
     @cached_property
     def route_plan(self) -> tuple[RoutePlan, str | None]:
@@ -143,6 +144,7 @@ class ExaminedHost:
         return self._plan_routes(self.config)
 
     def _plan_routes(self, config: Config) -> tuple[RoutePlan, str | None]:
+        config = self.host.with_verified(config)
         return plan_now(config, *self.host.backends(config.static_routes.families))
 
     @property

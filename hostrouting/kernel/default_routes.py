@@ -54,6 +54,7 @@ def inherited_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) 
 
 def uplink_patterns(
     configured: tuple[str, ...] | None,
+    verified: Sequence[str],
     ipv4_defaults: Iterable[Route] | None,
 ) -> tuple[str, ...] | None:
     """Return patterns for the interfaces whose default routes count, or None if any interface's do.
@@ -63,10 +64,15 @@ def uplink_patterns(
 
     Args:
         configured: the uplinks that the config names, if it does.
+        verified: the names of the verified uplinks, if there are any.
         ipv4_defaults: the IPv4 default routes. None for IPv4 itself, or to ignore them.
     """
-    if configured is not None or ipv4_defaults is None:
+    if configured is not None:
         return configured
+    if verified:
+        return tuple(map(_only, verified))
+    if ipv4_defaults is None:
+        return None
     default = default_route(ipv4_defaults)
     return None if default is None else tuple(map(_only, default.devs))
 

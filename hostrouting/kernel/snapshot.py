@@ -15,6 +15,7 @@
      "neighbours6":    `ip -j -6 neigh show nud failed`, if the host doesn't forward IPv6,
      "labels6":              `ip -j addrlabel`; without it, a source that labels decide is unknown,
      "hasOddSources6": true,           sources of IPv6 packets don't follow RFC 6724,
+     "uplink": [["eth0", "00:0d:3a:12:34:56"]],    the uplinks with which the check has passed
      "nameservers": ["10.0.0.10"],
      "ignoringLinkdown": ["eth0"],     their routes are ignored without a carrier (a sysctl),
      "strictDevs": ["ib0"],            they drop packets whose replies leave elsewhere (rp_filter),
@@ -60,6 +61,7 @@ from hostrouting.model.parsing import parse_address
 from hostrouting.model.routes import Route
 from hostrouting.model.rules import Rule
 from hostrouting.model.text import shown
+from hostrouting.model.verified import VerifiedUplink, parse_verified
 
 SNAPSHOT_SCHEMA = 1
 
@@ -120,6 +122,7 @@ class Snapshot:
             if unknown.
         strict_devs: the interfaces with net.ipv4.conf.*.rp_filter = 1, or None if unknown.
         ipv6: the IPv6 addresses, rules and routes, or None if unknown.
+        verified: the uplinks with which the check has passed on the host.
     """
 
     links: tuple[Link, ...]
@@ -136,6 +139,7 @@ class Snapshot:
     ignoring_linkdown: tuple[str, ...] | None = None
     strict_devs: tuple[str, ...] | None = None
     ipv6: Ipv6State | None = None
+    verified: tuple[VerifiedUplink, ...] = ()
 
     def known(self, family: Family) -> KnownHost:
         """Return what is known of the host in one address family.
@@ -385,6 +389,18 @@ def _rules(key: str, family: Family, default: object) -> Key:
     return _list(key, parse, default, show)
 
 
+def _read_verified(value: object) -> VerifiedUplink:
+    words = parse_items(value, _text)
+    found = parse_verified(" ".join(words))
+    if len(found) != 1:
+        raise ValueError(f"{shown(value)} is not an interface and its MAC address")
+    return found[0]
+
+
+def _write_verified(uplink: VerifiedUplink) -> list[str]:
+    return str(uplink).split()
+
+
 _SOURCES = Keys(_list("sources", parse_address))
 
 
@@ -413,6 +429,7 @@ _KEYS = Keys(
     _rules("rules", Family.IPV4, NEEDED),
     _list("routes", _ip.read_route, show=_ip.write_route),
     _list("nexthops", _ip.read_nexthop, ()),
+    _list("uplink", _read_verified, (), _write_verified, "verified"),
     _list("nameservers", parse_address, ()),
     _list("sources", _read_sources, (), _write_sources),
     _list("ignoringLinkdown", _text, None, field="ignoring_linkdown"),

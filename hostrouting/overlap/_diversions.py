@@ -198,7 +198,8 @@ class Diversions:
         """
         family = self._state.family
         networks: dict[Prefix, str] = {}
-        if self._state.uplinks.named is not None:
+        uplinks = self._state.uplinks
+        if uplinks.named is not None and not uplinks.is_verified:
             return networks, PrefixIndex(networks, family.bits)
         devs: set[str] = set()
         for hop in _hops(self._state.defaults):

@@ -204,11 +204,7 @@ class Entries:
                 hop.dev,
             )
         # Another default route may take precedence, so name the interface in the entry.
-        is_one = (
-            self._state.uplinks.named is not None
-            and len(default.devs) == 1
-            and is_device(default.devs[0])
-        )
+        is_one = self._must_name_dev and len(default.devs) == 1 and is_device(default.devs[0])
         return StaticRoute(network, dev=default.devs[0] if is_one else None)
 
     def _entry_by(self, dev: str, hop: NextHop | None, network: IpNetwork) -> StaticRoute:
@@ -268,7 +264,13 @@ class Entries:
         src.
         """
         is_one = self._default is not None and len(self._default.devs) == 1
-        return self._state.uplinks.named is not None or not is_one or self._has_lost_source
+        return self._must_name_dev or not is_one or self._has_lost_source
+
+    @property
+    def _must_name_dev(self) -> bool:
+        """Return whether an entry without a device may inherit another interface."""
+        # A verified uplink is inherited, even under a new name.
+        return self._state.uplinks.named is not None and not self._state.uplinks.is_verified
 
     @cached_property
     def _has_lost_source(self) -> bool:

@@ -5,10 +5,12 @@ This module does no I/O.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Iterator
 from operator import attrgetter
 
 from hostrouting.config.routing import RouteOverlap
+from hostrouting.kernel.default_routes import default_route
 from hostrouting.kernel.rules import is_about_other_packets, loopback_of
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Hardware, Link
@@ -47,6 +49,9 @@ def notes_on_host(overlap: RouteOverlap, state: State, places: Places) -> Iterab
 
 def _contested(state: State, of_pods: Collection[str]) -> Iterable[Note]:
     """Yield notes on default routes through several interfaces or a container's interface."""
+    if state.uplinks.is_verified and state.family is Family.IPV4:
+        yield from _moved(state)
+        return
     default = state.uplinks.default
     if default is None:
         return
@@ -69,6 +74,22 @@ def _contested(state: State, of_pods: Collection[str]) -> Iterable[Note]:
     listed = "; ".join(map(str, rivals))
     text = f"several interfaces have a default route: {listed}; {_settling(state, default)}"
     yield Note(NoteKind.CONTESTED, text, devs=devs)
+
+
+def _moved(state: State) -> Iterable[Note]:
+    """Yield a note if a default route through another interface than the verified uplinks wins."""
+    best = default_route(state.defaults)
+    uplinks = state.uplinks.devs
+    if best is None or {*uplinks}.issuperset(best.devs):
+        return
+    was = ",".join(uplinks)
+    text = (
+        f"the default route has moved from {was}, with which the check passed, to"
+        f" {','.join(best.devs)} ({best}): {was} stays the uplink, and our routes stay on it;"
+        f' if the move is wanted, set hostRouting\'s "uplinks": {json.dumps(best.devs)};'
+        " if it isn't, remove that default route, or give it a higher metric"
+    )
+    yield Note(NoteKind.MOVED, text, devs=best.devs)
 
 
 def _settling(state: State, default: Route) -> str:

@@ -17,6 +17,7 @@ from hostrouting.model.family import Family
 from hostrouting.model.jsonable import rfc_3339
 from hostrouting.model.routes import Route, Table
 from hostrouting.model.text import shortened
+from hostrouting.model.verified import VerifiedUplink, find_swapped
 from hostrouting.overlap._group import findings_and_notes
 from hostrouting.overlap._hearing import why_not_received
 from hostrouting.overlap._judge import Judge
@@ -249,9 +250,12 @@ def _why_unknown(config: Config, state: State, host: Host | None) -> str:
     uplinks = state.uplinks
     family = state.family
     if config.uplinks is not None:
+        swapped = find_swapped(config.verified, state.links, config.uplinks)
+        if swapped:
+            return "; ".join(_swap(was, name, state) for was, name in swapped)
         return f"there is no interface {','.join(config.uplinks)}, which hostRouting.uplinks names"
     if uplinks.contested:
-        return str(contested_error(uplinks.contested))
+        return str(contested_error(uplinks))
     elsewhere = [route for route in state.defaults if route.devs]
     ignored = _ignored_advertisements(state, host)
     if uplinks.named is not None and elsewhere:
@@ -262,6 +266,15 @@ def _why_unknown(config: Config, state: State, host: Host | None) -> str:
     if not state.defaults:
         return f"table main has no unicast {family.any} to compare with{ignored}{other}"
     return f"missing is {missing_default_route(state.defaults, family)}{ignored}{other}"
+
+
+def _swap(was: VerifiedUplink, name: str, state: State) -> str:
+    taken = any(link.name == was.name for link in state.links)
+    now = f", and {was.name} is another interface now" if taken else ""
+    return (
+        f"the interface with which the check passed as {was.name} ({was.mac}) is {name} by now"
+        f"{now}: name {name} in hostRouting.uplinks, or give it its name back"
+    )
 
 
 def _default_of_other_table(routes: Iterable[Route]) -> str:

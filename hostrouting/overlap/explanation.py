@@ -176,7 +176,7 @@ def explain(
         moment = read_once(narrow, backend, ipv4, needs_uplinks=False)
         uplinks = moment.state.uplinks
         if uplinks.contested:
-            raise contested_error(uplinks.contested)
+            raise contested_error(uplinks)
         whole = attrs.evolve(moment.state, routes=read_routes(backend))
         devs = () if uplinks.unknown else uplinks.devs
         # Whether a discard is a CNI's own block depends on the whole CIDR.

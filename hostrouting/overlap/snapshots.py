@@ -39,6 +39,7 @@ def snapshot_of(host: Host, scope: CancelScope | None = None) -> Snapshot:
     recorded = take_snapshot(host.routes, routes6, scope=scope)
     return attrs.evolve(
         recorded,
+        verified=host.verified,
         nameservers=nameservers(host.layout),
         ignoring_linkdown=devs_ignoring_linkdown(host.layout, recorded.links, recorded.kernel),
         strict_devs=strict_devs(host.layout, recorded.links),

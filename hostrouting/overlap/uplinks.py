@@ -22,6 +22,7 @@ from hostrouting.model.family import Family
 from hostrouting.model.integer_prefixes import Prefix
 from hostrouting.model.links import Address, Hardware, Link, is_like
 from hostrouting.model.routes import Route
+from hostrouting.model.verified import find_awaited_uplinks, find_swapped, find_verified
 from hostrouting.overlap.findings import UnknownReason
 from phases import CancelScope
 
@@ -44,6 +45,9 @@ class Uplinks:
             routes.
         unknown: why there is nothing to compare with, or None.
         is_configured: whether the config names the uplinks.
+        is_verified: whether they are the verified uplinks, because the config names none.
+        gone: the names of the verified uplinks if none of them is there any more.
+        awaited: a phrase about those of them that may still appear, or None.
         subnets: the subnets of the uplinks' addresses, each with its uplink, except /32s and /128s,
             which can't contain other addresses.
         pending: the InfiniBand interfaces without an address of the family, which may still get
@@ -56,6 +60,9 @@ class Uplinks:
     contested: tuple[Route, ...] = ()
     unknown: UnknownReason | None = None
     is_configured: bool = False
+    is_verified: bool = False
+    gone: tuple[str, ...] = ()
+    awaited: str | None = None
     subnets: tuple[tuple[Prefix, str], ...] = ()
     pending: tuple[str, ...] = ()
 
@@ -77,8 +84,10 @@ def find_uplinks(
         ipv4_defaults: the IPv4 default routes, or None if ``defaults`` are for IPv4 or if IPv4
             routes don't matter.
     """
-    named = uplink_patterns(config.uplinks, ipv4_defaults)
-    contested = _contested(config, links, ipv4_defaults or ())
+    recorded = config.verified if config.uplinks is None else ()
+    verified = find_verified(recorded, links)
+    named = uplink_patterns(config.uplinks, verified, ipv4_defaults)
+    contested = () if verified else _contested(config, links, ipv4_defaults or ())
     default = inherited_route(defaults, named)
     if named is not None:
         devs = _matching(links, named)
@@ -90,8 +99,11 @@ def find_uplinks(
         named,
         default,
         contested,
-        unknown=_why_unknown(config, devs, default, contested),
+        unknown=None if verified else _why_unknown(config, links, devs, default, contested),
         is_configured=config.uplinks is not None,
+        is_verified=bool(verified),
+        gone=() if verified else tuple(uplink.name for uplink in recorded),
+        awaited=None if verified else find_awaited_uplinks(recorded, links),
         subnets=_subnets(addresses, devs),
         pending=_pending(links, {*devs, *(address.dev for address in addresses)}),
     )
@@ -104,11 +116,14 @@ def _matching(links: Iterable[Link], patterns: tuple[str, ...]) -> tuple[str, ..
 
 def _why_unknown(
     config: Config,
+    links: Sequence[Link],
     devs: tuple[str, ...],
     default: Route | None,
     contested: tuple[Route, ...],
 ) -> UnknownReason | None:
     if config.uplinks is not None:
+        if find_swapped(config.verified, links, config.uplinks):
+            return UnknownReason.SWAPPED
         return None if devs else UnknownReason.NO_UPLINK
     if contested:
         return UnknownReason.CONTESTED_DEFAULT
@@ -139,14 +154,25 @@ def _contested(
     expected = config.route_overlap.expected_cidrs
     if config.uplinks is not None or all(each.devs is not None for each in expected):
         return ()
-    of_pods = container_devs(config.route_overlap, links)
+    live = [route for route in unicast_defaults(defaults) if route.devs]
+    if config.verified and len({route.devs for route in live}) > 1:
+        # The verified uplinks are gone, and nothing tells which of these takes their place.
+        return tuple(live)
+    of_others = container_devs(config.route_overlap, links) | _vpn_devs(links)
     best = default_route(defaults)
-    if best is not None and of_pods.issuperset(best.devs):
-        live = [route for route in unicast_defaults(defaults) if route.devs]
-        others = [route for route in live if not of_pods.issuperset(route.devs)]
+    if best is not None and of_others.issuperset(best.devs):
+        others = [route for route in live if not of_others.issuperset(route.devs)]
         if others:
             return (best, *others)
     return tuple(contested_defaults(defaults))
+
+
+# The names that VPNs give their interfaces. A ppp interface may be the provider's.
+VPN_DEVS = ("wg*", "tun*", "tap*", "tailscale*", "zt*", "nebula*")
+
+
+def _vpn_devs(links: Iterable[Link]) -> set[str]:
+    return {link.name for link in links if is_like(link.name, VPN_DEVS)}
 
 
 def container_devs(overlap: RouteOverlap, links: Iterable[Link]) -> set[str]:
@@ -161,17 +187,27 @@ def container_devs(overlap: RouteOverlap, links: Iterable[Link]) -> set[str]:
     }
 
 
-def contested_error(contested: Sequence[Route]) -> RouteError:
+def contested_error(uplinks: Uplinks) -> RouteError:
     """Return the error for default routes that make the expected interface ambiguous."""
-    is_4, (best, *others) = contested[0].family is Family.IPV4, contested
+    contested = uplinks.contested
+    best, *others = contested
+    is_4 = best.family is Family.IPV4
     whose = "" if is_4 else "IPv6 "
     listed = "; ".join(map(str, contested))
     name = "name the node's uplinks (hostRouting.uplinks)"
-    if any(route.metric != best.metric for route in others):
+    devs = ",".join(best.devs)
+    why = ""
+    if uplinks.gone:
         why = (
-            f"the {whose}default route that wins may be a container's,"
-            f" as {','.join(best.devs)} is in containerDevs"
+            f"{','.join(uplinks.gone)}, with which the check passed, is gone,"
+            f" and several interfaces have {'a' if is_4 else 'an'} {whose}default route"
         )
+    elif any(is_like(dev, VPN_DEVS) for dev in best.devs):
+        why = f"the {whose}default route that wins is a VPN's, by the name of {devs}"
+    elif any(route.metric != best.metric for route in others):
+        why = f"the {whose}default route that wins may be a container's"
+        why = f"{why}, as {devs} is in containerDevs"
+    if why:
         return RouteError(f"{why}: {listed}", hint=name)
     return RouteError(
         f"table main has {len(contested)} {whose}default routes with metric {best.metric}"
@@ -245,9 +281,12 @@ def wait_for_addresses(
 
     def find_default() -> str | None:
         uplinks = read_uplinks(config, backend, ipv4)
+        if uplinks.awaited is not None:
+            return uplinks.awaited
         on = "" if uplinks.named is None else f" on {','.join(uplinks.named)}"
         whose = "" if backend.family is Family.IPV4 else "IPv6 "
-        is_needed = config.uplinks is not None or uplinks.unknown is not None
+        is_known = config.uplinks is not None or uplinks.is_verified
+        is_needed = is_known or uplinks.unknown is not None
         is_awaited = is_needed and not (uplinks.default or uplinks.contested)
         return f"the {whose}default route{on}" if is_awaited else None
 
@@ -255,8 +294,7 @@ def wait_for_addresses(
         devs = awaited_devs(config, backend)
         return f"an address on {', '.join(devs)}" if devs else None
 
-    # If the config names uplinks, the check runs even without a default route.
-    if look_until(backend, scope, started, config.wait_seconds, find_default) is None or (
-        config.uplinks is not None and read_uplinks(config, backend).devs
-    ):
+    # If the uplinks are known, the check runs even without a default route.
+    missing = look_until(backend, scope, started, config.wait_seconds, find_default)
+    if missing is None or read_uplinks(config, backend).devs:
         look_until(backend, scope, started, config.route_overlap.address_seconds, find_pending)

@@ -17,8 +17,10 @@ from hostrouting.model.changes import Change, Changes, Replacement
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.integer_prefixes import Prefix, numbers
+from hostrouting.model.links import Link
 from hostrouting.model.routes import NextHop, Protocol, Route, Route6, Table
 from hostrouting.model.rules import Rule
+from hostrouting.model.verified import find_awaited_uplinks, find_verified
 from hostrouting.routes.policy import (
     PolicyPlan,
     PolicyRouting,
@@ -348,6 +350,7 @@ def _refuse_foreign(route: Route, there: Route) -> Refusal:
 
 def uplinks_of(
     config: Config,
+    links: Sequence[Link],
     backend: RouteBackend,
     backends: Iterable[RouteBackend],
 ) -> tuple[str, ...] | None:
@@ -355,13 +358,16 @@ def uplinks_of(
 
     Args:
         config: the config, which may name the uplinks.
+        links: the host's links.
         backend: the backend for which the routes are planned.
         backends: all of the host's backends.
     """
     if config.uplinks is not None:
         return config.uplinks
+    verified = find_verified(config.verified, links)
     ipv4 = next((each for each in backends if each.family is Family.IPV4), backend)
-    return uplink_patterns(None, None if backend is ipv4 else read_default_routes(ipv4))
+    is_asked = not verified and backend is not ipv4
+    return uplink_patterns(None, verified, read_default_routes(ipv4) if is_asked else None)
 
 
 def adopted_routes(rows: Iterable[StaticRoute], main: Iterable[Route]) -> tuple[Route, ...]:
@@ -430,7 +436,7 @@ def plan_now(
         wanted = config.static_routes.of(backend.family)
         main = read_routes(backend, Table.MAIN)
         facts = backend.facts()
-        uplinks = uplinks_of(config, backend, backends)
+        uplinks = uplinks_of(config, facts.links, backend, backends)
         routes, missing = resolve(wanted, facts.links, facts.addresses, main, uplinks)
         if missing is not None:
             return RoutePlan(), missing
@@ -521,11 +527,22 @@ def find_missing(config: Config, *backends: RouteBackend) -> str | None:
         has_gateways = any(route.gateway not in (None, ONLINK) for route in wanted)
         main = read_routes(backend, Table.MAIN) if has_gateways else read_default_routes(backend)
         facts = backend.facts()
-        uplinks = uplinks_of(config, backend, backends)
+        uplinks = uplinks_of(config, facts.links, backend, backends)
         _, missing = resolve(wanted, facts.links, facts.addresses, main, uplinks)
         if missing is not None:
             return missing
     return None
+
+
+def find_gone_uplink(config: Config, backend: RouteBackend) -> str | None:
+    """Return a phrase about the verified uplinks that may still appear, or None.
+
+    Raises:
+        RouteError: the kernel can't be queried.
+    """
+    if config.uplinks is not None or not config.verified:
+        return None
+    return find_awaited_uplinks(config.verified, backend.facts().links)
 
 
 def find_awaited(config: Config, backend: RouteBackend) -> str | None:

@@ -43,6 +43,7 @@ from hostrouting.model.routes import (
 )
 from hostrouting.model.rules import Rule
 from hostrouting.model.text import shortened
+from hostrouting.model.verified import find_verified
 
 # For packets from a kept address: its side table; and where that has a default route, table main
 # without its own one before it.
@@ -343,6 +344,8 @@ class _Finder:
     def _is_uplink(self, link: Link) -> bool:
         if self.config.uplinks is not None:
             return is_like(link.name, self.config.uplinks)
+        if verified := find_verified(self.config.verified, self.facts.links):
+            return link.name in verified
         default = default_route(self.defaults)
         return default is not None and link.name in default.devs
 

@@ -14,7 +14,7 @@ from functools import partial
 import attrs
 
 from hostrouting.boot import installation
-from hostrouting.boot.files import exists
+from hostrouting.boot.files import exists, read_text, write_if_changed
 from hostrouting.boot.go_package import hand_over, routes_to_adopt
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import KUBELET
@@ -27,10 +27,16 @@ from hostrouting.boot.trial_timer import forget_trial
 from hostrouting.config.routing import Config, OverlapMode, StaticRoute
 from hostrouting.host_files.managers import NETWORKD, keeps_foreign_rules
 from hostrouting.kernel.port import read_routes
-from hostrouting.model.changes import Changes
+from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import FileError, UnitError
 from hostrouting.model.family import Family
 from hostrouting.model.routes import Route, Table
+from hostrouting.model.verified import (
+    VerifiedUplink,
+    find_verified,
+    is_recordable,
+    verified_text,
+)
 from hostrouting.overlap.check import check_families, nothing_expected, unjudged
 from hostrouting.overlap.findings import OverlapReport, RouteOverlapError, UnknownReason, Verdict
 from hostrouting.overlap.markers import write_markers
@@ -340,7 +346,8 @@ class Run:
     ) -> Run:
         """Start the clock of a run, and collect the warnings."""
         started = scope.clock.monotonic()
-        return cls(config, host, wanted, started, warnings_of(config, wanted, host), done)
+        warnings = warnings_of(config, wanted, host)
+        return cls(host.with_verified(config), host, wanted, started, warnings, done)
 
     def install(self, scope: CancelScope) -> RoutePlan:
         """Install the kernel routes and everything for the next boot; roll back if any step fails.
@@ -467,7 +474,31 @@ class Run:
         # leave both markers behind.
         with locked(host.layout.lock, scope):
             write_markers(host.layout, report)
+        if self.config.keeps_uplinks and report.verdict is Verdict.OK:
+            self.done.add(_record_uplinks(self.config, report.default_devs, host))
         return report
+
+
+def _record_uplinks(config: Config, devs: Sequence[str], host: Host) -> Iterator[Changes]:
+    """Record the uplinks with which the check has passed, under their present names.
+
+    A recorded uplink that is missing while another one is there stays in the record.
+    """
+    links = host.routes.facts().links
+    macs = {link.name: link.mac for link in links}
+    if not devs or not all(map(is_recordable, devs)) or host.has_another_network:
+        return
+    uplinks = [VerifiedUplink(dev, macs.get(dev)) for dev in devs]
+    if config.uplinks is None and find_verified(config.verified, links):
+        uplinks += [each for each in config.verified if not find_verified([each], links)]
+    path = host.layout.verified
+    before = read_text(path)
+    after = verified_text(sorted(uplinks))
+    if after != before:
+        write_if_changed(path, after)
+        action = "added" if before is None else "replaced"
+        name = host.layout.relative(path)
+        yield Changes(files=(Change(name, action, before=before, after=after),))
 
 
 def raise_if_strict(

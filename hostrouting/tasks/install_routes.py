@@ -28,6 +28,7 @@ from hostrouting.routes.plan import (
     RoutePlan,
     RoutesReport,
     find_awaited,
+    find_gone_uplink,
     find_missing,
     plan_now,
     uplinks_of,
@@ -65,6 +66,11 @@ def wait_for_network(
         except RouteError:  # waiting doesn't help, and planning raises the error again
             return None
 
+    def look_for_uplink() -> str | None:
+        return find_gone_uplink(config, host.routes)
+
+    # If it doesn't appear, the interface of the default route is the uplink.
+    look_until(host.routes, scope, started, config.wait_seconds, look_for_uplink)
     # The IPv6 backend also notices IPv4 changes.
     missing = look_until(backends[-1], scope, started, config.wait_seconds, look)
     if missing is not None:
@@ -96,9 +102,9 @@ def why_no_default6(config: Config, host: Host) -> tuple[str, ...]:
     if not wanted or host.snapshot is not None:
         return ()
     backend = host.routes_of(Family.IPV6)
-    uplinks = uplinks_of(config, backend, [host.routes])
-    defaults = read_default_routes(backend)
     links = backend.facts().links
+    uplinks = uplinks_of(config, links, backend, [host.routes])
+    defaults = read_default_routes(backend)
     inheriting = [route for route in wanted if route.gateway is None or route.dev is None]
     reasons: set[str] = set()
     for devs in {uplinks if route.dev is None else (route.dev,) for route in inheriting}:
@@ -275,6 +281,7 @@ class InstallRoutes(ConfigTask):
         """
         with exclusive_run(self.host, scope, is_installing=True):
             adopted = routes_to_adopt(self.host, replaces_script=False)
-            plan = write_routes(self.config, self.host, scope, scope.clock.monotonic(), adopted)
+            config = self.host.with_verified(self.config)
+            plan = write_routes(config, self.host, scope, scope.clock.monotonic(), adopted)
             remove(self.host.layout.confirmed)
         return RoutesReport(plan, plan.changes)

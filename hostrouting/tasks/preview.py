@@ -124,7 +124,8 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
         FileError: a file can't be read.
         UnitError: systemd can't be queried.
     """
-    config, host = to_config(config), to_host(host)
+    host = to_host(host)
+    config = host.with_verified(to_config(config))
     scope = scope or CancelScope()
     if host.is_image:
         next_start = NextStart(config.consumer, None, "an image is checked at its first boot")
@@ -297,6 +298,7 @@ def as_installed(config: Config, host: Host) -> Callable[[Family], RouteBackend]
     Raises:
         RouteError: the routes can't currently be installed.
     """
+    config = host.with_verified(config)
     backends = planned_backends(config, host)
     adopted = routes_to_adopt(host, replaces_script=config.static_routes.is_wanted)
     attempt = "propose routes beside those of the config"

@@ -77,6 +77,7 @@ def check_kernel(
         backends: a function that returns the kernel to query for a family, for example a model in
             which the config's routes are installed. None stands for the host's own kernel.
     """
+    config = host.with_verified(config)
     # Snapshots and models never change, so there is nothing to wait for.
     is_live = host.snapshot is None and backends is None
     started = scope.clock.monotonic() if is_live else None
@@ -128,6 +129,7 @@ def explain(
         address = parse_any_unicast_address(address)
     except ValueError as error:
         raise ConfigError([("address", str(error))]) from None
+    config = host.with_verified(config)
     backend = host.routes_of(Family.of(address))
     return explanation.explain(address, config, backend, scope or CancelScope(), ipv4=host.routes)
 

@@ -98,6 +98,7 @@ class TryRoutes(ConfigTask):
                     f"a trial of routes is in progress until {stands}",
                     hint="to keep it: hostrouting confirm; to end it: hostrouting revert",
                 )
+            config = host.with_verified(config)
             started = scope.clock.monotonic()
             wait_for_network(config, host, scope, started)
             times = times_of(self.seconds)

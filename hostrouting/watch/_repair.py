@@ -17,6 +17,7 @@ from hostrouting.model.errors import HostRoutingError, RouteError
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.jsonable import StrEnum
 from hostrouting.model.routes import Route, Table
+from hostrouting.model.verified import find_verified
 from hostrouting.routes.install import apply_possible
 from hostrouting.routes.plan import RoutePlan, plan_possible, uplinks_of
 from hostrouting.routes.resolve import resolve
@@ -285,9 +286,9 @@ def plan_repair(config: Config, *backends: RouteBackend) -> tuple[RoutePlan, lis
     for backend in backends if config.static_routes.routes else ():
         wanted = config.static_routes.of(backend.family)
         main = read_routes(backend, Table.MAIN)
-        uplinks = uplinks_of(config, backend, backends)
         try:
             facts = backend.facts()
+            uplinks = uplinks_of(config, facts.links, backend, backends)
             routes, missing = resolve(wanted, facts.links, facts.addresses, main, uplinks)
         except RouteError as error:
             problems.append(str(error))
@@ -315,7 +316,7 @@ def without_moves(
 
     If a VPN adds a default route, for example, this must not divert a running node. A route follows
     the default route to another interface only if the route's own interface is gone or has become a
-    port of a bridge, or if the config names the uplinks.
+    port of a bridge, or if the uplinks are named or verified.
 
     Args:
         plan: the plan.
@@ -326,10 +327,10 @@ def without_moves(
     Returns:
         The rest of the plan, and the routes that it would have moved.
     """
-    if config.uplinks is not None:
+    links = [link for backend in backends for link in backend.facts().links]
+    if config.uplinks is not None or find_verified(config.verified, links):
         return plan, ()
     inheriting = {_key_of(static) for static in config.static_routes.routes if static.dev is None}
-    links = [link for backend in backends for link in backend.facts().links]
     usable = {link.name for link in links if link.master is None}
 
     def moves(old: Route, new: Route) -> bool:

@@ -100,7 +100,7 @@ class WatchHostRouting:
                 hint="to enter the host's: nsenter --target 1 --net",
             )
         seen = tuple(map(_state, self.files))
-        watch = _Watch(self, scope, self.read(), seen=seen)
+        watch = _Watch(self, scope, self.host.with_verified(self.read()), seen=seen)
         watch.clear_up()
         with watch.changes:
             self._do(watch)
@@ -255,7 +255,7 @@ class _Watch:
 
     def _reread(self) -> Config:
         try:
-            self.config = self.task.read()
+            self.config = self.task.host.with_verified(self.task.read())
         except HostRoutingError as error:
             self.problems.append(
                 f"uses the last config, because the new one can't be used: {error}"

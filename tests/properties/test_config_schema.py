@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 from config_schema import SCHEMA, VALIDATOR, unmarked
 from hypothesis import example, given, settings
@@ -21,6 +20,7 @@ from nightly import by_day
 from hostrouting import Config, ConfigError, Host, Layout, RouteOverlap, cli
 from hostrouting.azure import HostNetworking
 from hostrouting.config.routing import METRIC_MAX, Watch
+from hostrouting.config.validation import key_fields
 from hostrouting.config.values import parse_pattern
 from hostrouting.model.jsonable import json_key
 from hostrouting.model.parsing import parse_any_cidr, parse_any_prefix, parse_device, parse_gateway
@@ -93,7 +93,7 @@ textfiles = mostly(
 
 def objects(cls: type, **values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
     # hostNetworking uses hostRouting's consumer.
-    undrawn = {field.name for field in attrs.fields(cls)} - values.keys() - {"consumer"}
+    undrawn = {field.name for field in key_fields(cls)} - values.keys() - {"consumer"}
     assert not undrawn, f"draw {cls.__name__}'s {undrawn} too"
     return st.fixed_dictionaries(
         {}, optional={json_key(name): value for name, value in values.items()}

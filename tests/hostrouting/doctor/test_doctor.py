@@ -209,6 +209,25 @@ def delete_the_default(node: Node) -> None:
     )
 
 
+def forget_the_uplink(node: Node) -> None:
+    node.layout.verified.unlink()
+
+
+def delete_default_and_record(node: Node) -> None:
+    forget_the_uplink(node)
+    delete_the_default(node)
+
+
+def replace_the_default(node: Node) -> None:
+    delete_the_default(node)
+    add_a_default(node)
+
+
+def add_default_and_forget(node: Node) -> None:
+    forget_the_uplink(node)
+    add_a_default(node)
+
+
 def never_restart(node: Node) -> None:
     node.remove(f"{UNITS}/{TEMPLATE}.d/restart.conf")
     node.reload()
@@ -285,14 +304,31 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         TEMPLATE,
         "hostrouting apply /",
     ),
-    "no default route": (delete_the_default, "unjudged", TEMPLATE, "hostrouting check"),
+    "no default route": (
+        delete_default_and_record,
+        "unjudged",
+        TEMPLATE,
+        "hostrouting check",
+    ),
+    "no uplink recorded": (forget_the_uplink, "no-record", TEMPLATE, "hostrouting apply"),
+    "the default route of another interface": (
+        replace_the_default,
+        "moved",
+        TEMPLATE,
+        "hostrouting check",
+    ),
     "no rule for table local": (
         delete_the_rule_of_table_local,
         "unjudged",
         TEMPLATE,
         "hostrouting check",
     ),
-    "two default routes": (add_a_default, "contested", TEMPLATE, "hostRouting.uplinks"),
+    "two default routes": (
+        add_default_and_forget,
+        "contested",
+        TEMPLATE,
+        "hostRouting.uplinks",
+    ),
     "consumer gone": (
         lambda n: setattr(n.units, "_running", ()),
         "no-consumer",
@@ -480,10 +516,12 @@ RISKS = {
         "cloud-init-hotplug",
         "contested",
         "masked",
+        "moved",
         "network-manager-flushes",
         "networkd-flushes",
     ),
     *(
+        "no-record",
         "no-restart",
         "not-enabled",
         "not-held",

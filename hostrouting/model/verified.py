@@ -1,0 +1,134 @@
+"""The uplinks with which the check has passed, and which of a host's links they are by now.
+
+A NIC keeps its MAC address when its name changes: Azure doesn't guarantee the order of NICs across
+reboots. A bond or a redeployed VM keeps its name when its MAC address changes. So a verified uplink
+is recognized by its MAC address or else by its name. The boot scripts follow the same rules.
+
+This module does no I/O.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import attrs
+
+from hostrouting.model.links import Link, is_like
+
+VERIFIED_PATH = "etc/hostrouting/uplink"
+"""The file with the verified uplinks, below a host's root."""
+
+# What a link of these kinds sends leaves through another link, whose MAC address it may have.
+_STACKED = ("ipvlan", "ipvtap", "macvlan", "macvtap", "vlan")
+_LINE = re.compile(r"([A-Za-z0-9_.-]{1,15})(?: ([0-9a-f:]+))?")
+
+
+@attrs.frozen(order=True)
+class VerifiedUplink:
+    """An uplink as it was when the check passed.
+
+    Args:
+        name: the interface's name.
+        mac: its MAC address, or None if it had none.
+    """
+
+    name: str
+    mac: str | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.mac is None else f"{self.name} {self.mac}"
+
+
+def parse_verified(text: str) -> tuple[VerifiedUplink, ...]:
+    """Parse a record with a line ``NAME MAC`` for each verified uplink, ignoring other lines."""
+    found = map(_LINE.fullmatch, text.split("\n"))
+    return tuple(VerifiedUplink(line[1], line[2]) for line in found if line is not None)
+
+
+def verified_text(verified: Iterable[VerifiedUplink]) -> str:
+    """Return a record that ``parse_verified`` accepts."""
+    return "".join(f"{uplink}\n" for uplink in verified)
+
+
+def is_recordable(name: str) -> bool:
+    """Return whether an interface name can be recorded."""
+    return _LINE.fullmatch(name) is not None
+
+
+def find_verified(
+    verified: Iterable[VerifiedUplink],
+    links: Sequence[Link],
+) -> tuple[str, ...]:
+    """Return the names of the links that the verified uplinks are by now.
+
+    An uplink is the link with its MAC address, or of several such links the one with its name. If
+    no link has the address, it is the link with its name. Ports of other interfaces and links on
+    top of others are no uplinks, but a link on top of another may be one under its recorded name.
+    """
+    found: dict[str, None] = {}
+    for uplink in verified:
+        for link in _find(uplink, links):
+            found[link.name] = None
+    return tuple(found)
+
+
+def _find(uplink: VerifiedUplink, links: Sequence[Link]) -> list[Link]:
+    usable = [link for link in _without_ports(links) if _may_be(uplink, link)]
+    same = [link for link in usable if uplink.mac is not None and link.mac == uplink.mac]
+    named = [link for link in same or usable if link.name == uplink.name]
+    # Before Azure's VF is a port of its NIC, both have the address.
+    is_by_name = not same or (len(same) > 1 and bool(named))
+    return named if is_by_name else same
+
+
+def _without_ports(links: Sequence[Link]) -> list[Link]:
+    vrfs = {link.name for link in links if link.kind == "vrf"}
+    return [link for link in links if link.master is None or link.master in vrfs]
+
+
+def _may_be(uplink: VerifiedUplink, link: Link) -> bool:
+    return link.kind not in _STACKED or link.name == uplink.name
+
+
+def find_awaited_uplinks(
+    verified: Sequence[VerifiedUplink],
+    links: Sequence[Link],
+) -> str | None:
+    """Return a phrase about the verified uplinks that may still appear, or None if one is there.
+
+    One that has become a port of another interface won't appear.
+    """
+    if find_verified(verified, links):
+        return None
+    names = {link.name for link in links}
+    macs = {link.mac for link in links if link.mac is not None}
+    awaited = [
+        uplink.name for uplink in verified if uplink.name not in names and uplink.mac not in macs
+    ]
+    return f"interface {','.join(awaited)}, with which the check passed" if awaited else None
+
+
+def find_swapped(
+    verified: Iterable[VerifiedUplink],
+    links: Sequence[Link],
+    patterns: tuple[str, ...],
+) -> tuple[tuple[VerifiedUplink, str], ...]:
+    """Return the verified uplinks with a name in the config that another link has taken.
+
+    Args:
+        verified: the verified uplinks.
+        links: the host's links.
+        patterns: the shell patterns of the config for its uplinks.
+
+    Returns:
+        Each such uplink with the name that it has by now, which the config doesn't name.
+    """
+    found: list[tuple[VerifiedUplink, str]] = []
+    for uplink in verified:
+        same = [link for link in _find(uplink, links) if link.mac and link.mac == uplink.mac]
+        if not same or not is_like(uplink.name, patterns):
+            continue
+        if not any(is_like(link.name, patterns) for link in same):
+            found.append((uplink, same[0].name))
+    return tuple(found)

@@ -1,0 +1,396 @@
+"""Tests that a verified node stays on its uplink, whatever default routes come later: with the
+tasks and the functions that change nothing. tests/kernel/test_verified_script.py has the scripts.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from node import add_nics, default_route
+from wanted import config, ours
+
+import phases
+from hostrouting import (
+    Config,
+    Configure,
+    ConfigureReport,
+    Host,
+    Layout,
+    OverlapReport,
+    RemoveHostRouting,
+    RouteError,
+    RouteOverlapError,
+    Snapshot,
+    check,
+    examine,
+    explain,
+    judge,
+    plan,
+    snapshot,
+)
+from hostrouting.backend import NextHop, Route, Write, read_default_routes
+from hostrouting.model.verified import VerifiedUplink
+from hostrouting.overlap.findings import NoteKind, UnknownReason, Verdict
+from hostrouting.testing import FakeKernel, FakeSystemd
+from phases.testing import FakeClock
+
+MAC = "00:0d:3a:00:00:01"
+OTHER_MAC = "00:0d:3a:00:00:02"
+HALVES = ("172.16.0.0/17", "172.16.128.0/17")
+STRICT = config(*HALVES, cidrs=["172.16.0.0/16"])
+CLUSTER = "172.16.1.53"
+
+ETH1 = default_route(NextHop("eth1", IPv4Address("10.9.0.1")), metric=50)
+WG0 = default_route(NextHop("wg0"), metric=0, scope=253)
+
+
+@attrs.frozen
+class Node:
+    """A host that was verified with eth0 as its uplink."""
+
+    kernel: FakeKernel
+    layout: Layout
+
+    @property
+    def host(self) -> Host:
+        return Host(self.kernel, FakeSystemd(self.layout), self.layout)
+
+    def apply(self, wanted: Config = STRICT, **more: Any) -> ConfigureReport:
+        return phases.run(Configure(wanted, host=self.host), **more)
+
+    def add_default(self, *routes: Route) -> None:
+        for dev in {dev for route in routes for dev in route.devs} - self.devs:
+            self.kernel.add_link(dev, mac=OTHER_MAC if dev == "eth1" else None)
+            self.kernel.add_address(dev, "10.9.0.5/24" if dev == "eth1" else "10.200.0.2/24")
+        assert not self.kernel.write(Write.ADD, routes)
+
+    @property
+    def devs(self) -> set[str]:
+        return {link.name for link in self.kernel.facts().links}
+
+    def drop_default(self) -> None:
+        assert not self.kernel.write(Write.DELETE, [default_route()])
+
+    def rename(self, name: str, mac: str | None = MAC) -> None:
+        """Replace eth0 by another link with its address and default route."""
+        self.kernel.del_link("eth0")
+        self.kernel.add_link(name, mac=mac)
+        self.kernel.add_address(name, "10.1.0.4/24")
+        assert not self.kernel.write(
+            Write.ADD, [default_route(NextHop(name, IPv4Address("10.1.0.1")))]
+        )
+
+    @property
+    def record(self) -> str | None:
+        path = self.layout.verified
+        return path.read_text() if path.exists() else None
+
+    def devs_of_ours(self) -> set[str]:
+        return {dev for route in ours(self.kernel) for dev in route.devs}
+
+
+def build(root: Path) -> Node:
+    kernel = FakeKernel()
+    kernel.add_link("eth0", mac=MAC)
+    kernel.add_address("eth0", "10.1.0.4/24")
+    add_nics(kernel, ib0="172.16.0.10/16")
+    assert not kernel.write(Write.ADD, [default_route()])
+    return Node(kernel, Layout(root))
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    built = build(tmp_path)
+    built.apply()
+    assert built.record == f"eth0 {MAC}\n"
+    return built
+
+
+# --- another default route ------------------------------------------------------------------------
+
+
+def vpn_beside(node: Node) -> None:
+    node.add_default(WG0)
+
+
+def dhcp_beside(node: Node) -> None:
+    node.add_default(ETH1)
+
+
+def vpn_instead(node: Node) -> None:
+    node.add_default(WG0)
+    node.drop_default()
+
+
+def dhcp_instead(node: Node) -> None:
+    node.add_default(ETH1)
+    node.drop_default()
+
+
+BESIDE = [vpn_beside, dhcp_beside]
+INSTEAD = [vpn_instead, dhcp_instead]
+
+
+@pytest.mark.parametrize("move", [*BESIDE, *INSTEAD])
+def test_another_default_route_moves_no_route_and_is_not_expected(node: Node, move: Any) -> None:
+    move(node)
+    report = check(STRICT, host=node.host)
+    assert (report.verdict, report.default_devs) == (Verdict.OK, ("eth0",))
+    (note,) = (note for note in report.notes if note.kind is NoteKind.MOVED)
+    (dev,) = note.devs
+    moved = f"the default route has moved from eth0, with which the check passed, to {dev}"
+    assert note.message.startswith(moved)
+    assert f'"uplinks": ["{dev}"]' in note.message
+    assert explain(CLUSTER, STRICT, host=node.host).is_as_expected
+    assert not explain("8.8.8.8", STRICT, host=node.host).is_as_expected
+    found = examine(STRICT, host=node.host).findings
+    assert "moved" in {finding.kind for finding in found}
+    if move in BESIDE:
+        assert not plan(STRICT, host=node.host).changes
+        assert not node.apply().changes
+    assert node.devs_of_ours() == {"eth0"}
+    assert node.record == f"eth0 {MAC}\n"
+
+
+@pytest.mark.parametrize("move", INSTEAD)
+def test_without_a_default_route_on_the_uplink_no_route_moves(node: Node, move: Any) -> None:
+    move(node)
+    planned = plan(STRICT, host=node.host)
+    assert planned.missing is not None
+    assert planned.missing.startswith("the default route on eth0 ")
+    assert not planned.next_start.is_admitted
+    with pytest.raises(RouteError, match="waiting for the default route on eth0"):
+        node.apply()
+    assert node.devs_of_ours() == {"eth0"}
+
+
+@pytest.mark.parametrize("move", [*BESIDE, *INSTEAD])
+def test_what_the_other_default_route_takes_is_an_overlap(node: Node, move: Any) -> None:
+    wider = config(*HALVES, cidrs=["172.16.0.0/16", "10.96.0.0/12"])
+    node.apply(wider)
+    move(node)
+    report = check(wider, host=node.host)
+    (finding,) = report.findings
+    assert (str(finding.cidr), finding.expected_devs) == ("10.96.0.0/12", ("eth0",))
+
+
+def test_named_uplinks_are_what_the_operator_wants_next(node: Node) -> None:
+    vpn_beside(node)
+    named = attrs.evolve(STRICT, uplinks=("wg0",))
+    report = node.apply(named)
+    assert report.overlap.default_devs == ("wg0",)
+    assert node.devs_of_ours() == {"wg0"}
+    assert node.record == "wg0\n"
+
+
+def test_without_the_record_the_default_route_counts_again(node: Node) -> None:
+    dhcp_beside(node)
+    node.layout.verified.unlink()
+    node.apply()
+    assert node.record == f"eth1 {OTHER_MAC}\n"
+    assert node.devs_of_ours() == {"eth1"}
+
+
+# --- the uplink changes ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "mac"), [("ens3", MAC), ("eth0", OTHER_MAC), ("ens3", OTHER_MAC)])
+def test_a_renamed_redeployed_or_replaced_uplink_holds_nothing(
+    node: Node, name: str, mac: str
+) -> None:
+    node.rename(name, mac)
+    assert check(attrs.evolve(STRICT, wait_seconds=0), host=node.host).default_devs == (name,)
+    node.apply()
+    assert node.devs_of_ours() == {name}
+    assert node.record == f"{name} {mac}\n"
+
+
+def test_a_renamed_uplink_wins_over_a_better_default_route(node: Node) -> None:
+    dhcp_beside(node)
+    node.rename("ens3")
+    node.apply()
+    assert node.devs_of_ours() == {"ens3"}
+
+
+def swap_names(node: Node) -> None:
+    """Swap the names of two NICs. The other one's default route wins."""
+    node.kernel.del_link("eth0")
+    node.kernel.add_link("eth0", mac=OTHER_MAC)
+    node.kernel.add_address("eth0", "10.9.0.5/24")
+    node.kernel.add_link("eth1", mac=MAC)
+    node.kernel.add_address("eth1", "10.1.0.4/24")
+    wrong = default_route(NextHop("eth0", IPv4Address("10.9.0.1")), metric=50)
+    right = default_route(NextHop("eth1", IPv4Address("10.1.0.1")), metric=100)
+    assert not node.kernel.write(Write.ADD, [wrong, right])
+
+
+def test_swapped_names_move_nothing(node: Node) -> None:
+    swap_names(node)
+    node.apply()
+    assert node.devs_of_ours() == {"eth1"}
+    assert node.record == f"eth1 {MAC}\n"
+
+
+def test_a_swapped_name_in_the_config_is_no_verdict(node: Node) -> None:
+    named = attrs.evolve(STRICT, uplinks=("eth0",))
+    node.apply(named)
+    swap_names(node)
+    with pytest.raises(RouteOverlapError) as caught:
+        node.apply(named)
+    assert caught.value.report.reason_kind is UnknownReason.SWAPPED
+    assert caught.value.report.reason == (
+        f"swapped: the interface with which the check passed as eth0 ({MAC}) is eth1 by now,"
+        " and eth0 is another interface now: name eth1 in hostRouting.uplinks,"
+        " or give it its name back"
+    )
+    assert node.record == f"eth0 {MAC}\n"
+    warn = config(*HALVES, cidrs=["172.16.0.0/16"], mode="WARN", uplinks=["eth0"])
+    assert check(warn, host=node.host).verdict is Verdict.OK
+
+
+def test_a_bridge_takes_the_uplinks_place(node: Node) -> None:
+    node.kernel.del_link("eth0")
+    node.kernel.add_link("br0", kind="bridge", mac="0a:00:00:00:00:01")
+    node.kernel.add_link("eth0", master="br0", mac=MAC)
+    node.kernel.add_address("br0", "10.1.0.4/24")
+    gateway = NextHop("br0", IPv4Address("10.1.0.1"))
+    assert not node.kernel.write(Write.ADD, [default_route(gateway)])
+    node.apply(attrs.evolve(STRICT, wait_seconds=30), scope=phases.CancelScope(clock=FakeClock()))
+    assert node.devs_of_ours() == {"br0"}
+
+
+def test_if_it_is_gone_several_others_are_contested(node: Node) -> None:
+    node.kernel.del_link("eth0")
+    node.add_default(ETH1, WG0)
+    report = check(STRICT, host=node.host)
+    assert report.reason_kind is UnknownReason.CONTESTED_DEFAULT
+    assert "eth0, with which the check passed, is gone" in str(report.reason)
+
+
+def test_a_late_uplink_is_waited_for(node: Node) -> None:
+    clock = FakeClock()
+    node.kernel.del_link("eth0")
+    node.add_default(ETH1)
+    clock.call_at(20.0, lambda: node.kernel.add_link("eth0", mac=MAC))
+    clock.call_at(20.0, lambda: node.kernel.add_address("eth0", "10.1.0.4/24"))
+    clock.call_at(21.0, lambda: node.kernel.write(Write.ADD, [default_route()]))
+    waiting = attrs.evolve(STRICT, wait_seconds=30)
+    node.apply(waiting, scope=phases.CancelScope(clock=clock))
+    assert node.devs_of_ours() == {"eth0"}
+
+
+def test_after_the_wait_the_default_route_counts(node: Node) -> None:
+    clock = FakeClock()
+    node.kernel.del_link("eth0")
+    node.add_default(ETH1)
+    waiting = attrs.evolve(STRICT, wait_seconds=30)
+    node.apply(waiting, scope=phases.CancelScope(clock=clock))
+    assert clock.monotonic() >= 30
+    assert node.record == f"eth1 {OTHER_MAC}\n"
+
+
+# --- when there is a record -----------------------------------------------------------------------
+
+
+def test_a_failing_check_records_nothing(tmp_path: Path) -> None:
+    node = build(tmp_path)
+    with pytest.raises(RouteOverlapError):
+        node.apply(config(HALVES[0], cidrs=["172.16.0.0/16"]))
+    assert node.record is None
+    kinds = {finding.kind for finding in examine(host=node.host).findings}
+    assert "no-record" in kinds
+
+
+def test_in_warn_mode_none_is_written_read_or_removed(node: Node) -> None:
+    warn = config(*HALVES, cidrs=["172.16.0.0/16"], mode="WARN")
+    dhcp_beside(node)
+    node.apply(warn)
+    assert node.devs_of_ours() == {"eth1"}
+    assert node.record == f"eth0 {MAC}\n"
+    node.apply()
+    assert node.devs_of_ours() == {"eth0"}
+
+
+def test_it_goes_with_the_check_and_with_everything(node: Node) -> None:
+    node.apply(config(*HALVES, cidrs=[]))
+    assert not node.layout.verified.exists()
+    node.apply()
+    report = phases.run(RemoveHostRouting(host=node.host))
+    assert not node.layout.verified.exists()
+    assert "/etc/hostrouting/uplink" in {change.what for change in report.changes.files}
+
+
+def test_apply_says_that_it_has_written_it(tmp_path: Path) -> None:
+    changes = build(tmp_path).apply().changes
+    assert "/etc/hostrouting/uplink" in {change.what for change in changes.files}
+
+
+def test_a_run_that_died_before_it_wrote_it_is_made_up_for(node: Node) -> None:
+    node.layout.verified.unlink()
+    assert [change.what for change in node.apply().changes.files] == ["/etc/hostrouting/uplink"]
+    assert node.record == f"eth0 {MAC}\n"
+
+
+def test_one_of_two_recorded_uplinks_may_be_missing(tmp_path: Path) -> None:
+    node = build(tmp_path)
+    node.add_default(ETH1)
+    both = attrs.evolve(STRICT, uplinks=("eth0", "eth1"))
+    node.apply(both)
+    assert node.record == f"eth0 {MAC}\neth1 {OTHER_MAC}\n"
+    node.kernel.del_link("eth1")
+    node.apply()
+    assert node.record == f"eth0 {MAC}\neth1 {OTHER_MAC}\n"
+
+
+# --- snapshots ------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_agrees_with_the_host(node: Node) -> None:
+    vpn_beside(node)
+    taken = snapshot(host=node.host)
+    assert taken.verified == (VerifiedUplink("eth0", MAC),)
+    assert taken.to_document()["uplink"] == [["eth0", MAC]]
+    again = Snapshot.from_document(taken.to_document())
+    assert again == taken
+    there = check(STRICT, host=Host.recorded(again))
+    live = check(STRICT, host=node.host)
+    assert (there.verdict, there.default_devs) == (live.verdict, live.default_devs)
+    assert [note.kind for note in there.notes] == [note.kind for note in live.notes]
+    assert [group.verdict for group in judge([again], STRICT).groups] == [Verdict.OK]
+    assert not plan(STRICT, host=Host.recorded(again)).changes
+    assert read_default_routes(node.kernel)
+
+
+# --- a VPN's default route ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["WARN", "STRICT"])
+@pytest.mark.parametrize("dev", ["wg0", "tun3", "tap1", "tailscale0", "ztabc", "nebula1"])
+def test_a_vpn_that_wins_beside_another_default_route_is_contested(
+    tmp_path: Path, dev: str, mode: str
+) -> None:
+    node = build(tmp_path)
+    node.add_default(default_route(NextHop(dev), metric=0, scope=253))
+    report = check(config(cidrs=["10.96.0.0/12"], mode=mode), host=node.host)
+    assert report.reason_kind is UnknownReason.CONTESTED_DEFAULT
+    assert f"wins is a VPN's, by the name of {dev}" in str(report.reason)
+    by = [{"cidr": "10.96.0.0/12", "devs": [dev]}]
+    assert check(config(cidrs=by, mode=mode), host=node.host).verdict is Verdict.OK
+    named = config(cidrs=["10.96.0.0/12"], mode=mode, uplinks=[dev])
+    assert check(named, host=node.host).verdict is Verdict.OK
+
+
+def test_a_vpn_that_is_alone_or_loses_is_not_contested(tmp_path: Path) -> None:
+    node = build(tmp_path)
+    node.add_default(default_route(NextHop("wg0"), metric=200, scope=253))
+    assert verdict_of(node).default_devs == ("eth0",)
+    node.drop_default()
+    assert verdict_of(node).default_devs == ("wg0",)
+
+
+def verdict_of(node: Node) -> OverlapReport:
+    return check(config(cidrs=["10.96.0.0/12"]), host=node.host)
