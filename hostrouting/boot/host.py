@@ -244,9 +244,9 @@ class Host:
         Raises:
             FileError: the record of them can't be read.
         """
-        is_asked = config.keeps_uplinks and not self.is_image
-        verified = self.verified if is_asked else ()
-        return config if verified == config.verified else attrs.evolve(config, verified=verified)
+        if not config.keeps_uplinks or self.is_image:
+            return config
+        return attrs.evolve(config, verified=self.verified)
 
     def backends(self, families: Collection[Family]) -> tuple[RouteBackend, ...]:
         """Return the IPv4 backend, and the IPv6 backend if it is needed.

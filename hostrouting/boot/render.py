@@ -29,6 +29,7 @@ from hostrouting.config.routing import (
 )
 from hostrouting.model.family import Family
 from hostrouting.model.integer_prefixes import numbers
+from hostrouting.model.links import VPN_DEVS
 from hostrouting.model.parsing import reserved_blocks
 
 PACKAGE = "hostrouting.boot"
@@ -130,6 +131,7 @@ def _check_rows(config: Config) -> Iterator[str]:
     overlap = config.route_overlap
     yield from _uplink_rows(config)
     yield f"container {_expression(overlap.container_devs)}"
+    yield f"vpn {_expression(VPN_DEVS)}"
     yield f"allowed {_expression(overlap.allowed_devs)}"
     # The check waits for addresses of the InfiniBand interfaces whose flags match this regex. By
     # default these are the interfaces that are up; with settleSeconds, they are all.

@@ -37,6 +37,10 @@ class Hardware(IntEnum):
     LOOPBACK = 772
 
 
+VPN_DEVS = ("wg*", "tun*", "tap*", "tailscale*", "zt*", "nebula*")
+"""Shell patterns for the interfaces of VPNs. A ppp interface may be the provider's."""
+
+
 @attrs.frozen
 class Link:
     """A network interface.

@@ -84,7 +84,11 @@ def _find(uplink: VerifiedUplink, links: Sequence[Link]) -> list[Link]:
 
 def _without_ports(links: Sequence[Link]) -> list[Link]:
     vrfs = {link.name for link in links if link.kind == "vrf"}
-    return [link for link in links if link.master is None or link.master in vrfs]
+    return [
+        link
+        for link in links
+        if (link.master is None or link.master in vrfs) and is_recordable(link.name)
+    ]
 
 
 def _may_be(uplink: VerifiedUplink, link: Link) -> bool:

@@ -17,7 +17,7 @@ from hostrouting.config.routing import ExpectedCidr
 from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, numbers
-from hostrouting.model.links import Hardware, is_like
+from hostrouting.model.links import VPN_DEVS, Hardware, is_like
 from hostrouting.model.routes import NextHop, Route
 from hostrouting.overlap._places import Judgement
 from hostrouting.overlap._state import State
@@ -40,7 +40,7 @@ _BRIDGES = (
     (("virbr*",), "belongs to libvirt: move its network (virsh net-edit)"),
 )
 _ANY_BRIDGE = "is a bridge without an uplink among its ports: move its network"
-_VPNS = ("tailscale*", "wg*", "tun*", "tap*", "ppp*", "zt*", "nebula*")
+_VPNS = (*VPN_DEVS, "ppp*")
 _OF_VPN = "belongs to a VPN: have it take fewer routes"
 
 # InfiniBand interfaces as named by the kernel, and by systemd (systemd.net-naming-scheme(7)). The

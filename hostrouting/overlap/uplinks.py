@@ -20,7 +20,7 @@ from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.integer_prefixes import Prefix
-from hostrouting.model.links import Address, Hardware, Link, is_like
+from hostrouting.model.links import VPN_DEVS, Address, Hardware, Link, is_like
 from hostrouting.model.routes import Route
 from hostrouting.model.verified import find_awaited_uplinks, find_swapped, find_verified
 from hostrouting.overlap.findings import UnknownReason
@@ -165,10 +165,6 @@ def _contested(
         if others:
             return (best, *others)
     return tuple(contested_defaults(defaults))
-
-
-# The names that VPNs give their interfaces. A ppp interface may be the provider's.
-VPN_DEVS = ("wg*", "tun*", "tap*", "tailscale*", "zt*", "nebula*")
 
 
 def _vpn_devs(links: Iterable[Link]) -> set[str]:

@@ -69,8 +69,9 @@ def wait_for_network(
     def look_for_uplink() -> str | None:
         return find_gone_uplink(config, host.routes)
 
-    # If it doesn't appear, the interface of the default route is the uplink.
-    look_until(host.routes, scope, started, config.wait_seconds, look_for_uplink)
+    if config.static_routes.routes:
+        # If it doesn't appear, the interface of the default route is the uplink.
+        look_until(host.routes, scope, started, config.wait_seconds, look_for_uplink)
     # The IPv6 backend also notices IPv4 changes.
     missing = look_until(backends[-1], scope, started, config.wait_seconds, look)
     if missing is not None:

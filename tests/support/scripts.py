@@ -9,6 +9,7 @@ import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 from zlib import crc32
 
@@ -18,6 +19,7 @@ from nightly import IS_NIGHTLY
 
 from hostrouting import Config, OverlapReport, RouteOverlap
 from hostrouting.boot.render import render_check, render_static_routes
+from hostrouting.model.verified import VerifiedUplink, verified_text
 from hostrouting.overlap.markers import marker_text
 
 AWKS = ("mawk", "gawk", "busybox", "original-awk")
@@ -77,7 +79,7 @@ def other_ip(change: str = "", *, monitor: str = 'exec "$ROOT/ip-itself" "$@"') 
 
 
 _NO_VERDICT = re.compile(
-    "(check-failed|no-uplink|no-default-route|no-local-table|contested-default)(: |$)"
+    "(check-failed|no-uplink|no-default-route|no-local-table|contested-default|swapped)(: |$)"
 )
 
 
@@ -130,6 +132,20 @@ def with_constants(text: str, **values: int) -> str:
         )
         assert count == 1, name
     return text
+
+
+def recorded(verified: Sequence[VerifiedUplink]) -> dict[str, Any]:
+    """Return arguments of `Sandbox.run` with which the installed check is STRICT, and these uplinks
+    are recorded, if there are any.
+    """
+    if not verified:
+        return {}
+    lines = [
+        "mkdir -p /etc/hostrouting /etc/aks-flex-node",
+        f"printf %s {quote(verified_text(verified))} >/etc/hostrouting/uplink",
+        r"printf '\nreadonly MODE=STRICT\n#' >/etc/aks-flex-node/check-route-overlap.sh",
+    ]
+    return {"etc": True, "prepare": "\n".join(lines)}
 
 
 _BESIDE = {"lock", "run.lock", "route-overlap.json"}

@@ -23,6 +23,7 @@
 # Interfaces may be named like any word that ip prints: "via", "from", "lookup". So lines aren't searched for words.
 # Each word is read by its position, or as the value of the key before it (take_apart(), read_rule()).
 
+$0 == "==kernel" { take_verified() }
 # The IPv4 default routes are known before the first line of IPv6's.
 $0 == "==kernel" && family == 6 && uplink_pattern == "" { expect_ipv4_uplinks() }
 
@@ -306,15 +307,16 @@ function expect_ipv4_uplinks(    line, count, i) {
 }
 
 # Sets the uplinks to the interfaces of the best default route, unless another one has an equal right.
-function expect_defaults(    i, best, is_contested) {
+function expect_defaults(    i, best, is_contested, is_doubtful) {
   for (i = 1; i <= defaults; i++)
     if (!best || default_metric[i] < default_metric[best])
       best = i
+  is_doubtful = gone != "" || may_be_of_pods(default_devs[best]) || may_be_of_vpn(default_devs[best])
   for (i = 1; i <= defaults; i++) {
     if (is_odd[i])
       can_not("the default route " in_words(default_text[i]))
     if (default_devs[i] != default_devs[best])
-      is_contested = is_contested || default_metric[i] == default_metric[best] || may_be_of_pods(default_devs[best])
+      is_contested = is_contested || is_doubtful || default_metric[i] == default_metric[best]
     # networkd merges all routers' default routes into one.
     else if (default_proto[i] == 9 && index(default_devs[i], "/"))
       is_contested = 1
@@ -322,7 +324,22 @@ function expect_defaults(    i, best, is_contested) {
   expected = default_devs[best]
   if (is_contested && needs_uplinks && problem == "")
     problem = "contested-default: several interfaces have a default route, and the kernel may choose another one" \
-      " for each packet, or takes a container\047s; name the node\047s uplinks (hostRouting.uplinks)"
+      " for each packet, or takes a container\047s or a VPN\047s; name the node\047s uplinks (hostRouting.uplinks)"
+}
+
+function may_be_of_vpn(names,    part, i) {
+  for (i = split(names, part, "/"); i > 0 && !is_like(part[i], pattern_of["vpn"]); i--)
+    ;
+  return i > 0
+}
+
+# Finds an interface that the config names, but whose name another one has taken since the check passed.
+function find_swap(    line, count, i, word) {
+  count = split(ENVIRON["RENAMED"], line, "\n")
+  for (i = 1; i <= count; i++)
+    if (split(line[i], word, " ") && is_uplink(word[1]) && !is_uplink(word[3]))
+      problem = "swapped: the interface with which the check passed as " word[1] " (" word[2] ") is " word[3] \
+        " by now: name it in hostRouting.uplinks, or give it its name back"
 }
 
 # Sets the uplinks to the interfaces that the config names. No name contains ":".
@@ -591,6 +608,10 @@ function find_problem() {
     expect_named()
   else if (expected == "")
     expect_defaults()
+  if (is_configured)
+    find_swap()
+  if (problem ~ /^swapped/)
+    return
   if (uplink_pattern != "" && expected == "")
     problem = "no-uplink: there is no interface " uplink_words ", which hostRouting.uplinks names"
   else if (uplink_pattern == "" && needs_uplinks && !defaults)
@@ -607,6 +628,8 @@ function print_verdict(verdict,    i, lacking, pending) {
   for (i = 1; i <= infinibands; i++)
     if (family == 4 && problem !~ /^no-/ && !is_uplink(infiniband[i]))
       pending = pending (pending == "" ? "" : ", ") infiniband[i]
+  if (awaited_uplink != "")
+    lacking = awaited_uplink
   print verdict "\n" lacking "\n" pending
   if (verdict == "unknown")
     print problem

@@ -61,6 +61,7 @@ CONFIG
 judge() {
   local said failures='' fine=''
   VERDICT=ok LACKING='' PENDING=''
+  read_verified || return
   for FAMILY in $FAMILIES; do
     list_family "$TABLES" think || return
     # If awk was killed, its output is incomplete.
@@ -257,6 +258,8 @@ report() {
       complain "${shown[@]:0:SHOWN_LINES}"
       [ "${#shown[@]}" -le "$SHOWN_LINES" ] ||
         complain "and $((${#shown[@]} - SHOWN_LINES)) more; all are in $MARKER_DETECTED"
+      [[ -z $VERIFIED || $LINES != *'; by default '* ]] || complain "expected is $VERIFIED, with which the check passed;\
+ if another uplink is wanted now: rm $RECORD && $AGAIN"
       what='fix: hostrouting fix prints what fixes it, or why no route does'
       complain "$what; without it, take a snapshot of this host, and run elsewhere:" \
         '  hostrouting fix --snapshot FILE' ;;

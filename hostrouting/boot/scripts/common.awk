@@ -33,6 +33,18 @@ section == "config" && $1 == "uplinks" {
   next
 }
 
+# Takes the verified uplinks, unless the config names others.
+function take_verified() {
+  is_configured = uplink_pattern != ""
+  if (is_configured)
+    return
+  uplink_pattern = ENVIRON["VERIFIED_PATTERN"]
+  uplink_words = ENVIRON["VERIFIED"]
+  gone = ENVIRON["GONE"]
+  if (ENVIRON["AWAITED"] != "")
+    awaited_uplink = "interface " ENVIRON["AWAITED"] ", with which the check passed"
+}
+
 # Makes ip run commands from a file. Sets answer[1..answers], and complaint to the first line on stderr. Sets
 # failed[N] to the error of command N. Sets has_run to 0 if the file couldn't hold all commands.
 function run(commands, count, options,    i, file, line, last_line) {

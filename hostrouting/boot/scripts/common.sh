@@ -20,6 +20,11 @@ readonly GATE_OFF=/etc/hostrouting/gate.off
 # The rows of the Go package's script while its routes are taken over. The file is in /run, because a reboot removes the
 # routes, too.
 readonly ADOPTED=$RUN_DIR/adopted
+# The uplinks with which the check has passed, a line "NAME MAC" each.
+readonly RECORD=/etc/hostrouting/uplink
+# ip lists VRFs three times, and links on top of others twice.
+readonly LISTED_LINKS=$'link show type vrf\nlink show type vrf\nlink show type vlan\nlink show type macvlan
+link show type macvtap\nlink show type ipvlan\nlink show type ipvtap\nlink show'
 # This command names the manifest, because the default CONFIG may ask for something else.
 readonly AGAIN='hostrouting apply /etc/hostrouting/installed.json'
 readonly UNWRITABLE='no space is left, or it is not writable'
@@ -76,6 +81,50 @@ list() {
 list_family() {
   [ "$FAMILY" = 4 ] || { FAMILY=4 list 'route show table main default' && export IPV4_DEFAULTS=$LISTED; } || return
   list "$@"
+}
+
+# If the installed check is STRICT, sets VERIFIED to the names that the recorded uplinks have by now. If none is there,
+# sets GONE to their recorded names, and AWAITED to the names of those that may still appear. Sets RENAMED to each
+# recorded name and the name of the link with its MAC address. Or fails and sets MESSAGE. hostrouting.model.verified has
+# the same rules.
+read_verified() {
+  local text='' line i name mac hardware rest here same named names=() macs=() masters=() counts=() vrfs=/ known=/
+  VERIFIED='' VERIFIED_PATTERN='' GONE='' AWAITED='' RENAMED=''
+  [ -e "$RECORD" ] || return 0
+  { text=`<"$CHECK"`; } 2>/dev/null
+  [[ $text == *$'\nreadonly MODE=STRICT\n'* ]] || return 0
+  FAMILY=4 list "$LISTED_LINKS" || return
+  while IFS= read -r line; do
+    [[ $line =~ ^([0-9]+):\ ([A-Za-z0-9_.-]{1,15})(@[^ ]*)?:\ \<[^\>]*\>([^\\]*)\\\ +link/([^ ]*)(\ +([0-9a-f:]+))? ]] || continue
+    i=${BASH_REMATCH[1]} names[i]=${BASH_REMATCH[2]} rest=${BASH_REMATCH[4]} hardware=${BASH_REMATCH[5]}
+    macs[i]=${BASH_REMATCH[7]} masters[i]='' counts[i]=$((${counts[i]-0} + 1))
+    [[ $hardware =~ ^(\[1\]|\[32\]|ether|infiniband)$ ]] || macs[i]=''
+    [[ ! $rest =~ \ master\ ([^ ]+) ]] || masters[i]=${BASH_REMATCH[1]}
+  done <<<"$LISTED"
+  for i in "${!names[@]}"; do
+    known+=${names[i]}/${macs[i]:+${macs[i]}/}
+    [ "${counts[i]}" -ne 3 ] || vrfs+=${names[i]}/
+  done
+  while IFS= read -r line || [ -n "$line" ]; do
+    [[ $line =~ ^([A-Za-z0-9_.-]{1,15})(\ ([0-9a-f:]+))?$ ]] || continue
+    name=${BASH_REMATCH[1]} mac=${BASH_REMATCH[3]} here='' same='' named=''
+    for i in "${!names[@]}"; do
+      [[ -z ${masters[i]} || $vrfs == *"/${masters[i]}/"* ]] || continue
+      [[ ${counts[i]} != 2 || ${names[i]} == "$name" ]] || continue
+      [ -z "$mac" ] || [ "${macs[i]}" != "$mac" ] || same+=${same:+ }${names[i]}
+      [ "${names[i]}" != "$name" ] || named=$name
+    done
+    here=$same
+    [[ " $same " != *" $name "* && -n $same ]] || here=$named
+    for i in $here; do
+      [[ ,$VERIFIED, == *",$i,"* ]] || VERIFIED+=${VERIFIED:+,}$i
+    done
+    [ -z "$same" ] || RENAMED+="$name $mac ${here%% *}"$'\n'
+    GONE+=${GONE:+,}$name
+    [[ $known == *"/$name/"* || ( -n $mac && $known == *"/$mac/"* ) ]] || AWAITED+=${AWAITED:+,}$name
+  done <"$RECORD"
+  [ -z "$VERIFIED" ] || GONE='' AWAITED=''
+  VERIFIED_PATTERN=${VERIFIED//./[.]} VERIFIED_PATTERN=${VERIFIED_PATTERN//,/|}
 }
 
 # Opens this run's own files, and removes their names: no other run can share them, and a killed run leaves none. If a
@@ -190,3 +239,4 @@ has_trial() { is_present "$TRIAL" || is_present "$CONFIRMED"; }
 unset NEWS NEWS_PID # of the environment
 FAMILY=4 MONITORED=(-4) ARGUMENTS=("$@") HAS_MONITOR='' MESSAGE='' MISSING='' NOW=0 START=''
 LOCK_LIMIT=$LOCK_SECONDS LIMIT=0
+export VERIFIED='' VERIFIED_PATTERN='' GONE='' AWAITED='' RENAMED=''

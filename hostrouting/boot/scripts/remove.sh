@@ -68,7 +68,7 @@ if is_running; then
 fi
 # Remove the manifest after the folders that it lists, and then its own folder.
 take_folders
-take "$MANIFEST"
+take "$MANIFEST" /etc/hostrouting/uplink
 take_folders
 [ -n "$IS_CHANGED" ] || say 'nothing to change'
 exit 0

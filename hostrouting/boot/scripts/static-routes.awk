@@ -42,6 +42,7 @@
 # until nothing changes any more. If they can't be listed, "config" stands for "now": the run may have made all of its
 # changes.
 
+$0 == "==kernel" { take_verified() }
 family == 6 && $0 == "==kernel" && uplink_pattern == "" {
   read_ipv4()
   expect_its_devices()
@@ -234,7 +235,8 @@ function resolve(gateway, name, rank,    best, count, h, head, legs, source, tai
   if (name == "*" || gateway == "*") {
     best = default_on(name)
     if (best == "") {
-      name = name == "*" ? uplink_words : name
+      if (name == "*")
+        name = uplink_words (is_configured || uplink_words == "" ? "" : ", with which the check passed")
       fail("lacking", "the default route" (name == "" ? "" : " on " name))
       return ""
     }
@@ -845,7 +847,9 @@ END {
         plan_proof(i)
   }
   kind = "refused" in reason ? "refused" : "lacking"
-  if (kind in reason)
+  if (wanted && awaited_uplink != "" && !("refused" in reason))
+    print "lacking", awaited_uplink
+  else if (kind in reason)
     print kind, reason[kind]
   else if (awaited != "" && !is_settled)
     print "pending", awaited

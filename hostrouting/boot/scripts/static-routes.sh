@@ -62,6 +62,8 @@ attempt() {
     DONE=$'\nnothing is changed while a trial of routes is in progress'
     return
   fi
+  read_verified || return 1
+  [ -z "$IS_RESIGNED" ] || AWAITED=''
   for FAMILY in $FAMILIES; do
     list_family "${TABLES[FAMILY]}"$'\naddress show\nlink show type vrf\nlink show' || return 1
     LISTINGS[FAMILY]=$rows$'\n==kernel\n'$LISTED
@@ -105,6 +107,8 @@ carry_out() {
     lacking\ *)
       MISSING=${answer#lacking }
       MESSAGE="can't install the static routes: timed out after $LIMIT s waiting for $MISSING"
+      [[ $MISSING != *'with which the check passed'* ]] ||
+        MESSAGE+="; if another uplink is wanted now: rm $RECORD && $AGAIN"
       return "$MAY_COME"
       ;;
   esac
@@ -134,11 +138,18 @@ put_back() {
   heed_signals
 }
 
-# Waits for the network, and then for kept interfaces, without which it goes on in the end.
+# Waits for the network, and then for kept interfaces, without which it goes on in the end. It also goes on without the
+# verified uplink, if that is gone.
 install() {
   local status
   keep_trying
   status=$?
+  if [ "$status" -eq "$MAY_COME" ] && [ -n "$AWAITED" ]; then
+    complain "timed out after $LIMIT s waiting for $MISSING; the default route tells the uplink now"
+    IS_RESIGNED=yes
+    keep_trying
+    status=$?
+  fi
   [ -n "$PENDING" ] || return "$status"
   IS_SETTLED=1
   keep_trying
@@ -183,11 +194,12 @@ end_trial() {
 }
 
 LISTINGS=() TASKS='plan commit' DONE='' STOPPED='' IS_WRITING='' IS_END='' IS_GATE='' IS_TOLD='' LEFT='' PENDING=''
+IS_RESIGNED=''
 NOTES='' IS_SETTLED=0 LIMIT=$WAIT_SECONDS SETTLE_LIMIT=$SETTLE_SECONDS
 TABLES=([4]=$'rule show\nroute show table all' [6]=$'rule show\nroute show table all')
 # A kernel without IPv6 has no answer about its rules.
 [ -e /proc/net/if_inet6 ] || TABLES[6]='route show table all'
-if [ "$*" = trial ]; then IS_END=yes LIMIT=0 IS_SETTLED=1; else read_arguments "$@"; fi
+if [ "$*" = trial ]; then IS_END=yes LIMIT=0 IS_SETTLED=1 IS_RESIGNED=yes; else read_arguments "$@"; fi
 if [ -n "$IS_GATE" ]; then
   SETTLE_LIMIT=$((SETTLE_SECONDS < GATE_SECONDS ? SETTLE_SECONDS : GATE_SECONDS))
   # A hold only waits once.

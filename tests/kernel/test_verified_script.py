@@ -1,0 +1,303 @@
+"""Test that the boot scripts keep a verified node on its uplink, in each case that the tasks are
+tested with, and that they find a recorded uplink as the library does.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from nightly import by_day
+from node import nics, on_linux, run_ip, run_ip6
+from scripts import Sandbox, recorded, sandboxes
+from wanted import config
+
+from hostrouting import Host, Layout, check
+from hostrouting.boot import assets
+from hostrouting.boot.render import render_check, render_static_routes
+from hostrouting.kernel.namespace import NamespaceKernel
+from hostrouting.kernel.port import read_our_routes
+from hostrouting.model.verified import VerifiedUplink, find_awaited_uplinks, find_verified
+from hostrouting.overlap.findings import Verdict
+from hostrouting.routes.plan import plan_now
+from hostrouting.testing import FakeSystemd
+
+pytestmark = pytest.mark.kernel
+
+MAC = "02:00:00:00:00:00"
+ETH0 = VerifiedUplink("eth0", MAC)
+HALVES = ("172.16.0.0/17", "172.16.128.0/17")
+CLUSTER = ("172.16.0.0/16", "10.96.0.0/12")
+LEASE = "ip route add default via 10.1.0.1 dev eth0 proto dhcp src 10.1.0.4 metric 100"
+NO_LEASE = "ip route del default dev eth0"
+VPN = f"""
+{nics(wg0="10.200.0.2/24")}
+ip link set wg0 address 0a:00:00:00:00:05
+ip route add default dev wg0
+"""
+STORAGE = nics(eth1="10.9.0.5/24").replace("02:00:00:00:00:00", "02:00:00:00:00:07")
+STORAGE_LEASE = "ip route add default via 10.9.0.1 dev eth1 proto dhcp metric 50"
+BRIDGE = """
+ip link add br0 {}type bridge
+ip address flush dev eth0
+ip link set eth0 master br0
+ip link set br0 addrgenmode none
+ip link set br0 up
+ip address add 10.1.0.4/24 dev br0
+ip route add default via 10.1.0.1 dev br0 metric 100
+"""
+
+
+def renamed(old: str, new: str) -> str:
+    return f"ip link set {old} down\nip link set {old} name {new}\nip link set {new} arp off up"
+
+
+def lease(dev: str, metric: int = 100) -> str:
+    return f"ip route add default via 10.1.0.1 dev {dev} proto dhcp src 10.1.0.4 metric {metric}"
+
+
+SWAP = "\n".join(
+    (
+        STORAGE,
+        renamed("eth0", "tmp0"),
+        renamed("eth1", "eth0"),
+        renamed("tmp0", "eth1"),
+        lease("eth1", 200),
+        "ip route add default via 10.9.0.1 dev eth0 proto dhcp metric 100",
+    )
+)
+
+
+@attrs.frozen
+class Case:
+    """A boot of a verified node with the static routes in ``HALVES``.
+
+    Args:
+        does: the ip commands that happen after the verdict, or in the case of a new boot before the
+            first script runs.
+        devs: where our routes are afterwards, if they are.
+        starts: whether a start of the node is let through.
+        is_boot: whether our routes are gone.
+        wider: whether the check expects a CIDR without a static route, too.
+        uplinks: the uplinks that the config names.
+    """
+
+    does: str
+    devs: str = "eth0"
+    starts: bool = False
+    is_boot: bool = False
+    wider: bool = True
+    uplinks: tuple[str, ...] | None = None
+
+
+CASES = {
+    "A1 a VPN beside": Case(VPN),
+    "A1 a VPN beside, all covered": Case(VPN, starts=True, wider=False),
+    "A2 DHCP beside": Case(f"{STORAGE}\n{STORAGE_LEASE}"),
+    "A3 another lease comes first": Case(
+        f"{NO_LEASE}\n{STORAGE}\n{STORAGE_LEASE}", devs="", is_boot=True
+    ),
+    "A4 a VPN instead": Case(f"{VPN}\n{NO_LEASE}"),
+    "A5 DHCP instead": Case(f"{STORAGE}\n{STORAGE_LEASE}\n{NO_LEASE}"),
+    "A7 names swapped": Case(SWAP, devs="eth1", is_boot=True),
+    "A7 names swapped, all covered": Case(
+        SWAP, devs="eth1", starts=True, is_boot=True, wider=False
+    ),
+    "A7 a name of the config": Case(
+        SWAP, devs="eth0", is_boot=True, wider=False, uplinks=("eth0",)
+    ),
+    "L1 renamed": Case(
+        f"{renamed('eth0', 'ens3')}\n{lease('ens3')}", devs="ens3", starts=True, is_boot=True
+    ),
+    "L2 a new address": Case(
+        f"ip link set eth0 down address 02:00:00:00:00:99 \nip link set eth0 up\n{LEASE}",
+        starts=True,
+        is_boot=True,
+    ),
+    "L3 both new": Case(
+        f"ip link set eth0 down address 02:00:00:00:00:99\n"
+        f"{renamed('eth0', 'ens3')}\n{lease('ens3')}",
+        devs="ens3",
+        starts=True,
+        is_boot=True,
+    ),
+    "L4 a bridge with its address": Case(
+        BRIDGE.format(f"address {MAC} "), devs="br0", starts=True, is_boot=True
+    ),
+    "L4 a bridge with its own address": Case(
+        BRIDGE.format("address 0a:00:00:00:00:09 "), devs="br0", starts=True, is_boot=True
+    ),
+    "L6 failover": Case(
+        f"{STORAGE}\n{STORAGE_LEASE} \nip link set peer-eth0 down\n{NO_LEASE}", is_boot=False
+    ),
+    "L9 a VF before it is a port": Case(
+        f"{nics(vf0='')}\nip link set vf0 address {MAC}", starts=True
+    ),
+    "L11 another gateway": Case(
+        f"{NO_LEASE}\nip route add default via 10.1.0.254 dev eth0 proto dhcp", starts=True
+    ),
+    "a second default route that loses": Case(
+        f"{STORAGE}\nip route add default via 10.9.0.1 dev eth1 metric 500", starts=True
+    ),
+}
+
+
+def build() -> NamespaceKernel:
+    kernel = on_linux()
+    lines = nics(eth0="10.1.0.4/24", ib0="172.16.0.10/16")
+    run_ip(*_words(lines), *_words(LEASE))
+    return kernel
+
+
+def _words(lines: str) -> list[str]:
+    return [line.strip().removeprefix("ip ") for line in lines.splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_start_of_a_verified_node(name: str, tmp_path: Path) -> None:
+    """The scripts and the library agree about our routes and the verdict."""
+    for sandbox in sandboxes(name, tmp_path):
+        start(CASES[name], build(), sandbox)
+
+
+def start(case: Case, kernel: NamespaceKernel, sandbox: Sandbox) -> None:
+    wanted = config(*HALVES, cidrs=CLUSTER if case.wider else CLUSTER[:1])
+    wanted = attrs.evolve(wanted, uplinks=case.uplinks)
+    routes, judge = render_static_routes(wanted), render_check(wanted)
+    with_record: dict[str, Any] = recorded([ETH0])
+    if not case.is_boot:
+        assert sandbox.run(routes, **with_record).returncode == 0
+    run_ip(*_words(case.does))
+    installed = sandbox.run(routes, "gate", **with_record)
+    devs = {dev for route in read_our_routes(kernel) for dev in route.devs}
+    assert ",".join(devs) == case.devs, installed
+    judged = sandbox.run(judge, "gate", **with_record)
+    starts = installed.returncode == 0 and judged.returncode == 0
+    assert starts == case.starts, (installed, judged)
+    # The library says the same.
+    host = Host(kernel, FakeSystemd(), Layout(sandbox.root / "library"))
+    host.layout.verified.parent.mkdir(parents=True)
+    host.layout.verified.write_text(f"{ETH0}\n")
+    report = check(wanted, host=host)
+    assert (report.verdict is Verdict.OK) == (judged.returncode == 0), (report, judged)
+    plan, missing = plan_now(host.with_verified(wanted), kernel)
+    assert (not plan.changes, missing is None) == (True, installed.returncode == 0)
+
+
+def test_the_words_of_a_held_start(tmp_path: Path) -> None:
+    build()
+    sandbox, wanted = Sandbox(tmp_path), config(*HALVES, cidrs=CLUSTER)
+    with_record: dict[str, Any] = recorded([ETH0])
+    run_ip(*_words(f"{VPN}\n{NO_LEASE}"))
+    out = "rm /etc/hostrouting/uplink && hostrouting apply /etc/hostrouting/installed.json"
+    assert sandbox.run(render_static_routes(wanted), **with_record).stderr == (
+        "can't install the static routes: timed out after 0 s waiting for the default route on"
+        " eth0, with which the check passed, needed by 172.16.0.0/17;"
+        f" if another uplink is wanted now: {out}\n"
+    )
+    said = sandbox.run(render_check(wanted), **with_record).stderr
+    assert (
+        "expected is eth0, with which the check passed;"
+        f" if another uplink is wanted now: {out}\n" in said
+    )
+
+
+def test_after_its_wait_the_script_goes_on_without_a_replaced_uplink(tmp_path: Path) -> None:
+    kernel = build()
+    run_ip(*_words(CASES["L3 both new"].does))
+    script = render_static_routes(config(*HALVES, waitSeconds=1))
+    done = Sandbox(tmp_path).run(script, **recorded([ETH0]))
+    assert done.returncode == 0
+    assert done.stdout.startswith(
+        "waiting up to 1 s for interface eth0, with which the check passed"
+    )
+    assert done.stderr == (
+        "timed out after 1 s waiting for interface eth0, with which the check passed;"
+        " the default route tells the uplink now\n"
+    )
+    assert {dev for route in read_our_routes(kernel) for dev in route.devs} == {"ens3"}
+
+
+def test_in_warn_mode_the_scripts_follow_the_default_route(tmp_path: Path) -> None:
+    kernel = build()
+    run_ip(*_words(f"{STORAGE}\n{STORAGE_LEASE}"))
+    sandbox, wanted = Sandbox(tmp_path), config(*HALVES, cidrs=CLUSTER, mode="WARN")
+    warn: dict[str, Any] = recorded([ETH0])
+    warn["prepare"] = str(warn["prepare"]).replace("STRICT", "WARN")
+    assert sandbox.run(render_static_routes(wanted), **warn).returncode == 0
+    assert {dev for route in read_our_routes(kernel) for dev in route.devs} == {"eth1"}
+    assert sandbox.run(render_check(wanted), **warn).stdout == (
+        "every expected CIDR leaves through eth1\n"
+    )
+
+
+def test_a_vpn_that_takes_ipv4_alone_doesnt_hold_ipv6(tmp_path: Path) -> None:
+    """A8."""
+    build()
+    run_ip("address add 2001:db8:1::4/64 dev eth0 nodad", *_words(VPN))
+    run_ip6("route add default via 2001:db8:1::1 dev eth0")
+    wanted = config(*HALVES, cidrs=["172.16.0.0/16", "fd00:96::/108"])
+    sandbox, with_record = Sandbox(tmp_path), recorded([ETH0])
+    assert sandbox.run(render_static_routes(wanted), **with_record).returncode == 0
+    done = sandbox.run(render_check(wanted), **with_record)
+    assert done.returncode == 0, done
+
+
+# --- who a recorded uplink is by now --------------------------------------------------------------
+
+FIND = (
+    assets.read_asset("hostrouting.boot", "common.sh")
+    + """
+mkdir -p "$RUN_DIR"
+make_files && read_verified || exit
+printf '%s\\n' "$VERIFIED" "$AWAITED"
+"""
+)
+NAMES = ("eth0", "eth1", "b-r.0", "c9")
+MACS = tuple(f"02:00:00:00:01:0{number}" for number in range(3))
+
+
+def random_links(chance: random.Random) -> list[str]:
+    steps: list[str] = []
+    made: list[str] = []
+    for name in chance.sample(NAMES, chance.randint(1, 4)):
+        address = f"address {chance.choice(MACS)} "
+        kind = chance.choice(("veth", "veth", "bridge", "macvlan", "tun"))
+        if kind == "tun":
+            steps.append(f"tuntap add dev {name} mode tun")
+        elif kind == "macvlan" and made:
+            steps.append(f"link add link {made[0]} name {name} {address}type macvlan")
+        elif kind == "bridge":
+            steps.append(f"link add {name} {address}type bridge")
+            ports = [each for each in made if chance.random() < 0.4]
+            steps += [f"link set {each} master {name}" for each in ports]
+        else:
+            steps.append(f"link add {name} {address}type veth peer name p-{name}")
+            made.append(name)
+    return steps
+
+
+def test_the_scripts_find_a_recorded_uplink_as_the_library_does(tmp_path: Path) -> None:
+    for seed in range(by_day(25, by_night=3000)):
+        chance = random.Random(seed)
+        kernel = on_linux()
+        for step in random_links(chance):
+            try:
+                run_ip(step)
+            except AssertionError:  # such as a bridge as a port of a bridge
+                continue
+        macs = (*MACS, None, "02:00:00:00:09:09")
+        verified = [
+            VerifiedUplink(chance.choice((*NAMES, "gone0")), chance.choice(macs))
+            for _ in range(chance.randint(1, 2))
+        ]
+        done = Sandbox(tmp_path).run(FIND, **recorded(verified))
+        assert done.returncode == 0, done
+        found, awaited = done.stdout.split("\n")[:2]
+        links = kernel.facts().links
+        assert found == ",".join(find_verified(verified, links)), (seed, verified, links)
+        phrase = f"interface {awaited}, with which the check passed" if awaited else None
+        assert phrase == find_awaited_uplinks(verified, links), (seed, verified, links)
