@@ -18,7 +18,7 @@ from hostrouting.model.changes import Changes, Replacement
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.routes import Route
 from hostrouting.model.text import shortened
-from hostrouting.overlap.findings import Finding, OverlapReport, Verdict
+from hostrouting.overlap.findings import Finding, Note, NoteKind, OverlapReport, Verdict
 from hostrouting.overlap.summary import PASTE, summary
 from hostrouting.watch._policy import PolicyRepair
 from hostrouting.watch._repair import Drift, Repair
@@ -43,6 +43,7 @@ class EventKind(Enum):
     ROUTES_RESTORED = "5740f8f446b541fea3da3363f1a23f78", LOG_WARNING
     ROUTES_FOLLOWED = "8fe29ddc8f394586a80ef55884b47709", LOG_NOTICE
     ROUTES_NOT_MOVED = "32f9f98af6fc494f85ab43d916c95cfb", LOG_ERR
+    UPLINK_MOVED = "ed13d2014673434cbc2df144f1bbffaf", LOG_ERR
     ROUTES_REMOVED = "80b8ecdbb46d44aaabe749fe9f043eea", LOG_NOTICE
     RULES_RESTORED = "711c203eeb89434b9c96a30c67ed1a31", LOG_WARNING
     RULES_REMOVED = "8266002707c14e1e9aadc2c12af62065", LOG_NOTICE
@@ -157,6 +158,27 @@ def of_moves(before: Sequence[Replacement], now: Sequence[Replacement]) -> Itera
         yield _event(EventKind.ROUTES_NOT_MOVED, unmoved(now), [move.old for move in now])
     if before and not now:
         yield Event(EventKind.PROBLEM_OVER, f"no longer so: {unmoved(before)}")
+
+
+def of_uplinks(before: OverlapReport | None, now: OverlapReport) -> Iterator[Event]:
+    """Yield an event if another interface's default route wins over the verified uplink's.
+
+    Args:
+        before: the previous report, or None on the first check.
+        now: the current report.
+    """
+    if now.verdict is Verdict.UNKNOWN and now.cidrs:
+        return
+    was = () if before is None else _moves(before)
+    for note in _moves(now):
+        if note not in was:
+            yield Event(EventKind.UPLINK_MOVED, note.message, {"DEV": note.devs})
+    if was and not _moves(now):
+        yield Event(EventKind.PROBLEM_OVER, f"no longer so: {was[0].message}")
+
+
+def _moves(report: OverlapReport) -> list[Note]:
+    return [note for note in report.notes if note.kind is NoteKind.MOVED]
 
 
 def unmoved(moves: Sequence[Replacement]) -> str:

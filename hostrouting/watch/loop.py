@@ -37,6 +37,7 @@ from hostrouting.watch._events import (
     of_problems,
     of_routes,
     of_rules,
+    of_uplinks,
     status,
 )
 from hostrouting.watch._repair import Reconciler, Repair
@@ -219,13 +220,18 @@ class _Watch:
             except FileError as error:
                 self.problems.append(str(error))
         if report.verdict is Verdict.UNKNOWN and report.cidrs and self.report:
-            report = attrs.evolve(report, findings=self.report.findings)
+            report = attrs.evolve(
+                report,
+                findings=self.report.findings,
+                notes=(*report.notes, *self.report.notes),
+            )
         kept = (self.snapshots.problem,) if self.snapshots.problem else ()
         problems = tuple(dict.fromkeys((*done.problems, *self.problems, *kept)))
         events = (
             *of_routes(done, self._managers(done)),
             *of_rules(done.policy),
             *of_moves(self.unmoved, done.unmoved),
+            *of_uplinks(self.report, report),
             *of_problems(self.said, problems),
             *of_failures(self.report, report, done.waiting),
         )

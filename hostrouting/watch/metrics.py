@@ -14,7 +14,7 @@ from hostrouting.boot.layout import Layout
 from hostrouting.boot.manifest import Manifest
 from hostrouting.config.routing import OverlapMode
 from hostrouting.model.version import VERSION
-from hostrouting.overlap.findings import FindingKind, OverlapReport, Verdict
+from hostrouting.overlap.findings import FindingKind, NoteKind, OverlapReport, Verdict
 
 _EXPIRY = (
     "When the uplinks lose their default route unless a router advertises one again, "
@@ -56,7 +56,9 @@ def check_metrics(report: OverlapReport, time: float) -> tuple[Metric, ...]:
             family = str(each.family).lower()
             expiries[f'{{family="{family}"}}'] = time + each.default_expires
     failures: dict[str, float] = {}
+    moved: dict[str, float] = {}
     if report.cidrs:
+        moved[""] = int(any(note.kind is NoteKind.MOVED for note in report.notes))
         counts = Counter(finding.kind for finding in report.findings)
         failures = {f'{{kind="{kind}"}}': counts[kind] for kind in FindingKind}
     return (
@@ -77,6 +79,12 @@ def check_metrics(report: OverlapReport, time: float) -> tuple[Metric, ...]:
             "gauge",
             "How many failures the last check has found, by their kind.",
             failures,
+        ),
+        Metric(
+            "uplink_moved",
+            "gauge",
+            "1 if another interface's default route wins over the verified uplink's, or else 0.",
+            moved,
         ),
         Metric("default_route_expiry_timestamp_seconds", "gauge", _EXPIRY, expiries),
     )

@@ -90,7 +90,7 @@ class World:
             host,
             lambda event: self.said.append((self.clock.monotonic(), event)),
             lambda line: self.heard.append((self.clock.monotonic(), line)),
-            (self.layout.manifest, self.layout.gate_off),
+            (self.layout.manifest, self.layout.gate_off, self.layout.verified),
         )
         with pytest.raises(Cancelled):
             task.do(self.scope)
@@ -290,6 +290,57 @@ def test_a_route_follows_once_its_interface_is_unusable(world: World, becomes: s
     world.watch(60)
     assert [route.hops[0].dev for route in world.ours()] == ["br0"]
     assert EventKind.ROUTES_NOT_MOVED not in world.kinds()
+
+
+def record(world: World, text: str) -> None:
+    world.layout.verified.parent.mkdir(parents=True, exist_ok=True)
+    world.layout.verified.write_text(text)
+
+
+@pytest.mark.parametrize("change", [vpn_comes_up, second_nic_takes_over])
+def test_a_verified_uplink_keeps_its_routes_and_stays_expected(
+    world: World, change: Callable[[FakeKernel], None]
+) -> None:
+    default_at_metric_100(world)
+    record(world, "eth0\n")
+    world.at(5, lambda: change(world.kernel))
+    if change is vpn_comes_up:  # eth0 still has a default route
+        world.at(10, world.lose)
+    world.at(20, lambda: world.kernel.del_link("wg0"))
+    world.watch(LOOK_SECONDS * 2 + 10)
+    assert [route.hops[0].dev for route in world.ours()] == ["eth0"]
+    assert EventKind.ROUTES_FOLLOWED not in world.kinds()
+    ((when, event),) = world.of_kind(EventKind.UPLINK_MOVED)
+    assert 5 <= when < 6
+    assert event.kind.priority == LOG_ERR
+    assert event.message.startswith("the default route has moved from eth0,")
+    assert event.fields["DEV"] == ("wg0",)
+    assert EventKind.FAILURE not in world.kinds()
+    assert any(when >= 20 for when, _ in world.of_kind(EventKind.PROBLEM_OVER))
+
+
+def test_a_route_moves_to_the_uplink_that_is_recorded_meanwhile(world: World) -> None:
+    default_at_metric_100(world)
+    vpn_comes_up(world.kernel)
+    world.at(5, lambda: record(world, "wg0\n"))
+    world.watch(20)
+    assert [route.hops[0].dev for route in world.ours()] == ["wg0"]
+
+
+def test_the_metrics_say_that_the_default_route_has_moved(world: World) -> None:
+    default_at_metric_100(world)
+    record(world, "eth0\n")
+    textfile = world.layout.of("/textfile/node.prom")
+    textfile.parent.mkdir(parents=True)
+    world.config = config(SHADOWED, watch={"enabled": True, "textfile": "/textfile/node.prom"})
+    told: list[bool] = []
+    for seconds in (4, 8):
+        world.at(
+            seconds, lambda: told.append("\nhostrouting_uplink_moved 1\n" in textfile.read_text())
+        )
+    world.at(5, lambda: vpn_comes_up(world.kernel))
+    world.watch(10)
+    assert told == [False, True]
 
 
 def test_routes_fail_over_between_uplinks_that_the_config_names(world: World) -> None:
