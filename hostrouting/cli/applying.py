@@ -26,10 +26,11 @@ from hostrouting.cli.running import (
     run_task,
     say_result,
 )
-from hostrouting.config.routing import Config
+from hostrouting.config.routing import Config, OverlapMode
 from hostrouting.model.errors import RouteError
+from hostrouting.model.jsonable import rfc_3339
 from hostrouting.model.text import clean
-from hostrouting.overlap.findings import RouteOverlapError
+from hostrouting.overlap.findings import RouteOverlapError, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -125,10 +126,22 @@ def _applied(
         raise
     notes = _notes_on_default(host, source)
     noted = attrs.evolve(report, warnings=(*report.warnings, *notes))
-    lines = "\n".join(filter(None, [ending, *map(clean, notes)]))
+    kept = _kept_uplinks(report, host)
+    lines = "\n".join(filter(None, [kept, ending, *map(clean, notes)]))
     text = partial(applied_text, report, lines, is_verbose=options.verbose)
     warnings = (*report.warnings, *report.routes.plan.notes)
     return Result(noted.to_json, text, warnings=warnings)
+
+
+def _kept_uplinks(report: ConfigureReport, host: Host) -> str:
+    """Return a line about the verified uplinks, or an empty string if none were verified."""
+    overlap = report.overlap
+    is_verified = overlap.mode is OverlapMode.STRICT and overlap.verdict is Verdict.OK
+    if not is_verified or not host.verified:
+        return ""
+    devs = clean(",".join(overlap.default_devs))
+    since = rfc_3339(host.layout.verified.stat().st_mtime)
+    return f"uplink: {devs} since {since}, kept until hostRouting.uplinks names another"
 
 
 def _notes_on_default(host: Host, source: str | None) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from importlib.util import find_spec
@@ -82,6 +83,7 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
     is_for_monitoring = options.output in ("nagios", "prometheus")
     is_alone = not options.cidr and options.snapshot is None and options.config is None
     document, config = _expected(options, host, is_alone=is_alone, is_quiet=is_for_monitoring)
+    config = _with_kept_uplinks(config, on, document)
     if is_for_monitoring:
         config = _without_waits(config)
     # A snapshot may be of another host than CONFIG's. So CONFIG's other keys aren't compared with
@@ -122,6 +124,17 @@ def _expected(
             complain("hostrouting: the installed config is checked, as at the node's next start")
         config = installed
     return document, config
+
+
+def _with_kept_uplinks(config: Config, host: Host, document: object) -> Config:
+    """Return a config with the uplinks that the installed check keeps, unless CONFIG was read."""
+    if document is not None:
+        return config
+    verified = host.verified
+    if verified and host.snapshot is None:
+        with suppress(FileError):  # a broken manifest
+            verified = verified if queries.installed_config(host=host).keeps_uplinks else ()
+    return attrs.evolve(config, verified=verified)
 
 
 def _metrics(report: OverlapReport, host: Host) -> str:
@@ -323,6 +336,7 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     if options.in_place and document is None:
         raise UsageError("--in-place needs a CONFIG in addition to --cidr")
     on = asked_host(options, host)
+    config = _with_kept_uplinks(config, on, document)
     # If there is a CONFIG, it names all of our routes. With --cidr alone, the user will merge the
     # proposal into a config that isn't known here.
     backends = None if document is None else as_installed(config, on)

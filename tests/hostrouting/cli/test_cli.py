@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from backends import listening
 from file_trees import read_trees, write_file
+from node import add_nics, default_route
 from scenario import play
 from terminals import opened
 from wanted import LINE, MACHINE, SHADOWED, lose_default_route, section
@@ -224,7 +225,11 @@ def test_plan_shows_the_changes_of_apply_and_makes_none(
     assert (read_routes(kernel), read_trees(host.layout.root)) == before
     code, out, _ = run("apply", config)
     assert (code, out.splitlines()[0]) == (0, f"added     {LINE}")
-    assert out.splitlines()[-2:] == ["✓ 172.16.1.0/24  by eth0", "✓ 10.96.0.0/12   by eth0"]
+    *_, first, second, kept = out.splitlines()
+    assert (first, second) == ("✓ 172.16.1.0/24  by eth0", "✓ 10.96.0.0/12   by eth0")
+    assert re.fullmatch(
+        r"uplink: eth0 since [-0-9]+T[:0-9]+Z, kept until hostRouting\.uplinks names another", kept
+    )
     code, out, _ = run("plan", config)
     assert code == 0
     assert out.splitlines()[0] == "nothing to change: 1 route already installed"
@@ -731,3 +736,22 @@ def test_zsh_completes_typed_words(tmp_path: Path, capsys: pytest.CaptureFixture
             terminal.read_until(words)
             os.write(terminal.controller, typed)
         zsh.wait()
+
+
+# --- the verified uplink --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("STRICT", "eth0"), ("WARN", "eth1")])
+def test_a_check_of_cidrs_alone_expects_the_uplink_that_the_installed_check_keeps(
+    run: Any, write: Any, kernel: FakeKernel, host: Host, mode: str, expected: str
+) -> None:
+    host.layout.verified.parent.mkdir(parents=True, exist_ok=True)
+    host.layout.verified.write_text("eth0\n")
+    section_ = section(SHADOWED, cidrs=[SHADOWED], mode=mode)
+    assert run("apply", write({"hostRouting": section_}))[0] == 0
+    add_nics(kernel, eth1="10.9.0.5/24")
+    other = default_route(NextHop("eth1", IPv4Address("10.9.0.1")), metric=0)
+    lose_default_route(kernel)
+    assert not kernel.write(Write.ADD, [other])
+    document = json.loads(run("check", "--cidr", "10.96.0.0/12", "--output", "json")[1])
+    assert document["defaultDevs"] == [expected]
