@@ -233,9 +233,9 @@ def _covered(
 
     Routes that are covered by our own routes, possibly together with local addresses, are fine.
     """
-    places = [numbers(route.destination) for route in routes]
-    locals_ = [numbers(route.destination) for route in local]
-    ours = [numbers(route.destination) for route in main if route.is_ours and _is_asked(route)]
+    places = _destinations(routes)
+    locals_ = _destinations(local)
+    ours = _destinations(route for route in main if route.is_ours and _is_asked(route))
     left_by_locals = uncovered_addresses((*places, *locals_), family.bits)
     left_by_ours = uncovered_addresses((*places, *locals_, *ours), family.bits)
     losers: list[tuple[Route, Refusal]] = []
@@ -250,6 +250,10 @@ def _covered(
         look = f"look at: ip -{family.value} route show root {route.destination}"
         losers.append((route, Refusal(reason, look)))
     return losers
+
+
+def _destinations(routes: Iterable[Route]) -> list[Prefix]:
+    return [numbers(route.destination) for route in routes]
 
 
 def _longer_entry(route: Route, entries: Iterable[Route]) -> Route | None:
@@ -286,8 +290,8 @@ def unproven(
         return []
     family = wanted[0].family
     asked = [(entry, prefixes) for entry, prefixes in main if _is_asked(entry)]
-    places = [numbers(route.destination) for route in wanted]
-    locals_ = [numbers(entry.destination) for entry in local]
+    places = _destinations(wanted)
+    locals_ = _destinations(local)
     uncovered = uncovered_addresses(
         chain(*(prefixes for _, prefixes in asked), places, locals_, (_THIS_HOST[family],)),
         family.bits,
@@ -304,10 +308,7 @@ def unproven(
         address = uncovered[place]
         if address is None:
             left.append((route, None))
-            continue
-        winner = winners.get(place)
-        wins = winner is not None and _is_as_wanted(winner, route)
-        if not wins or covered_by_local(address, address):
+        elif not _wins(route, winners.get(place)) or covered_by_local(address, address):
             left.append((route, family.address(address)))
     return left
 
@@ -331,6 +332,10 @@ def _winners(main: Sequence[Group]) -> dict[Prefix, Route]:
             if winners.setdefault(prefix, entry).metric > entry.metric:
                 winners[prefix] = entry
     return winners
+
+
+def _wins(route: Route, winner: Route | None) -> bool:
+    return winner is not None and _is_as_wanted(winner, route)
 
 
 def _is_as_wanted(entry: Route, route: Route) -> bool:
