@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping
+from itertools import chain
 
 import attrs
 
@@ -329,8 +330,7 @@ def without_moves(
     if config.uplinks is not None:
         return plan, ()
     inheriting = {_key_of(static) for static in config.static_routes.routes if static.dev is None}
-    links = [link for backend in backends for link in backend.facts().links]
-    usable = {link.name for link in links if link.master is None}
+    usable = _usable_devs(backends)
 
     def moves(old: Route, new: Route) -> bool:
         if (new.destination, new.metric) not in inheriting:
@@ -364,6 +364,12 @@ def without_moves(
         unchanged=tuple(unchanged),
     )
     return rest, tuple(unmoved)
+
+
+def _usable_devs(backends: Iterable[RouteBackend]) -> set[str]:
+    """Return the interfaces that aren't ports of others."""
+    links = chain.from_iterable(backend.facts().links for backend in backends)
+    return {link.name for link in links if link.master is None}
 
 
 def _key_of(static: StaticRoute) -> tuple[IpNetwork, int]:
