@@ -17,12 +17,9 @@ from hostrouting.overlap.findings import FindingKind
 def explanation_page(found: Explanation) -> Page:
     """Return a page that shows each lookup: a row per rule, followed by the result."""
     expected = " and ".join(map(str, found.expected))
-    uplinks = f"expected is {clean(','.join(found.default_devs))}"
-    if not found.default_devs:
-        uplinks = "there is no default route or uplink, so the expected interface is unknown"
     whose = f"of {expected}" if expected else "in no expected CIDR"
     page: Page = [
-        head(f"{found.address}, {whose}; {uplinks}"),
+        head(f"{found.address}, {whose}; {_expected_devs(found)}"),
         dim(
             "the kernel evaluates the rules from the top: after ↓ it continues; "
             "at → an entry decides"
@@ -39,6 +36,17 @@ def explanation_page(found: Explanation) -> Page:
         if not lookup.is_modelled:
             page.append(bad(_OTHERWISE))
     return page
+
+
+def _expected_devs(found: Explanation) -> str:
+    named = [each.devs for each in found.expected if each.devs is not None]
+    if len(named) == len(found.expected) > 0:
+        devs = named
+    elif found.default_devs:
+        devs = [found.default_devs, *named]
+    else:
+        return "there is no default route or uplink, so the expected interface is unknown"
+    return f"expected is {clean(' and '.join(map(','.join, dict.fromkeys(devs))))}"
 
 
 _OTHERWISE = (

@@ -32,11 +32,16 @@ def summary(report: OverlapReport) -> str:
         lines.insert(0, f"the check couldn't judge {what}: {report.reason}")
     if lines:
         return "\n".join(lines)
-    devs = ",".join(report.default_devs)  # empty if each CIDR names its interfaces
+    return f"every expected CIDR leaves through {_expected_devs(report)}"
+
+
+def _expected_devs(report: OverlapReport) -> str:
+    named = "the devs that it names"
+    if all(each.devs is not None for each in report.expected):
+        return named
+    uplinks = ",".join(report.default_devs)
     return (
-        f"every expected CIDR leaves through {devs}"
-        if devs
-        else "every expected CIDR leaves as expected"
+        uplinks if all(each.devs is None for each in report.expected) else f"{uplinks}, or {named}"
     )
 
 

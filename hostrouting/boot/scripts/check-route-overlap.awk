@@ -39,6 +39,7 @@ section == "config" && $1 == "expect" && length($2) == length("x" ZEROS) {
   devs_pattern[ranges] = $5
   devs_words[ranges] = $6
   needs_uplinks = needs_uplinks || $5 == ""
+  names_devs = names_devs || $5 != ""
 }
 
 # The patterns are regular expressions; "/" matches no interface name.
@@ -611,7 +612,8 @@ function print_verdict(verdict,    i, lacking, pending) {
   if (verdict == "unknown")
     print problem
   else if (verdict == "ok")
-    print "every expected CIDR leaves " (expected == "" ? "as expected" : "through " with_commas(expected))
+    print "every expected CIDR leaves through " (needs_uplinks ? with_commas(expected) (names_devs ? ", or " : "") : "") \
+      (names_devs ? "the devs that it names" : "")
   for (i = 1; i <= findings && verdict == "overlap"; i++)
     print finding[i]
   print "end"

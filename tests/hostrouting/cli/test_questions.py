@@ -79,6 +79,21 @@ def test_the_page(run: Any) -> None:
     assert run("explain", ADDRESS) == (1, PAGE, "")
 
 
+@pytest.mark.parametrize(
+    ("cidrs", "expected"),
+    [
+        ([{"cidr": "172.16.0.0/16", "devs": ["eth1", "ib*"]}], "eth1,ib*"),
+        (["172.16.0.0/12", {"cidr": "172.16.0.0/16", "devs": ["eth1"]}], "eth0 and eth1"),
+    ],
+)
+def test_the_header_names_the_devs_of_a_cidr(
+    run: Any, tmp_path: Path, cidrs: list[Any], expected: str
+) -> None:
+    section = {"routeOverlap": {"expectedCidrs": cidrs}}
+    path = write_file(tmp_path / "c.json", json.dumps({"hostRouting": section}))
+    assert run("explain", ADDRESS, path)[1].splitlines()[0].endswith(f"; expected is {expected}")
+
+
 def test_without_a_default_route_lookups_are_still_shown(
     told: Any, run: Any, kernel: FakeKernel, tmp_path: Path
 ) -> None:
