@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 
 from hostrouting.boot.host import Host
 from hostrouting.config.routing import Config, RouteOverlap
-from hostrouting.kernel.default_routes import missing_default_route
+from hostrouting.kernel.default_routes import (
+    default_beside_main,
+    missing_default_route,
+    tables_for_all,
+)
 from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.errors import FileError, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import rfc_3339
-from hostrouting.model.routes import Route, Table
+from hostrouting.model.parsing import is_device
+from hostrouting.model.routes import Table
 from hostrouting.model.text import shortened
 from hostrouting.overlap._group import findings_and_notes
 from hostrouting.overlap._hearing import why_not_received
@@ -24,7 +30,7 @@ from hostrouting.overlap._read import read_host
 from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import FamilyVerdict, OverlapReport, UnknownReason, Verdict
 from hostrouting.overlap.proposals import Fix, HostSettings, Unfixable
-from hostrouting.overlap.uplinks import contested_error, wait_for_addresses
+from hostrouting.overlap.uplinks import container_devs, contested_error, wait_for_addresses
 from phases import CancelScope
 
 # A limit for human-readable lines.
@@ -258,18 +264,44 @@ def _why_unknown(config: Config, state: State, host: Host | None) -> str:
         missing = missing_default_route(state.defaults, family, uplinks.named)
         has_one = f"{','.join(elsewhere[0].devs)} has one ({elsewhere[0]})"
         return f"missing is {missing}{ignored}; {has_one}"
-    other = _default_of_other_table(state.routes)
+    other = _default_of_other_table(state)
     if not state.defaults:
+        other = (
+            other or f"; if this host needs none, {_naming(_attached(config.route_overlap, state))}"
+        )
         return f"table main has no unicast {family.any} to compare with{ignored}{other}"
     return f"missing is {missing_default_route(state.defaults, family)}{ignored}{other}"
 
 
-def _default_of_other_table(routes: Iterable[Route]) -> str:
+def _default_of_other_table(state: State) -> str:
     """Return a clause with a default route of another table than main, or an empty string."""
-    for route in routes:
+    asked = default_beside_main(state.routes, tables_for_all(state.rules))
+    if asked is not None:
+        return f"; another table has one: {asked}; to compare with that, {_naming(asked.devs)}"
+    for route in state.routes:
         if route.destination.prefixlen == 0 and route.hops and route.table != Table.MAIN:
-            return f"; another table has one: {route}"
+            return f"; another table has one: {route}; no policy rule looks it up for every packet"
     return ""
+
+
+def _naming(devs: Sequence[str]) -> str:
+    """Return how to name interfaces as uplinks, or the uplinks if no interface is known."""
+    if devs and all(map(is_device, devs)):
+        names = ", ".join(f'"{dev}"' for dev in devs)
+        return f'set "uplinks": [{names}]'
+    return "name the node's uplinks (hostRouting.uplinks)"
+
+
+def _attached(overlap: RouteOverlap, state: State) -> list[str]:
+    """Return the interfaces with a network around or inside an expected CIDR, except pods'."""
+    ignored = container_devs(overlap, state.links) | {
+        link.name for link in state.links if link.kind == "bridge"
+    }
+    attached: set[str] = set()
+    for expected in overlap.expected_cidrs:
+        near = (each for each in state.addresses if each.network.overlaps(expected.cidr))
+        attached.update(each.dev for each in near if expected.devs is None)
+    return sorted(attached - ignored - {LOOPBACK})
 
 
 def _ignored_advertisements(state: State, host: Host | None) -> str:

@@ -574,6 +574,20 @@ def test_script_and_library_say_through_what_the_cidrs_leave(
     assert plain.run(render_check(config)).stdout == f"{said}\n"
 
 
+@pytest.mark.parametrize("uplinks", [None, ["eth0"]])
+def test_a_default_route_beside_main_is_not_waited_for(
+    kernel: NamespaceKernel, plain: Sandbox, uplinks: list[str] | None
+) -> None:
+    build_links(kernel)
+    assert kernel.write(Write.ADD, [default_route(table=Table.DEFAULT)]) == ()
+    section: dict[str, Any] = {"routeOverlap": {"expectedCidrs": ["10.96.0.0/12"]}}
+    named = {} if uplinks is None else {"uplinks": uplinks}
+    done = plain.run(render_check(Config.from_mapping({"hostRouting": section | named})))
+    assert "waiting" not in done.stdout
+    assert ("table 253" in done.stderr) == (uplinks is None)
+    assert ("every expected CIDR leaves through eth0" in done.stdout) == (uplinks is not None)
+
+
 SIZES = [f"size={room}" for room in range(8192, 61440, by_day(24576, by_night=4096))]
 
 

@@ -132,6 +132,9 @@ function read_rule(    word, count, i, value, is_not, action) {
     can_not("the policy rule " in_words($0))
   if ("to" in value)
     cut(value["to"])
+  # Beside main, such a table may have the host's default route.
+  if ($0 ~ /^[0-9]+:\tfrom all lookup [0-9]+( proto [0-9]+)? *$/)
+    is_for_all[word[5]] = 1
   if (value["from"] != "all")
     add_sources(value["from"])
   discards_elsewhere = discards_elsewhere || action == "6"
@@ -277,6 +280,9 @@ function may_be_of_pods(names,    part, i) {
 function read_default(text) {
   if (type == 1 && table != 254 && elsewhere == "")
     elsewhere = "; another table has one: " in_words(text)
+  if (type == 1 && table != 254 && table in is_for_all && gateways != "" && !is_dead && \
+    ((uplink_pattern == "" && expected == "") || has_uplink(devs)))
+    has_default_beside_main = 1
   if (type != 1 || table != 254 || "tos" in field || devs == "lo")
     return
   default_gateways = default_gateways gateways
@@ -595,7 +601,8 @@ function find_problem() {
   if (uplink_pattern != "" && expected == "")
     problem = "no-uplink: there is no interface " uplink_words ", which hostRouting.uplinks names"
   else if (uplink_pattern == "" && needs_uplinks && !defaults)
-    problem = "no-default-route" (family == 6 ? ": IPv6" : "") "\t: table main has none that is unicast" elsewhere
+    problem = "no-default-route" (family == 6 ? ": IPv6" : "") "\t: table main has none that is unicast" elsewhere \
+      "; if this node needs none there, name its uplinks (hostRouting.uplinks)"
   else if (!is_local_asked)
     can_not("no policy rule asks table local about everything")
 }
@@ -603,7 +610,7 @@ function find_problem() {
 # Prints the verdict; the default route that may still come, or an empty line; the InfiniBand interfaces whose address
 # may still come, or an empty line; and the messages, of which the marker omits what follows a tab.
 function print_verdict(verdict,    i, lacking, pending) {
-  if (problem ~ /^no-(uplink|default)/ || (uplink_pattern != "" && !defaults))
+  if ((problem ~ /^no-(uplink|default)/ || (uplink_pattern != "" && !defaults)) && !has_default_beside_main)
     lacking = "the default route" (uplink_pattern == "" ? "" : " on an uplink")
   for (i = 1; i <= infinibands; i++)
     if (family == 4 && problem !~ /^no-/ && !is_uplink(infiniband[i]))

@@ -284,6 +284,52 @@ def test_without_a_default_route_nothing_is_fixable() -> None:
     )
 
 
+BESIDE_MAIN = "route add default via 10.1.0.1 dev eth0 table {} proto static"
+
+
+@pytest.mark.parametrize(
+    ("scenario", "is_awaited", "said"),
+    [
+        ("", True, 'if this host needs none, set "uplinks": ["eth0"]'),
+        (BESIDE_MAIN.format("default"), False, 'to compare with that, set "uplinks": ["eth0"]'),
+        (
+            f"rule add 40 lookup 50\n{BESIDE_MAIN.format(50)}",
+            False,
+            'to compare with that, set "uplinks": ["eth0"]',
+        ),
+        # A VPN's, whose table isn't for its own packets, and one that is for some packets only.
+        (f"{BESIDE_MAIN.format(50)}\nrule add 40 not fwmark 7 lookup 50", True, "no policy rule"),
+        (f"{BESIDE_MAIN.format(50)}\nrule add 40 from 10.1.0.4 lookup 50", True, "no policy rule"),
+        (
+            "link add wg0\nroute add default dev wg0 table 50 scope link\nrule add 40 lookup 50",
+            True,
+            "no policy rule",
+        ),
+    ],
+)
+def test_a_default_route_beside_main_is_named_and_not_waited_for(
+    scenario: str, is_awaited: bool, said: str
+) -> None:
+    kernel = build_node(FakeKernel())
+    play(kernel, f"{NO_DEFAULT}\n{scenario}")
+    clock = FakeClock()
+
+    def check_at_boot(**more: Any) -> OverlapReport:
+        overlap = {"expectedCidrs": ["10.1.0.0/16"]}
+        section = {"routeOverlap": overlap, "waitSeconds": 30, **more}
+        config = Config.from_mapping({"hostRouting": section})
+        return check_overlap(
+            config, kernel, phases.CancelScope(clock=clock), started=clock.monotonic()
+        )
+
+    report = check_at_boot()
+    assert (clock.monotonic() >= 30, report.reason_kind) == (is_awaited, "no-default-route")
+    assert said in report.reason_detail
+    if not is_awaited:
+        assert check_at_boot(uplinks=["eth0"]).findings == ()
+        assert clock.monotonic() < 30
+
+
 def test_the_same_cidr_twice_is_one_finding() -> None:
     assert len(answered(f"route add {CIDR} dev ib0", expectedCidrs=[CIDR, CIDR]).findings) == 1
 
