@@ -316,7 +316,6 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
       hostrouting fix --cidr 172.16.0.0/16 --format netplan          for a host whose routes are managed by netplan
       hostrouting fix --cidr 172.16.0.0/16 --snapshot node.json      for another host, from its snapshot
     """  # noqa: E501
-    from hostrouting.cli.fixing import merged
     from hostrouting.tasks.preview import as_installed
 
     document, config = read_with_cidrs(options, host)
@@ -336,13 +335,7 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     warnings: tuple[str, ...] = ()
     is_unknown = result.verdict is Verdict.UNKNOWN and bool(result.cidrs)
     if result.findings or not is_unknown:
-        if options.format == "config":
-            watches = _needs_watcher(config, on, result.fix)
-            proposal = merged(document, result.fix.entries, options.cidr, watches=watches)
-            if watches:
-                complain(_WATCHES)
-        else:
-            proposal, warnings = _in_words(options.format, result, on, config)
+        proposal, warnings = _propose(options, document, config, on, result)
     changes = Changes()
     if options.in_place:
         changes = _write_in_place(config_path(options, host), document, proposal)
@@ -360,6 +353,24 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
         text = "\n".join(changes_lines(changes)) or NOTHING
     code = EXIT_CHECK_UNKNOWN if is_unknown else exit_of_result(not result.fix.unfixable)
     return Result(lambda: told, lambda: text, code, warnings)
+
+
+def _propose(
+    options: argparse.Namespace,
+    document: dict[str, Any] | None,
+    config: Config,
+    host: Host,
+    report: OverlapReport,
+) -> tuple[Any, tuple[str, ...]]:
+    """Return a fix in the format that --format names, and warnings if it doesn't hold all of it."""
+    from hostrouting.cli.fixing import merged
+
+    if options.format != "config":
+        return _in_words(options.format, report, host, config)
+    watches = _needs_watcher(config, host, report.fix)
+    if watches:
+        complain(_WATCHES)
+    return merged(document, report.fix.entries, options.cidr, watches=watches), ()
 
 
 def _write_in_place(
