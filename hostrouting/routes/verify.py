@@ -296,12 +296,7 @@ def unproven(
         chain(*(prefixes for _, prefixes in asked), places, locals_, (_THIS_HOST[family],)),
         family.bits,
     )
-    # With the default rules, every packet is looked up in table local first and then in main. Until
-    # the first custom rule is added, the two share one trie, in which the longer prefix wins. For
-    # IPv6, the tables don't tell whether a route is used, because the kernel passes over
-    # unreachable routers.
-    can_prove = family is Family.IPV4 and tuple(rules) == KERNEL_RULES
-    winners = _winners(asked) if can_prove else {}
+    winners = _winners(asked) if _do_tables_decide(family, rules) else {}
     covered_by_local = PrefixSet(locals_, family.bits).overlaps
     left: list[tuple[Route, IpAddress | None]] = []
     for route, place in zip(wanted, places, strict=True):
@@ -311,6 +306,15 @@ def unproven(
         elif not _wins(route, winners.get(place)) or covered_by_local(address, address):
             left.append((route, family.address(address)))
     return left
+
+
+def _do_tables_decide(family: Family, rules: Sequence[Rule]) -> bool:
+    """Return whether the entries alone tell which of them the kernel uses for a packet."""
+    # With the default rules, every packet is looked up in table local first and then in main. Until
+    # the first custom rule is added, the two share one trie, in which the longer prefix wins. For
+    # IPv6, the tables don't tell whether a route is used, because the kernel passes over
+    # unreachable routers.
+    return family is Family.IPV4 and tuple(rules) == KERNEL_RULES
 
 
 def _is_asked(entry: Route) -> bool:
