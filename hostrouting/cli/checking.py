@@ -23,7 +23,7 @@ from hostrouting.cli.exit_codes import (
     EXIT_OF_VERDICT,
     exit_of_result,
 )
-from hostrouting.cli.options import (
+from hostrouting.cli.inputs import (
     UsageError,
     asked_host,
     config_path,

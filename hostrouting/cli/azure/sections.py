@@ -13,7 +13,7 @@ from hostrouting.azure.probe.ruleset import PROBE
 from hostrouting.azure.probe.tasks import RemoveLoadBalancerProbe
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import is_installed
-from hostrouting.cli.options import read_section
+from hostrouting.cli.inputs import read_section
 from hostrouting.config.routing import SECTION as HOST_ROUTING
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import ConfigError, HostRoutingError
