@@ -104,7 +104,7 @@ class Constraints:
         """Return the constraint for a lookup that fails for an expected CIDR."""
         lookup = failure.lookup
         address = failure.address
-        if (beyond_bound := _beyond_bound(failure)) is not None:
+        if (beyond_bound := _beyond_bound(failure, self._entries.missing)) is not None:
             return Constraint(obstacle=beyond_bound)
         path = self._entries.path(expected, address)
         if isinstance(path, Obstacle):
@@ -245,7 +245,7 @@ class Constraints:
         if lookup.source is not None and not tables.is_local(lookup.source):
             lost = f"{lookup.source}, the src of its route, isn't an address of this host"
             return Obstacle(f"{lost}: add it, or change the route")
-        if (beyond_bound := _beyond_bound(failure)) is not None:
+        if (beyond_bound := _beyond_bound(failure, self._entries.missing)) is not None:
             return beyond_bound
         if (wanted := self._why_wanted(place, expected, failure)) is not None:
             return wanted
@@ -330,10 +330,19 @@ def _in_main(route: Route | None) -> Route | None:
     return route if route is not None and route.table == Table.MAIN else None
 
 
-def _beyond_bound(failure: Judgement) -> Obstacle | None:
-    """Return the obstacle if a failure would be exempt without a bound, or else None."""
+def _beyond_bound(failure: Judgement, missing: str) -> Obstacle | None:
+    """Return the obstacle if a failure would be exempt without a bound, or else None.
+
+    Args:
+        failure: the judgement of a failing lookup.
+        missing: why there is no default route to inherit from, or an empty string.
+    """
     if not failure.bound:
         return None
+    route = failure.route
+    reason = f"{failure.bound}: move that network"
+    if route is not None and route.destination.prefixlen == 0:
+        what = f"{route} may be a container's default route"
+        reason = f"{what}, and {missing}" if missing else f"{what}: remove it"
     allow = f'"allowedDevs": {json.dumps(list(failure.devs))}'
-    reason = f"{failure.bound}: move that network, or, if it is meant to carry this, set {allow}"
-    return Obstacle(reason, is_policy=True)
+    return Obstacle(f"{reason}, or, if it is meant to carry this, set {allow}", is_policy=True)

@@ -59,7 +59,7 @@ class Entries:
     """
 
     def __init__(self, state: State, missing: str) -> None:
-        self._missing = missing
+        self.missing = missing
         self._state = state
         self._family = state.family
         self._bits = state.family.bits
@@ -99,7 +99,7 @@ class Entries:
         if isinstance(dev, Obstacle):
             return dev
         if dev is None:
-            return Obstacle(self._missing) if self._missing else to_uplinks
+            return Obstacle(self.missing) if self.missing else to_uplinks
         hop = self._hop_by(dev, (int(address), self._bits))
         if (dev, hop) not in self._refusals_by:
             self._refusals_by[dev, hop] = self._why_refused_by(dev, hop)

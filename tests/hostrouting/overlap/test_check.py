@@ -284,6 +284,31 @@ def test_without_a_default_route_nothing_is_fixable() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("scenario", "said"),
+    [
+        (
+            BY_VETH0,
+            (
+                "default via 10.7.0.1 dev veth0 proto hostrouting may be a container's default"
+                " route, and missing is the default route on eth0 (table main has no unicast"
+                " 0.0.0.0/0 on eth0): add one, or an entry that names gateway and dev, or, if"
+            ),
+        ),
+        (
+            BY_VETH0.replace(NO_DEFAULT, ""),
+            (
+                "default via 10.7.0.1 dev veth0 proto hostrouting may be a container's default"
+                " route: remove it, or, if"
+            ),
+        ),
+    ],
+)
+def test_a_containers_default_route_is_no_network_to_move(scenario: str, said: str) -> None:
+    (left,) = answered(scenario, uplinks=["eth0"]).fix.unfixable
+    assert left.reason == f'{said} it is meant to carry this, set "allowedDevs": ["veth0"]'
+
+
 BESIDE_MAIN = "route add default via 10.1.0.1 dev eth0 table {} proto static"
 
 
