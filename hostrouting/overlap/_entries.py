@@ -99,7 +99,8 @@ class Entries:
         if isinstance(dev, Obstacle):
             return dev
         if dev is None:
-            return Obstacle(self.missing) if self.missing else to_uplinks
+            is_near = to_uplinks.subnet is not None  # then nothing is inherited
+            return to_uplinks if is_near or not self.missing else Obstacle(self.missing)
         hop = self._hop_by(dev, (int(address), self._bits))
         if (dev, hop) not in self._refusals_by:
             self._refusals_by[dev, hop] = self._why_refused_by(dev, hop)

@@ -355,6 +355,16 @@ def test_a_default_route_beside_main_is_named_and_not_waited_for(
         assert clock.monotonic() < 30
 
 
+def test_the_own_subnet_without_its_route_needs_no_default_route() -> None:
+    scenario = (
+        f"{NO_DEFAULT}\naddr del 10.1.0.4/24 dev eth0\naddr add 10.1.0.4/24 dev eth0 noprefixroute"
+    )
+    fix = answered(scenario, uplinks=["eth0"], expectedCidrs=["10.1.0.0/24", CIDR]).fix
+    assert [str(entry) for entry in fix.routes] == ["10.1.0.0/24 onlink dev eth0"]
+    (left,) = fix.unfixable
+    assert "missing is the default route" in left.reason
+
+
 def test_the_same_cidr_twice_is_one_finding() -> None:
     assert len(answered(f"route add {CIDR} dev ib0", expectedCidrs=[CIDR, CIDR]).findings) == 1
 

@@ -27,6 +27,7 @@ from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.family import Family
 from hostrouting.model.links import AddressLabel
 from hostrouting.model.parsing import is_inside
+from hostrouting.model.routes import Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap.findings import NoteKind, UnknownReason, Verdict
 from hostrouting.overlap.proposals import Fix
@@ -174,6 +175,18 @@ def test_named_uplinks_count_even_if_ipv4_leaves_elsewhere() -> None:
         "missing is the default route on eth0 (table main has no unicast ::/0"
         in without.fix.unfixable[0].reason
     )
+
+
+@pytest.mark.parametrize("ipv4_default", [None, "eth0"])
+def test_the_own_subnet_without_its_route_needs_no_default_route(ipv4_default: str | None) -> None:
+    """The IPv4 default route makes eth0 the uplink of IPv6, too."""
+    snapshot = host(addresses=["2001:db8::4/64 dev eth0"], ipv4_default=ipv4_default)
+    assert snapshot.ipv6 is not None
+    local = tuple(each for each in snapshot.ipv6.routes if each.table == Table.LOCAL)
+    snapshot = attrs.evolve(snapshot, ipv6=attrs.evolve(snapshot.ipv6, routes=local))
+    report = judged(snapshot, ExpectedCidr("2001:db8::/64", ("eth0",)))
+    assert [str(each.kind) for each in report.findings] == ["NO-ROUTE"]
+    assert proposed(report) == ["2001:db8::/64 onlink dev eth0"]
 
 
 def test_a_cidr_may_name_its_interfaces() -> None:
