@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from ipaddress import IPv4Network
 from typing import NamedTuple
 
 from hostrouting.kernel.default_routes import unicast_defaults
@@ -28,8 +29,13 @@ CNI_PROTOCOLS = (Protocol.BIRD, 80)
 # to pods.
 _SERVICE_DEVS = ("kube-ipvs0", "kube-dummy-if", "nodelocaldns", "localdns")
 
-LINK_LOCAL = (0xA9FE0000, 16)
-"""169.254.0.0/16, in which clouds have their metadata service."""
+_LINK_LOCAL = IPv4Network("169.254.0.0/16")
+_AZURE_PLATFORM = IPv4Network("168.63.129.16/32")
+# The VPC CNI gives an IPv4 address of this network to each pod of an IPv6 cluster (egress-cni).
+_EKS_PODS = IPv4Network("169.254.172.0/22")
+
+OF_PLATFORMS = (numbers(_LINK_LOCAL), numbers(_AZURE_PLATFORM))
+"""Networks in which clouds have addresses of their own, such as the metadata service's."""
 
 
 def local_gateway(route: Route, addresses: Sequence[Address]) -> Address | None:
@@ -49,6 +55,16 @@ def local_gateway(route: Route, addresses: Sequence[Address]) -> Address | None:
             if address.local == hop.gateway and (address.dev == hop.dev) == is_of_link:
                 return address
     return None
+
+
+def _why_of_platform(route: Route, address: IpAddress) -> str:
+    """Return why an address belongs to a cloud instead of pods, or an empty string."""
+    if address in _AZURE_PLATFORM:
+        return f"{address} isn't a pod's: Azure's platform has it"
+    is_pod = is_inside(route.destination, _EKS_PODS) and route.destination.prefixlen == 32
+    if address in _LINK_LOCAL and not is_pod:
+        return f"{_LINK_LOCAL} isn't for pods: clouds have their metadata service there"
+    return ""
 
 
 class _Widths(NamedTuple):
@@ -96,8 +112,8 @@ class Bounds:
 
     def why_beyond(self, route: Route, address: IpAddress) -> str:
         """Return why a route through a pod's interface can't lead to pods, or an empty string."""
-        if address.version == 4 and int(address) >> 16 == LINK_LOCAL[0] >> 16:
-            return "169.254.0.0/16 isn't for pods: clouds have their metadata service there"
+        if reason := _why_of_platform(route, address):
+            return reason
         if route not in self._reasons:
             self._reasons[route] = self._why_beyond(route.destination)
         return self._reasons[route]

@@ -37,7 +37,7 @@ from hostrouting.overlap._ask import (
     source_borders,
 )
 from hostrouting.overlap._cut import Cutter
-from hostrouting.overlap._exemptions import CNI_PROTOCOLS, LINK_LOCAL
+from hostrouting.overlap._exemptions import CNI_PROTOCOLS, OF_PLATFORMS
 from hostrouting.overlap._places import Places
 from hostrouting.overlap._state import State
 from hostrouting.overlap.uplinks import find_uplinks, ipv4_defaults_for
@@ -123,7 +123,7 @@ def read_once(
     _refuse_mapped(state.addresses)
     borders = [subnet for subnet, _ in state.uplinks.subnets]
     if state.family is Family.IPV4:
-        borders.append(LINK_LOCAL)
+        borders += OF_PLATFORMS
     elif selects_source(state.rules, state.routes, state.family):
         borders += source_borders(state.addresses, state.labels)
     places = cutter.cut(state.routes, borders)

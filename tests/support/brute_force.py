@@ -348,7 +348,11 @@ class Judge:
         gateways = [hop.gateway for r in defaults for hop in r.hops if hop.dev in self.expected]
         subnets = [each.network for each in mine if each.prefix_length >= 12]
         return (
-            address in IPv4Network("169.254.0.0/16")
+            (
+                address in IPv4Network("169.254.0.0/16")
+                and not (network.prefixlen == 32 and address in IPv4Network("169.254.172.0/22"))
+            )
+            or address == IPv4Address("168.63.129.16")
             or network.prefixlen < 8
             or any(
                 each in network

@@ -349,8 +349,10 @@ function cut(prefix) {
 
 # Sets the places, in order: probe[1..places], and place_at[probe].
 function find_places(    i, covered, line, word) {
-  if (family == 4)
-    cut("169.254.0.0/16") # where nothing is a pod's
+  if (family == 4) { # clouds have addresses there
+    cut("169.254.0.0/16")
+    cut("168.63.129.16")
+  }
   for (i = 1; i <= ranges; i++)
     print range_first[i] "\n" after(range_last[i]) "\n" range_first[i], range_last[i] | SORTER
   if (close(SORTER) != 0)
@@ -546,7 +548,10 @@ function is_beyond_pods(p,    i, part, hop, low, high, length_) {
   low = first
   high = last
   length_ = bits
-  if (length_ < (family == 6 ? 16 : 8) || (family == 4 && probe[p] ~ /^xa9fe/))
+  if (length_ < (family == 6 ? 16 : 8))
+    return 1
+  # EKS gives addresses in 169.254.172.0/22 to pods.
+  if (family == 4 && probe[p] ~ /^x(a9fe|a83f8110)/ && !(length_ == 32 && probe[p] ~ /^xa9fea[c-f]/))
     return 1
   for (i = split(default_gateways, part, " "); i > 0; i--)
     if (split(part[i], hop, "/") && is_uplink(hop[2]) && !index(hop[1], ":") == (family == 4) && \

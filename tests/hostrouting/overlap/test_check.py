@@ -99,6 +99,30 @@ ANSWERS: list[tuple[str, dict[str, Any], list[str]]] = [
         {},
         ["LOCAL tunl0", "CNI-DISCARD "],
     ),
+    # Of the clouds' own networks, only EKS' addresses for pods of IPv6 clusters are exempt.
+    *(
+        (
+            f"link add {dev}\nroute add {to} dev {dev}",
+            {"expectedCidrs": [cidr]},
+            [f"{'CONTAINER' if is_pod else 'OVERLAP'} {dev}"],
+        )
+        for dev, to, cidr, is_pod in (
+            ("veth1", "169.254.172.5", "169.254.172.0/24", True),
+            ("eni1a2b", "169.254.175.255", "169.254.0.0/16", True),
+            ("veth1", "169.254.172.0/22", "169.254.0.0/16", False),
+            ("veth1", "169.254.176.1", "169.254.0.0/16", False),
+            ("veth1", "169.254.169.254", "169.254.0.0/16", False),
+            ("veth1", "169.254.169.253", "169.254.0.0/16", False),
+            ("veth1", "169.254.170.2", "169.254.0.0/16", False),
+            ("veth1", "168.63.129.16", "168.63.0.0/16", False),
+            ("docker0", "169.254.172.5", "169.254.0.0/16", False),
+        )
+    ),
+    (
+        "link add veth1\nroute add 168.63.0.0/16 dev veth1",
+        {"expectedCidrs": ["168.63.0.0/16"]},
+        ["OVERLAP veth1", "CONTAINER veth1"],
+    ),
     # A default route that discards isn't a CNI's block.
     (
         "route add blackhole default proto bird table 100\nrule add 100 lookup 100",
