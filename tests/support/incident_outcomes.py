@@ -87,7 +87,7 @@ def _said(case: Case, report: OverlapReport, leaves: Sequence[str]) -> Iterator[
     if report.reason_kind is not None:
         yield f"unknown {report.reason_kind}"
     for each in report.findings:
-        sources = {probe.source for probe in wrong if any(probe.to in part for part in each.ranges)}
+        sources = {probe.sender for probe in wrong if any(probe.to in part for part in each.ranges)}
         if sources and (not each.is_reply or str(each.source) in sources):
             yield f"{each.kind} {','.join(each.devs)}".strip() + (
                 f" from {each.source}" if each.source else ""

@@ -40,6 +40,7 @@ from phases import CancelScope
 
 FOLDER = Path(__file__).parents[1] / "incidents"
 
+_ADDRESSING = ("nic", "bridge", "infiniband", "addr")
 _PORTS = range(9, 41)
 _IP_MTU, _IPV6_MTU = 14, 24  # linux/in.h, linux/in6.h
 
@@ -52,28 +53,38 @@ class Probe:
         to: the destination.
         through: the interface through which it should leave, or ``lo`` if this host should receive
             it.
-        via: the gateway that should forward it, if the incident is about gateways.
+        via: the gateway that should forward it, or an empty string if none should, if the incident
+            is about gateways.
         mtu: the size of packets that should be sent, if the incident is about sizes.
-        source: the source address that the program has bound, or that of a packet that arrives.
+        source: the address from which it should come, if the incident is about that.
+        sender: the source address that the program has bound, or that of a packet that arrives.
         uid: the user of the program.
         arrives_on: the interface on which the packet arrives, if this host receives or forwards it.
     """
 
     to: IpAddress = attrs.field(converter=ip_address)
     through: str
-    via: str = ""
+    via: str | None = None
     mtu: int = 0
     source: str = ""
+    sender: str = ""
     uid: int = 0
     arrives_on: str = ""
 
     @property
     def expected(self) -> str:
-        return _way(self.through, self.via, self.mtu)
+        return _way(self.through, self.via, self.source, self.mtu)
 
 
-def _way(dev: str, via: str, mtu: int) -> str:
-    return dev + (f" via {via}" if via else "") + (f" mtu {mtu}" if mtu else "")
+def _way(dev: str, via: str | None = None, source: str = "", mtu: int = 0) -> str:
+    words = [dev]
+    if via is not None:
+        words.append(f"via {via}" if via else "on-link")
+    if source:
+        words.append(f"src {source}")
+    if mtu:
+        words.append(f"mtu {mtu}")
+    return " ".join(words)
 
 
 @attrs.frozen
@@ -100,7 +111,7 @@ class Case:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Case:
-        names = {"from": "source", "in": "arrives_on"}
+        names = {"from": "sender", "in": "arrives_on"}
         probes = (
             Probe(**{names.get(key, key): value for key, value in row.items()})
             for row in document["probes"]
@@ -135,13 +146,13 @@ class Rebuilt:
             proc.symlink_to("/proc")  # its sys/net is that of the namespace
         self._kernel, self._kernel6 = on_linux(), NetlinkBackend6()
         self._host = Host(self._kernel, FakeSystemd(), Layout(root), self._kernel6)
-        own6 = re.findall(
-            r"(\S*:\S*)/\d+", " ".join(line for line in case.host if "route" not in line)
-        )
-        self._families = [*Family][: 1 + bool(own6)]
+        addressing = [line for line in case.host if line.split()[0] in _ADDRESSING]
+        own6 = re.findall(r"(\S*:\S*)/\d+", " ".join(addressing))
+        has_6 = bool(own6) or any(" inet6 " in line for line in case.host)
+        self._families = [*Family][: 1 + has_6]
         _set(
-            "net.ipv6.conf.default.accept_dad" if own6 else "net.ipv6.conf.default.disable_ipv6",
-            str(int(not own6)),
+            "net.ipv6.conf.default.accept_dad" if has_6 else "net.ipv6.conf.default.disable_ipv6",
+            str(int(not has_6)),
         )
         for family in self._families:
             # The kernel then chooses among several next hops by the ports, so a few ports cover
@@ -200,6 +211,10 @@ class Rebuilt:
                 batch += [f"addr add {address} dev {words[0]}" for address in words[1:]]
             elif word == "unplug":
                 batch.append(f"link set {_far(words[0])} down")
+            elif word == "route" and re.search(r" src \S*:", line):
+                run_ip(*batch)
+                batch = [line]
+                until(lambda: not attempt("ip", "-6", "addr", "show", "tentative").stdout)
             else:
                 batch += _linked(word, *words) if word in ("nic", "bridge") else [line]
         run_ip(*batch)
@@ -326,7 +341,7 @@ def _linked(word: str, dev: str, *addresses: str) -> list[str]:
 
 
 def _observed(leaving: Leaving, probe: Probe) -> str:
-    if probe.via or probe.arrives_on:
+    if probe.via is not None or probe.arrives_on:
         return _answered(probe)
     sends = (
         partial(_send, probe, kind, port)
@@ -335,7 +350,11 @@ def _observed(leaving: Leaving, probe: Probe) -> str:
     )
     ends = {leaving.sent(send, probe.to) for send in sends}
     names = {end if isinstance(end, str) else errnos.errorcode.get(end, "dropped") for end in ends}
-    return _way(",".join(sorted(names)), "", _mtu(probe) if probe.mtu else 0)
+    return _way(
+        ",".join(sorted(names)),
+        source=_source(probe) if probe.source else "",
+        mtu=_mtu(probe) if probe.mtu else 0,
+    )
 
 
 def _send(probe: Probe, kind: int, port: int) -> None:
@@ -360,9 +379,17 @@ def _opened(probe: Probe, kind: int) -> Iterator[socket.socket]:
     finally:
         os.seteuid(0)
     with client:
-        if probe.source:
-            client.bind((probe.source, 0))
+        if probe.sender:
+            client.bind((probe.sender, 0))
         yield client
+
+
+def _source(probe: Probe) -> str:
+    """Return the address that a connected socket gets."""
+    with _opened(probe, socket.SOCK_DGRAM) as client:
+        client.connect((str(probe.to), 9))
+        name: str = client.getsockname()[0]
+        return name
 
 
 def _mtu(probe: Probe) -> int:
@@ -378,14 +405,17 @@ def _answered(probe: Probe) -> str:
     """Return the kernel's answer for a packet that arrives, or whose gateway matters, which no
     socket here sees.
     """
-    words = {"from": probe.source, "iif": probe.arrives_on}
+    words = {"from": probe.sender, "iif": probe.arrives_on}
     done = attempt(
         "ip", "route", "get", str(probe.to), *chain(*filter(itemgetter(1), words.items()))
     )
     if done.returncode:
         return "dropped"
-    dev, via = (re.search(rf"\b{word} (\S+)", done.stdout) for word in ("dev", "via"))
+    dev = re.search(r"\bdev (\S+)", done.stdout)
+    via = re.search(r"\bvia (?:inet6 )?(\S+)", done.stdout)
     assert dev is not None
-    return _way(
-        "lo" if done.stdout.startswith("local") else dev[1], via[1] if probe.via and via else "", 0
-    )
+    if done.stdout.startswith("local"):
+        return "lo"
+    if probe.via is None:
+        return dev[1]
+    return _way(dev[1], via[1] if via else "")
