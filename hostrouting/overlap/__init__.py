@@ -4,8 +4,8 @@ The theory of operation. The kernel knows by which route each packet leaves, so 
 compares the results with the interfaces that the config expects. It does so in five steps, each
 with a module: cut, ask, judge, group, fix. ``check`` runs them; the first two are called by
 ``_read.read_once``, because all that is read and asked must be of one moment. Between ask and
-judge, ``_hearing`` may end the check: if this host doesn't receive what is sent to it, because a
-rule leads around table local, there is no verdict.
+judge, ``_hearing`` may end the check: if this host doesn't receive what is sent to one of its
+addresses, because a rule leads around table local, there is no verdict.
 
 What is known about addresses lies in one record, a *place*: addresses with the same results
 (``_places``). Cut makes the places, and each later step fills in its fields. What is known about

@@ -11,39 +11,96 @@ to it, although all packets that it sends leave as expected.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import attrs
 
-from hostrouting.kernel.rules import KERNEL_RULES, TCP, UDP, Flow, kernel_rules
+from hostrouting.config.routing import ExpectedCidr
+from hostrouting.kernel.port import Lookups
+from hostrouting.kernel.rules import KERNEL_RULES, LOOPBACK, TCP, UDP, Flow, kernel_rules
 from hostrouting.model.family import Family, IpAddress, IpNetwork
+from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.links import Address
-from hostrouting.model.routes import Protocol, Route, RouteType
-from hostrouting.overlap._ask import asks_local_first, separates_tcp
-from hostrouting.overlap._places import Places
-from hostrouting.overlap._read import Moment
+from hostrouting.model.lookups import Lookup
+from hostrouting.model.routes import Protocol, Route, RouteType, Table
+from hostrouting.overlap._ask import (
+    asks_local_first,
+    called_addresses,
+    is_told_apart,
+    selects_source,
+    separates_tcp,
+)
+from hostrouting.overlap._cut import Cutter
 from hostrouting.overlap._state import State
 
 
-def why_not_received(moment: Moment) -> str:
-    """Return why this host doesn't receive what is sent to its addresses, or an empty string."""
-    state = moment.state
-    if asks_local_first(state.rules):
+def why_not_received(state: State, expected: Iterable[ExpectedCidr], kernel: Lookups) -> str:
+    """Return why this host doesn't receive what is sent to its addresses, or an empty string.
+
+    The addresses are those on uplinks, those inside an expected CIDR, and those on the loopback
+    interface from which replies are judged.
+
+    Args:
+        state: the host's state.
+        expected: the expected CIDRs.
+        kernel: the kernel to ask about packets from this host.
+    """
+    cidrs = [numbers(each.cidr) for each in expected]
+    asked = [*_asked(state, PrefixSet(cidrs, state.family.bits))]
+    is_first = asks_local_first(state.rules)
+    if is_first:
+        # Table local decides, so its entries are delivered.
+        entries = _entries_of_local(state)
+        asked = [address for address in asked if address.local not in entries]
+    if is_first and not asked:
         return ""
+    own = dict.fromkeys(address.local for address in asked)
+    if not is_first:
+        own |= dict.fromkeys(each.local for each in state.addresses if each.local.is_loopback)
+    # The kernel is asked first, as it may be unable to tell.
+    from_here = _why_not_from_here([*own], state, kernel)
     # As long as IPv6 has never had another rule, the kernel searches local and main, whatever the
     # rules say.
     usual = {*kernel_rules(Family.IPV6)}
-    may_ignore_rules = state.family is Family.IPV6 and {*state.rules} <= usual
-    if not may_ignore_rules:
-        for flow, words in _arriving(state, moment.places):
-            route = state.fib.decide(flow).route
-            if not _is_local(route):
-                return _sentence(f"to {flow.address}{words} through {flow.iif}", route, state)
-    for lookup in moment.local_lookups:
-        if not _is_local(lookup.route):
-            sent = f"by this host to {lookup.address}, its own address,"
-            return _sentence(sent, lookup.route, state)
-    return ""
+    if state.family is Family.IPV6 and {*state.rules} <= usual:
+        return from_here
+    for flow, words in _arriving(asked, cidrs, state):
+        route = state.fib.decide(flow).route
+        if not _is_local(route):
+            what = f"to {flow.address}{words} through {flow.iif}"
+            return _sentence(what, flow.address, route, state)
+    return from_here
+
+
+def _asked(state: State, cidrs: PrefixSet) -> Iterator[Address]:
+    """Yield the addresses to which packets must be delivered."""
+    vrfs = {link.name for link in state.links if link.kind == "vrf"}
+    # The lookup of a packet that comes in through a port of a VRF starts in the VRF's table.
+    left_out = {link.name for link in state.links if not link.is_up or link.master in vrfs}
+    called: Collection[IpAddress] = ()
+    if selects_source(state.rules, state.routes, state.family):
+        called = {*called_addresses(state.addresses, (), state.rules)}
+    for address in state.addresses:
+        local = address.local
+        is_of_link = local.version == 6 and local.is_link_local
+        if not address.is_usable or is_of_link or address.dev in left_out:
+            continue
+        if (
+            address.dev in state.uplinks.devs
+            or local in called
+            or cidrs.covers((int(local), state.family.bits))
+        ):
+            yield address
+
+
+def _entries_of_local(state: State) -> set[IpAddress]:
+    return {
+        route.destination.network_address
+        for route in state.routes
+        if route.table == Table.LOCAL
+        and route.type is RouteType.LOCAL
+        and route.destination.prefixlen == state.family.bits
+    }
 
 
 def _is_local(route: Route | None) -> bool:
@@ -51,24 +108,39 @@ def _is_local(route: Route | None) -> bool:
     return route is not None and route.type in (RouteType.LOCAL, RouteType.BROADCAST)
 
 
-def _arriving(state: State, places: Places) -> Iterator[tuple[Flow, str]]:
-    """Yield packets that come in through each uplink for its addresses.
+def _arriving(
+    asked: Iterable[Address],
+    cidrs: Sequence[Prefix],
+    state: State,
+) -> Iterator[tuple[Flow, str]]:
+    """Yield packets for addresses of this host, as they come in.
 
     Each packet comes with words for an unusual sender.
     """
-    clients = {client: f" from {client}" for client in _clients(state, places)}
+    clients = {client: f" from {client}" for client in _clients(state, cidrs)}
     protocols = (UDP, TCP) if separates_tcp(state.rules) else (UDP,)
-    for local in state.addresses:
-        if local.dev not in state.uplinks.devs:
-            continue
-        if not local.is_usable or local.local.is_link_local:
-            continue
-        for sender, words in {_sender(local, state): "", **clients}.items():
-            for protocol in protocols:
-                yield Flow(local.local, sender, protocol, iif=local.dev), words
+    for local in asked:
+        for dev in _entrances(local, state):
+            senders = dict.fromkeys(_senders(local, dev, state), "")
+            for sender, words in {**senders, **clients}.items():
+                for protocol in protocols:
+                    yield Flow(local.local, sender, protocol, iif=dev), words
 
 
-def _clients(state: State, places: Places) -> Collection[IpAddress]:
+def _entrances(local: Address, state: State) -> Sequence[str]:
+    """Return the interfaces through which packets to an address come in.
+
+    Nothing comes in through lo or a dummy interface, so routers send to their addresses through the
+    uplinks.
+    """
+    dummies = {link.name for link in state.links if link.kind == "dummy"}
+    if local.dev != LOOPBACK and local.dev not in dummies:
+        return (local.dev,)
+    down = {link.name for link in state.links if not link.is_up}
+    return [dev for dev in state.uplinks.devs if dev not in down]
+
+
+def _clients(state: State, cidrs: Sequence[Prefix]) -> Collection[IpAddress]:
     """Return an expected address for each combination of rules that may divert its packets.
 
     Such rules match the address as the source.
@@ -82,7 +154,7 @@ def _clients(state: State, places: Places) -> Collection[IpAddress]:
         edges |= {int(source[0]), int(source[-1]) + 1}
     ordered = sorted(edges)
     candidates = set[int]()
-    for span in places.spans:
+    for span in Cutter(state.family, cidrs, (), (), ()).cut(()).spans:
         candidates.add(span.first)
         inside = slice(bisect_left(ordered, span.first), bisect_right(ordered, span.last))
         candidates.update(ordered[inside])
@@ -93,26 +165,76 @@ def _clients(state: State, places: Places) -> Collection[IpAddress]:
     return clients.values()
 
 
-def _sender(local: Address, state: State) -> IpAddress:
-    """Return a likely sender of packets to an uplink's address.
+def _senders(local: Address, dev: str, state: State) -> list[IpAddress]:
+    """Return a likely sender of packets that come in through an interface, if there is one.
 
-    That is the uplink's gateway, or else the next address.
+    That is the interface's gateway, or else a neighbor. The kernel drops packets that come from an
+    address of this host.
     """
-    for route in state.defaults:
-        for hop in route.hops:
-            if hop.dev != local.dev or hop.gateway is None:
-                continue
-            if hop.gateway.version == local.local.version:
-                return hop.gateway
-    return local.local + 1
+    own = {address.local for address in state.addresses}
+    gateways = [hop.gateway for route in state.defaults for hop in route.hops if hop.dev == dev]
+    likely = [gateway for gateway in gateways if gateway is not None]
+    first, last = local.network[0], local.network[-1]
+    near = [int(local.local) + step for step in (1, -1, 2, -2)]
+    likely += [state.family.address(each) for each in near if int(first) < each < int(last)]
+    likely.append(local.local + 1)
+    of_family = [each for each in likely if each.version == local.local.version]
+    return [each for each in of_family if each not in own][:1]
 
 
-def _sentence(sent: str, found: Route | None, state: State) -> str:
+def _why_not_from_here(own: Sequence[IpAddress], state: State, kernel: Lookups) -> str:
+    """Return why packets from this host to its own addresses aren't delivered, or an empty string.
+
+    A socket that isn't connected has no source yet.
+    """
+    for is_tcp in (False, True) if separates_tcp(state.rules) else (False,):
+        plain = kernel.lookup(own, is_tcp=is_tcp)
+        sent: list[tuple[str, Sequence[Lookup]]] = [("", plain)]
+        for source, addresses in _by_source(plain, state).items():
+            found = kernel.lookup(addresses, source=source, is_tcp=is_tcp)
+            sent.append((f" from {source}", found))
+        for words, lookups in sent:
+            for lookup in lookups:
+                if not _is_local(lookup.route):
+                    what = f"by this host{words} to {lookup.address}, its own address,"
+                    return _sentence(what, lookup.address, lookup.route, state)
+    return ""
+
+
+def _by_source(plain: Iterable[Lookup], state: State) -> dict[IpAddress, list[IpAddress]]:
+    """Map each source that rules tell apart to the own addresses to which it sends.
+
+    A connection has the source that the entry names, or else the address itself. A server replies
+    from the address at which it was called.
+    """
+    if not selects_source(state.rules, state.routes, state.family):
+        return {}
+    by_source: dict[IpAddress, list[IpAddress]] = {}
+    for lookup in plain:
+        source = lookup.address
+        if lookup.route is not None and lookup.route.source is not None:
+            source = lookup.route.source
+        if is_told_apart(source, state.rules):
+            by_source.setdefault(source, []).append(lookup.address)
+    everything = [lookup.address for lookup in plain]
+    called = called_addresses(state.addresses, state.uplinks.devs, state.rules)
+    return by_source | dict.fromkeys(called, everything)
+
+
+def _sentence(sent: str, address: IpAddress, found: Route | None, state: State) -> str:
     whose = f"{found} decides" if found is not None else "no route does"
-    return (
-        f"what is sent {sent} isn't delivered: {whose}, not table local;"
-        f" have that table asked first: {_fix(state)}"
-    )
+    lost = f"what is sent {sent} isn't delivered: {whose}, not table local"
+    steps = [] if asks_local_first(state.rules) else [f"have that table asked first: {_fix(state)}"]
+    if not _is_local(state.fib.longest_match(Table.LOCAL, Flow(address))):
+        steps.append(f"add the entry that it lacks: {_missing_entry(address, state)}")
+    return "; ".join((lost, *steps))
+
+
+def _missing_entry(address: IpAddress, state: State) -> str:
+    """Return the command that adds the entry that the kernel adds with an address."""
+    dev = next((each.dev for each in state.addresses if each.local == address), LOOPBACK)
+    scope = " scope host" if state.family is Family.IPV4 else ""
+    return f"{state.family.ip} route add local {address} dev {dev} table local proto kernel{scope}"
 
 
 def _fix(state: State) -> str:

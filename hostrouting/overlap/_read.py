@@ -10,7 +10,7 @@ from ipaddress import IPv6Address
 
 import attrs
 
-from hostrouting.config.routing import Config, RouteOverlap
+from hostrouting.config.routing import Config, ExpectedCidr, RouteOverlap
 from hostrouting.kernel.merging import are_merged
 from hostrouting.kernel.port import (
     RouteBackend,
@@ -24,7 +24,6 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix, PrefixSet, ends, numbers
 from hostrouting.model.links import Address
-from hostrouting.model.lookups import Lookup
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.routes import Route, RouteType, Table
 from hostrouting.model.rules import Rule
@@ -33,11 +32,11 @@ from hostrouting.overlap._ask import (
     asks_local_first,
     called_addresses,
     selects_source,
-    separates_tcp,
     source_borders,
 )
 from hostrouting.overlap._cut import Cutter
 from hostrouting.overlap._exemptions import CNI_PROTOCOLS, OF_PLATFORMS
+from hostrouting.overlap._hearing import why_not_received
 from hostrouting.overlap._places import Places
 from hostrouting.overlap._state import State
 from hostrouting.overlap.uplinks import find_uplinks, ipv4_defaults_for
@@ -51,13 +50,12 @@ class Moment:
     Args:
         state: the state of the host.
         places: the places in the expected CIDRs, with their lookups.
-        local_lookups: the lookups of this host's own addresses. Empty if table local is searched
-            first, because then they are certainly delivered here.
+        not_received: why this host doesn't receive what is sent to it, or an empty string.
     """
 
     state: State
     places: Places
-    local_lookups: Sequence[Lookup] = ()
+    not_received: str = ""
 
 
 def read_host(
@@ -108,6 +106,7 @@ def read_once(
     ipv4: RouteBackend | None = None,
     *,
     needs_uplinks: bool = True,
+    received: Iterable[ExpectedCidr] | None = None,
 ) -> Moment:
     """Read the tables, cut the expected CIDRs, and ask, without retrying; see ``read_host``.
 
@@ -116,6 +115,8 @@ def read_once(
         backend: the kernel to query.
         ipv4: see ``uplinks.read_uplinks``.
         needs_uplinks: whether to skip the lookups if there is no uplink to compare with.
+        received: the CIDRs inside which this host must receive what is sent to it; by default, the
+            expected ones.
     """
     state, cutter = _read_state(config, backend, ipv4)
     if needs_uplinks and state.uplinks.unknown:
@@ -128,9 +129,9 @@ def read_once(
         borders += source_borders(state.addresses, state.labels)
     places = cutter.cut(state.routes, borders)
     _ask(places, state, backend)
-    local_lookups = _look_up_local_addresses(state, backend)
     state = attrs.evolve(state, is_merged=_read_merged(state, backend))
-    return Moment(state, places, local_lookups)
+    cidrs = config.route_overlap.expected_cidrs if received is None else received
+    return Moment(state, places, why_not_received(state, cidrs, backend))
 
 
 # --- the state ------------------------------------------------------------------------------------
@@ -326,23 +327,3 @@ def _ask(places: Places, state: State, backend: RouteBackend) -> None:
                 encap = f"encapsulated as {lookup.route.encap} (by {lookup.route})"
                 why = "and where that leaves is decided by other tables"
                 raise RouteError(f"what is sent to {lookup.address} is {encap}, {why}")
-
-
-def _look_up_local_addresses(state: State, backend: RouteBackend) -> list[Lookup]:
-    """Look up this host's own addresses, unless table local is searched first.
-
-    Otherwise packets may not reach them.
-    """
-    if asks_local_first(state.rules):
-        return []
-    local = [
-        address.local
-        for address in state.addresses
-        if address.is_usable
-        and (address.dev in state.uplinks.devs or address.local.is_loopback)
-        and not address.local.is_link_local
-    ]
-    lookups = [*backend.lookup(local)]
-    if separates_tcp(state.rules):
-        lookups += backend.lookup(local, is_tcp=True)
-    return lookups

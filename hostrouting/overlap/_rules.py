@@ -289,7 +289,7 @@ class RuleSearch:
             place.lookups = lookups
         places = Places(spans, self._family)
         Judge(self._overlap, state).judge(places)
-        return Moment(state, places, self._moment.local_lookups)
+        return Moment(state, places)
 
     def refused(
         self,

@@ -24,7 +24,6 @@ from hostrouting.model.parsing import is_device
 from hostrouting.model.routes import Table
 from hostrouting.model.text import shortened
 from hostrouting.overlap._group import findings_and_notes
-from hostrouting.overlap._hearing import why_not_received
 from hostrouting.overlap._judge import Judge
 from hostrouting.overlap._read import read_host
 from hostrouting.overlap._state import State
@@ -218,8 +217,8 @@ def check_overlap(
     state = moment.state
     if state.uplinks.unknown is not None:
         return unjudged(overlap, state.uplinks.unknown, _why_unknown(config, state, host))
-    if deaf := why_not_received(moment):
-        return unjudged(overlap, UnknownReason.NO_LOCAL_TABLE, deaf)
+    if moment.not_received:
+        return unjudged(overlap, UnknownReason.NO_LOCAL_TABLE, moment.not_received)
     Judge(overlap, state).judge(moment.places)
     findings, notes = findings_and_notes(overlap, state, moment.places)
     verdict = Verdict.OVERLAP if findings else Verdict.OK

@@ -21,7 +21,6 @@ from hostrouting.model.jsonable import JsonObject, fields_in_json, in_json
 from hostrouting.model.routes import Route, Route6, RouteType, Table, word_of
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap._ask import is_modelled, modelled_lookups
-from hostrouting.overlap._hearing import why_not_received
 from hostrouting.overlap._judge import Judge, decides
 from hostrouting.overlap._places import Judgement, SocketLookup
 from hostrouting.overlap._read import read_once, watched
@@ -173,7 +172,8 @@ def explain(
     narrow = attrs.evolve(config, route_overlap=narrowed)
 
     def read() -> Explanation:
-        moment = read_once(narrow, backend, ipv4, needs_uplinks=False)
+        received = (*overlap.of(family).expected_cidrs, *narrowed.expected_cidrs)
+        moment = read_once(narrow, backend, ipv4, needs_uplinks=False, received=received)
         uplinks = moment.state.uplinks
         if uplinks.contested:
             raise contested_error(uplinks.contested)
@@ -187,7 +187,7 @@ def explain(
             _explained(each, whole.fib, backend, sends=decides(each.lookup, place.lookups))
             for each in judgements
         ]
-        not_received = why_not_received(moment) or None
+        not_received = moment.not_received or None
         return Explanation(address, around, devs, tuple(lookups), not_received=not_received)
 
     explanation, why_torn = read_consistently(watched(narrow, backend, ipv4), scope, read)

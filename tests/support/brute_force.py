@@ -28,6 +28,7 @@ from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import RouteBackend, read_routes
 from hostrouting.kernel.release import passes_discards
 from hostrouting.model.family import IpAddress, IpNetwork
+from hostrouting.model.links import Address
 from hostrouting.model.lookups import Lookup
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.routes import DEFAULT_DESTINATION, Route, RouteType, Table
@@ -151,6 +152,7 @@ class Judge:
         )
         self._walked: dict[tuple[int, int, int], Route | int] = {}
         self.addresses = kernel.facts().addresses
+        self._down = {link.name for link in kernel.facts().links if not link.is_up}
         self.default = default_route(self._routes)
         self.expected = live(self.default) if self.default is not None else ()
 
@@ -264,26 +266,44 @@ class Judge:
     def is_deaf(self) -> bool:
         """Return whether this host doesn't receive what is sent to one of its addresses."""
         found: list[Route | int] = []
+        called = self.called
         for own, protocol in product(self.addresses, (17, 6)):
+            if not (own.local.is_loopback or self._must_hear(own, called)):
+                continue
             to = int(own.local)
-            if own.local.is_loopback:
-                found.append(self.walk(to, protocol=protocol))
-            elif own.dev in self.expected and not own.local.is_link_local:
-                gateways = (
-                    [hop.gateway for hop in self.default.hops if hop.dev == own.dev]
-                    if self.default
-                    else []
-                )
-                sender = next((each for each in gateways if each is not None), own.local + 1)
+            found += [self.walk(to, int(each), protocol) for each in (0, *called)]
+            plain = found[-1 - len(called)]
+            if not own.local.is_loopback:
+                source = plain.source if isinstance(plain, Route) else None
+                found.append(self.walk(to, int(source or own.local), protocol))
                 found += [
-                    self.walk(to, int(each), protocol, iif=own.dev)
-                    for each in (sender, *self._clients())
+                    self.walk(to, int(sender), protocol, iif=dev)
+                    for dev in (self.expected if own.dev == "lo" else [own.dev])
+                    for sender in (*self._sender(own, dev), *self._clients())
+                    if dev not in self._down
                 ]
-                found.append(self.walk(to, protocol=protocol))
         return any(
             isinstance(each, int) or each.type not in (RouteType.LOCAL, RouteType.BROADCAST)
             for each in found
         )
+
+    def _must_hear(self, own: Address, called: Sequence[IpAddress]) -> bool:
+        is_expected = any(own.local in each.cidr for each in self._overlap.expected_cidrs)
+        is_called = own.dev == "lo" and own.local in called
+        return own.dev not in self._down and (is_expected or is_called or own.dev in self.expected)
+
+    def _sender(self, own: Address, dev: str) -> list[IpAddress]:
+        """Return the gateway or a neighbour, if it isn't an address of this host."""
+        hops = self.default.hops if self.default else ()
+        gateways = [hop.gateway for hop in hops if hop.dev == dev and hop.gateway]
+        near = [
+            IPv4Address(int(own.local) + step)
+            for step in (1, -1, 2, -2)
+            if int(own.network[0]) < int(own.local) + step < int(own.network[-1])
+        ]
+        mine = {each.local for each in self.addresses}
+        likely = [each for each in (*gateways, *near, own.local + 1) if each not in mine]
+        return likely[:1]
 
     def _clients(self) -> list[IpAddress]:
         """Return expected addresses at which the set of rules for sources may change."""

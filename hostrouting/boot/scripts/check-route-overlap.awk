@@ -90,6 +90,7 @@ function read_link(    name) {
     ;
   if (/ link\/(\[32\]|infiniband) / && $3 ~ pattern_of["awaited"] && !(name in has_address))
     infiniband[++infinibands] = name
+  is_down[name] = $3 !~ /[<,]UP[,>]/
   if (are_ports_led && / master /)
     can_not("table local isn\047t asked first")
 }
@@ -103,6 +104,7 @@ function read_address(    i) {
   for (i = 5; i < NF && $i != "scope"; i += 2)
     ;
   is_global[owns] = $(i + 1) == 0
+  is_tentative[owns] = / (tentative|dadfailed) /
   discards_elsewhere = discards_elsewhere || (own[owns] ~ /^127[.]/ && ($2 != "lo" || $(i + 1) != 254))
   has_address[$2] = 1
   is_own[own[owns]]++
@@ -610,6 +612,19 @@ function find_problem() {
       "; if this node needs none there, name its uplinks (hostRouting.uplinks)"
   else if (!is_local_asked)
     can_not("no policy rule asks table local about everything")
+  find_undelivered()
+}
+
+# Gives up if table local lacks an address at which this host must be reached: one of an uplink, or an expected one.
+function find_undelivered(    i, r) {
+  for (i = 1; i <= owns; i++) {
+    if ((2, own[i]) in is_of_host || is_tentative[i] || own[i] ~ /^fe[89ab]/ || is_down[own_dev[i]])
+      continue
+    for (r = 1; r <= ranges && !is_between(range_first[r], own_number[i], range_last[r]); r++)
+      ;
+    if (r <= ranges || is_uplink(own_dev[i]))
+      can_not("table local has no entry for " own[i])
+  }
 }
 
 # Prints the verdict; the default route that may still come, or an empty line; the InfiniBand interfaces whose address

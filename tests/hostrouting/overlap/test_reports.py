@@ -45,7 +45,7 @@ from hostrouting.boot.bundle import rendered_files
 from hostrouting.cli.fleet import fleet_page
 from hostrouting.config.routing import Keep, StaticRule
 from hostrouting.model.links import Hardware
-from hostrouting.model.routes import NextHop, Protocol, Route
+from hostrouting.model.routes import NextHop, Protocol, Route, Table
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import FindingKind, NoteKind, Verdict
 from hostrouting.overlap.node_ip import notes_on
@@ -333,7 +333,9 @@ def document(kind: str, number: int = 0) -> dict[str, Any]:
 def without_pods(number: int) -> Snapshot:
     """Return a healthy node with few interfaces, to save time."""
     fine = node(number)
-    routes = tuple(each for each in fine.routes if each.destination.prefixlen < 32)
+    routes = tuple(
+        each for each in fine.routes if each.destination.prefixlen < 32 or each.table == Table.LOCAL
+    )
     return attrs.evolve(fine, routes=routes, links=fine.links[:10])
 
 
