@@ -42,11 +42,12 @@ between default routes (fib_select_default), every one of them counts.
 
 Judge (``_judge``). For each expected CIDR that contains the place, each lookup that decides where
 packets go is one of these, in this order. Nothing carries it: NO-ROUTE or BLACKHOLE. It is
-delivered here: a note. It leaves through expected interfaces only: fine, unless its gateway is an
-address of this host (GATEWAY). It leaves through allowed interfaces or pods': a note. It leaves
-through others: OVERLAP. A name such as ``cali1`` says who added a route, not that the cluster
-expects it, so the exemptions have bounds (``_exemptions``): what a CNI adds on a healthy node. The
-kernel doesn't tell which entry discards a packet, so there a model of the tables does.
+delivered here: a note. It leaves through expected interfaces only: fine, unless one of these is a
+port of a bridge (PORT), or its gateway is an address of this host (GATEWAY). It leaves through
+allowed interfaces or pods': a note. It leaves through others: OVERLAP. A name such as ``cali1``
+says who added a route, not that the cluster expects it, so the exemptions have bounds
+(``_exemptions``): what a CNI adds on a healthy node. The kernel doesn't tell which entry discards a
+packet, so there a model of the tables does.
 
 Group (``_group``). Spans of a CIDR that fail in the same way are one finding. ``_host_notes`` adds
 what concerns the host as a whole.

@@ -12,6 +12,7 @@ from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.rules import Flow
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import ends, numbers
+from hostrouting.model.links import Link
 from hostrouting.model.routes import NextHop, Route, Route6, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap._ask import is_modelled, modelled_lookups
@@ -43,6 +44,7 @@ class Constraints:
         self._uplinks = state.uplinks.devs
         self._entries = entries
         self._diversions = diversions
+        self._ports = state.ports
         self._fib = state.fib
         self._look_up = modelled_lookups(state.fib)
         # Gateways on interfaces other than the uplinks, mapped to a route that uses them.
@@ -106,6 +108,8 @@ class Constraints:
         address = failure.address
         if (beyond_bound := _beyond_bound(failure, self._entries.missing)) is not None:
             return Constraint(obstacle=beyond_bound)
+        if failure.port is not None:
+            return Constraint(obstacle=_of_port(failure.port))
         path = self._entries.path(expected, address)
         if isinstance(path, Obstacle):
             return Constraint(obstacle=path)
@@ -125,6 +129,9 @@ class Constraints:
 
     def _why_forbidden(self, place: Place, failure: Judgement, path: Path) -> Obstacle | None:
         """Return why no route may cover a place, whatever the prefix length, or None if one may."""
+        ports = [port for dev in path.devs if (port := self._ports.get(dev)) is not None]
+        if ports:
+            return _of_port(ports[0])
         if (local := failure.gateway) is not None:
             return Obstacle(
                 f"{local.local} is the gateway of {failure.route}:"
@@ -242,6 +249,8 @@ class Constraints:
             tables: a model of the tables after the fix.
         """
         lookup = failure.lookup
+        if failure.port is not None:
+            return _of_port(failure.port)
         if lookup.source is not None and not tables.is_local(lookup.source):
             lost = f"{lookup.source}, the src of its route, isn't an address of this host"
             return Obstacle(f"{lost}: add it, or change the route")
@@ -328,6 +337,11 @@ def longest_without_effect(found: Route) -> int:
 
 def _in_main(route: Route | None) -> Route | None:
     return route if route is not None and route.table == Table.MAIN else None
+
+
+def _of_port(port: Link) -> Obstacle:
+    move = f"move its address and routes to {port.master}"
+    return Obstacle(f"{port.name} is a port of {port.master}: {move}", is_policy=True)
 
 
 def _beyond_bound(failure: Judgement, missing: str) -> Obstacle | None:

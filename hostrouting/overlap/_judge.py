@@ -159,6 +159,9 @@ class Judge:
         return Judgement(kind, lookup, route.devs, route, is_lost=bool(others))
 
     def _of_expected(self, lookup: SocketLookup, route: Route, devs: tuple[str, ...]) -> Judgement:
+        port = next((port for dev in devs if (port := self._state.ports.get(dev))), None)
+        if port is not None:
+            return Judgement(FindingKind.PORT, lookup, devs, route, port=port)
         gateway = self._bounds.local_gateway(route)
         kind = None if gateway is None else FindingKind.GATEWAY
         return Judgement(kind, lookup, devs, route, gateway=gateway)

@@ -16,7 +16,7 @@ from hostrouting.config.routing import ExpectedCidr
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix, ends
-from hostrouting.model.links import Address
+from hostrouting.model.links import Address, Link
 from hostrouting.model.lookups import Lookup
 from hostrouting.model.routes import Route, RouteType
 from hostrouting.overlap.findings import FindingKind, NoteKind
@@ -76,6 +76,7 @@ class Judgement(NamedTuple):
         uplink_subnet: for an exempt network or an answered address, the uplink's subnet in which it
             lies, in words; or an empty string.
         gateway: the local address that is the gateway of the matching entry, if any.
+        port: the expected interface whose master takes the replies, if any.
     """
 
     kind: FindingKind | NoteKind | None
@@ -87,6 +88,7 @@ class Judgement(NamedTuple):
     bound: str = ""
     uplink_subnet: str = ""
     gateway: Address | None = None
+    port: Link | None = None
 
     @property
     def address(self) -> IpAddress:

@@ -129,6 +129,7 @@ def read_once(
         borders += source_borders(state.addresses, state.labels)
     places = cutter.cut(state.routes, borders)
     _ask(places, state, backend)
+    _refuse_unknown_masters(places, state, config.route_overlap.expected_cidrs)
     state = attrs.evolve(state, is_merged=_read_merged(state, backend))
     cidrs = config.route_overlap.expected_cidrs if received is None else received
     return Moment(state, places, why_not_received(state, cidrs, backend))
@@ -327,3 +328,25 @@ def _ask(places: Places, state: State, backend: RouteBackend) -> None:
                 encap = f"encapsulated as {lookup.route.encap} (by {lookup.route})"
                 why = "and where that leaves is decided by other tables"
                 raise RouteError(f"what is sent to {lookup.address} is {encap}, {why}")
+
+
+def _refuse_unknown_masters(
+    places: Places,
+    state: State,
+    expected: Sequence[ExpectedCidr],
+) -> None:
+    """Raise a RouteError if packets leave as expected, by a port of an unknown kind of master.
+
+    A bridge takes all replies, and a VRF doesn't. A snapshot may lack the kind.
+    """
+    kinds = {link.name: link.kind for link in state.links}
+    doubtful = {link.name: link.master for link in state.links if link.master is not None}
+    doubtful = {dev: master for dev, master in doubtful.items() if kinds.get(master) is None}
+    if not doubtful:
+        return
+    routes = [lookup.route for place in places for lookup in place.lookups]
+    used = {dev for route in routes if route is not None for dev in route.devs}
+    for dev in sorted(used & doubtful.keys()):
+        if any(each.is_expected(dev, state.uplinks.devs) for each in expected):
+            what = f"{dev} is a port of {doubtful[dev]}, whose kind isn't known"
+            raise RouteError(f"{what} (ip -d link show {doubtful[dev]})")

@@ -663,6 +663,18 @@ CASES = {
         cidr="10.5.5.128/25",
     ),
     # Interfaces.
+    "the uplink is a port of a bridge": Case(
+        "link add br0 type bridge\nlink set eth0 master br0", "PORT", notes=None
+    ),
+    "the uplink is a port of a bridge, for replies alone": Case(
+        f"link add br0 type bridge\nlink set ib0 master br0\n{AWAY}\n"
+        "rule add pref 90 from 10.1.0.4 lookup 100",
+        "PORT from 10.1.0.4",
+        uplinks="eth0 ib0",
+    ),
+    "a port of a bridge carries nothing expected": Case(
+        "link add br0 type bridge\nlink set ib0 master br0"
+    ),
     "an interface with commas in its name": Case(
         f"{nics('eth0,eth0')}\naddr add 10.5.0.1/24 dev eth0,eth0",
         "eth0,eth0",

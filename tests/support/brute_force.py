@@ -35,7 +35,7 @@ from hostrouting.model.routes import DEFAULT_DESTINATION, Route, RouteType, Tabl
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap.findings import Finding, OverlapReport
 
-FAILURES = ("OVERLAP", "NO-ROUTE", "BLACKHOLE", "GATEWAY")
+FAILURES = ("OVERLAP", "NO-ROUTE", "BLACKHOLE", "GATEWAY", "PORT")
 FINE = "fine"
 _UNJUDGED = tuple(map(IPv4Network, ("0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/3")))
 _DISCARDED = {
@@ -152,6 +152,8 @@ class Judge:
         )
         self._walked: dict[tuple[int, int, int], Route | int] = {}
         self.addresses = kernel.facts().addresses
+        kinds = {link.name: link.kind for link in kernel.facts().links}
+        self._masters = {link.name: kinds.get(link.master or "") for link in kernel.facts().links}
         self._down = {link.name for link in kernel.facts().links if not link.is_up}
         self.default = default_route(self._routes)
         self.expected = live(self.default) if self.default is not None else ()
@@ -343,6 +345,8 @@ class Judge:
     def _sort_expected(self, route: Route, devs: tuple[str, ...]) -> Sort:
         if route.type in _UNCONNECTED:
             return _without_connection(route)
+        if any(self._masters.get(dev) in ("bridge", "bond", "team", "openvswitch") for dev in devs):
+            return Sort("PORT", devs, route)
         for hop in route.hops:
             if not hop.is_dead and self._has_on_another_link(hop.gateway, hop.dev):
                 return Sort("GATEWAY", devs, route)

@@ -151,7 +151,7 @@ class _Expected:
         """Return whether a socket behaved as the finding says."""
         if finding.kind in _DROPS:
             return None in devs
-        if finding.kind is FindingKind.GATEWAY:
+        if finding.kind in (FindingKind.GATEWAY, FindingKind.PORT):
             return any(dev in devs for dev in finding.devs)
         if finding.source is not None and any(map(self._is_fine, finding.devs)):
             # Linux 6.15 and later prefer the hop whose own address is the source, and that hop is

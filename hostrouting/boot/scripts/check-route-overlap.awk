@@ -91,7 +91,8 @@ function read_link(    name) {
   if (/ link\/(\[32\]|infiniband) / && $3 ~ pattern_of["awaited"] && !(name in has_address))
     infiniband[++infinibands] = name
   is_down[name] = $3 !~ /[<,]UP[,>]/
-  if (are_ports_led && / master /)
+  is_port[name] = / master /
+  if (are_ports_led && is_port[name])
     can_not("table local isn\047t asked first")
 }
 
@@ -531,8 +532,11 @@ function why_wrong(r, p, text,    what) {
 # Returns the same for the interfaces and gateways alone.
 function failure_of(r, p,    part, i, is_foreign, is_by_pods, has_others) {
   for (i = split(devs, part, "/"); i > 0; i--) {
-    if (devs_pattern[r] != "" ? is_like(part[i], devs_pattern[r]) : is_uplink(part[i]))
+    if (devs_pattern[r] != "" ? is_like(part[i], devs_pattern[r]) : is_uplink(part[i])) {
+      if (is_port[part[i]])
+        can_not(part[i] " is a port of another interface")
       continue
+    }
     has_others = 1
     is_foreign = is_foreign || devs_pattern[r] != "" || \
       !is_like(part[i], pattern_of["allowed"] "|" pattern_of["container"])

@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 import pytest
-from asking import checked
+from asking import checked, recorded
 from backends import Altered
 from brute_force import Judge, disagreements, judged, sort_all
 from fixing import install
@@ -148,6 +148,44 @@ def test_an_answer_is_classified(scenario: str, more: dict[str, Any], told: list
     report = answered(scenario, **more)
     items: list[Finding | Note] = [*report.findings, *report.notes]
     assert [f"{each.kind} {','.join(each.devs)}" for each in items] == told
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict"),
+    [
+        *((kind, "overlap") for kind in ("bridge", "bond", "team", "openvswitch")),
+        ("vrf", "ok"),
+        (None, "unknown"),
+    ],
+)
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_an_uplink_is_no_port(kind: str | None, verdict: str, is_recorded: bool) -> None:
+    kernel = FakeKernel()
+    kernel.add_link("above", kind=kind)
+    kernel.add_link("eth0", master="above")
+    play(kernel, "addr add 10.1.0.4/24 dev eth0\nroute add default via 10.1.0.1 dev eth0")
+    backend = model_of(recorded(kernel).known(Family.IPV4)) if is_recorded else kernel
+    asked = Config(route_overlap={"expectedCidrs": [CIDR]}, wait_seconds=0)
+    report = check_overlap(asked, backend, phases.CancelScope())
+    assert report.verdict == verdict
+    if verdict == "overlap":
+        assert [(each.kind, each.devs) for each in report.findings] == [("PORT", ("eth0",))]
+        (unfixable,) = report.fix.unfixable
+        assert unfixable.reason == "eth0 is a port of above: move its address and routes to above"
+        assert report.fix.routes == ()
+
+
+def test_an_uplink_may_have_ports() -> None:
+    """On Azure, the virtual function is a port of the interface with the address."""
+    kernel = build_node(FakeKernel())
+    kernel.add_link("vf0", kind=None, master="eth0")
+    config = {"expectedCidrs": [CIDR]}
+    report = check_overlap(
+        Config(route_overlap=config, uplinks=["eth0", "vf*"], wait_seconds=0),
+        kernel,
+        phases.CancelScope(),
+    )
+    assert (report.verdict, report.default_devs) == ("ok", ("eth0", "vf0"))
 
 
 # Packets from there can't leave the host.

@@ -58,13 +58,18 @@ SCHEMA = json.loads(
 )
 VALIDATOR = Draft202012Validator(SCHEMA, format_checker=Draft202012Validator.FORMAT_CHECKER)
 
-EVERYTHING = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "203.0.113.0/24"]
+EVERYTHING: list[str | dict[str, Any]] = [
+    *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "203.0.113.0/24"),
+    {"cidr": "198.18.9.0/24", "devs": ["eth2"]},
+]
 
 
 def host_with_everything() -> FakeKernel:
     """Return a host with each kind of finding and note, except a separate namespace."""
     kernel = FakeKernel()
     kernel.add_link("ib1", hardware=Hardware.INFINIBAND)
+    kernel.add_link("br0", kind="bridge")
+    kernel.add_link("eth2", master="br0")
     build_links(kernel)
     scenario = """
         link add cali1
@@ -79,6 +84,7 @@ def host_with_everything() -> FakeKernel:
         route add 192.168.7.0/24 via 10.1.0.1 dev eth0 src 172.16.0.10 proto static
         route add 192.168.8.0/24 via 10.1.0.1 dev eth0 mtu 9000 proto static
         cable out eth0
+        addr add 198.18.9.4/24 dev eth2
         route add 203.0.113.0/24 via 172.16.0.1 dev ib0 proto static
         rule add 99 fwmark 5 lookup 100
     """
@@ -91,7 +97,7 @@ def report_of_all() -> OverlapReport:
     return checked(*EVERYTHING)
 
 
-def checked(*cidrs: str) -> OverlapReport:
+def checked(*cidrs: str | dict[str, Any]) -> OverlapReport:
     overlap = {"expectedCidrs": cidrs, "allowedDevs": ["eth1"], "foreseen": ["100.64.0.0/16"]}
     config, kernel = Config(route_overlap=overlap, wait_seconds=0), host_with_everything()
     found = check_overlap(config, kernel, phases.CancelScope())
