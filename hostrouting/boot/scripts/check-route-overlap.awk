@@ -5,20 +5,22 @@
 # collects these borders, and find_places() keeps those in expected CIDRs. A "place" reaches from one border to the next
 # one. All its addresses have the same result, so its first one, the "probe", stands for all.
 #
-# Ask. look_up() asks about each place's probe: without a source, as for a datagram, and, if rules match on sources,
-# with each address of this host that a rule treats unlike a packet without a source. Whichever source the kernel
-# chooses for a connection, and at whichever address a server is called, is among these, or has the result of no source.
+# Ask. look_up() asks for the route to each place's probe. First, it asks without a source, as for a datagram. If rules
+# match on sources, it also asks with this host's addresses, except those that every rule treats like a packet without a
+# source. Thus, the results include those for the source that the kernel chooses for a connection, and for each address
+# from which a server may reply.
 #
-# Judge. why_wrong() returns what is wrong with a result, or "". Besides the uplinks, it forgives what every node has:
-# addresses of this host (table local), pods' interfaces within bounds (is_beyond_pods()), and the blackholes that a CNI
-# adds for its own pods (is_block()).
+# Judge. why_wrong() returns what is wrong with a result, or "" if nothing is. A packet may leave through an uplink. It
+# may also end in what every node has: an address of this host (table local), a pod's interface (is_beyond_pods() has
+# the bounds), or a blackhole that a CNI adds for its own pods (is_block()).
 #
-# Like the library, it judges what root sends without a mark: no other user, and no packet with a mark.
+# Like the library, this program judges packets that root sends without a mark. Packets of other users, and packets with
+# a mark, may leave otherwise.
 #
-# This program never says "ok" where `hostrouting check` doesn't; it needn't be able to judge every host. It knows a
-# list of shapes: of rules (read_rule()), results (why_wrong()) and discards (why_discarded()). Whatever else it meets,
-# it doesn't try to understand: can_not() makes the verdict "unknown", and Python decides, if it is there. A failure
-# counts as a failure only where Python would report it, too; else it is "unknown" as well.
+# This program never says "ok" where `hostrouting check` doesn't, but it can't judge every host. It knows some shapes of
+# rules (read_rule()), results (why_wrong()) and discards (why_discarded()). If it meets any other shape, can_not()
+# makes the verdict "unknown", and Python judges the host, if it is there. If Python might not report a failure, the
+# verdict is "unknown", too.
 #
 # Interfaces may be named like any word that ip prints: "via", "from", "lookup". So lines aren't searched for words.
 # Each word is read by its position, or as the value of the key before it (take_apart(), read_rule()).
