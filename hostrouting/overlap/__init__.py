@@ -57,17 +57,18 @@ route is longer than the entry that wins now, or as long with a lower metric. It
 place if it is shorter than the entry there. Both are the place's ``Constraint`` (``_constraint``),
 and ``_fewest_prefixes`` finds the smallest set of prefixes that satisfies all of them. If no route
 can, or if the traffic may be wanted where it is (``_diversions``), the constraint has an obstacle
-instead: a reason with what helps, or a question to the operator, for which ``_questions`` makes the
-answers. ``_entries`` makes the entry for each prefix. Then the routes are proven (``_fixed``): the
-installation's planner takes them, the same places are asked and judged again, on a model of the
-tables with the fix. A route that an installation would refuse is excluded, and the search runs
-again (``_routes``). If any other proof fails, no route at all is proposed. What still fails, such
-as replies that no route can move, is told with its reason.
+instead: a reason with what helps, or a question to the operator. ``_entries`` makes the entry for
+each prefix. Then the routes are proven (``_fixed``): the installation's planner takes them, the
+same places are asked and judged again, on a model of the tables with the fix. A route that an
+installation would refuse is excluded, and the search runs again (``_routes``). If any other proof
+fails, no route at all is proposed. What still fails, such as replies that no route can move, is
+told with its reason.
 
 If another table decides before main, the obstacle is a rule. Then ``_rules`` finds the fewest
 rules after which main decides, and the search for routes runs again on a model of the host with
-these rules. Last, ``_keep`` finds the interfaces whose own packets the routes lead away, and
-``_cautions`` tell what else the fix moves.
+these rules. ``_keep`` finds the interfaces whose own packets the routes lead away, and
+``_cautions`` tell what else the fix moves. Last, ``_questions`` finds the answers to each question,
+and tries each: it changes the config and runs the whole check again, on the model of the host.
 
 What the next owner must keep:
 

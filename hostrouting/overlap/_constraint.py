@@ -104,28 +104,51 @@ class Constraints:
 
     def _of_failure(self, place: Place, expected: ExpectedCidr, failure: Judgement) -> Constraint:
         """Return the constraint for a lookup that fails for an expected CIDR."""
-        lookup = failure.lookup
         address = failure.address
         if (beyond_bound := _beyond_bound(failure, self._entries.missing)) is not None:
             return Constraint(obstacle=beyond_bound)
         if failure.port is not None:
             return Constraint(obstacle=_of_port(failure.port))
+        if (of_pods := self._diversions.why_of_pods(failure)) is not None:
+            return Constraint(obstacle=of_pods)
         path = self._entries.path(expected, address)
         if isinstance(path, Obstacle):
             return Constraint(obstacle=path)
         if (forbidden := self._why_forbidden(place, failure, path)) is not None:
             return Constraint(obstacle=forbidden)
         entry = _in_main(failure.route) or self._fib.longest_match(Table.MAIN, Flow(address))
-        if (wanted := self._why_wanted(place, expected, failure)) is not None:
-            return Constraint(obstacle=wanted, entry=entry)
-        length = self._longest_without_effect(lookup, path.next_hops)
+        if (asked := self._asked(place, failure)) is not None:
+            return Constraint(obstacle=asked, entry=entry)
+        found = self._of_unwanted(expected, failure, path)
+        if isinstance(found, Obstacle):
+            return Constraint(obstacle=found, entry=entry)
+        return Constraint(max(found, path.length_min - 1), path.dev, entry=entry)
+
+    def _of_unwanted(
+        self,
+        expected: ExpectedCidr,
+        failure: Judgement,
+        path: Path,
+    ) -> int | Obstacle:
+        """Return the prefix length that a route must exceed, or why none leads packets back.
+
+        Args:
+            expected: the expected CIDR.
+            failure: the judgement of a lookup that fails for it, not on purpose.
+            path: the path by which a route would lead.
+        """
+        is_limited = expected.devs is not None
+        guarded = self._diversions.why_not_led(failure, is_limited=is_limited)
+        if guarded is not None:
+            return guarded
+        length = self._longest_without_effect(failure.lookup, path.next_hops)
         if isinstance(length, Obstacle):
-            return Constraint(obstacle=length, entry=entry)
+            return length
+        if taken := self._diversions.takes_pods(failure):
+            return Obstacle(f"{taken}: change that route", is_policy=True)
         if (inevitable := self._why_inevitable(failure, length)) is not None:
-            return Constraint(obstacle=inevitable, entry=entry)
-        if path.refused:
-            return Constraint(obstacle=Obstacle(path.refused), entry=entry)
-        return Constraint(max(length, path.length_min - 1), path.dev, entry=entry)
+            return inevitable
+        return Obstacle(path.refused) if path.refused else length
 
     def _why_forbidden(self, place: Place, failure: Judgement, path: Path) -> Obstacle | None:
         """Return why no route may cover a place, whatever the prefix length, or None if one may."""
@@ -147,18 +170,10 @@ class Constraints:
             return None
         return unmodelled(failure.address, self._family)
 
-    def _why_wanted(
-        self,
-        place: Place,
-        expected: ExpectedCidr,
-        failure: Judgement,
-    ) -> Obstacle | None:
-        return self._diversions.why_wanted(
-            failure,
-            self._entries.subnet_around(failure.address),
-            is_limited=expected.devs is not None,
-            is_settled=_is_settled(place, failure),
-        )
+    def _asked(self, place: Place, failure: Judgement) -> Obstacle | None:
+        if _is_settled(place, failure):
+            return None
+        return self._diversions.asked(failure, self._entries.subnet_around(failure.address))
 
     def _why_inevitable(self, failure: Judgement, length: int) -> Obstacle | None:
         """Return why no longer route helps, or None.
@@ -256,8 +271,14 @@ class Constraints:
             return Obstacle(f"{lost}: add it, or change the route")
         if (beyond_bound := _beyond_bound(failure, self._entries.missing)) is not None:
             return beyond_bound
-        if (wanted := self._why_wanted(place, expected, failure)) is not None:
-            return wanted
+        if (of_pods := self._diversions.why_of_pods(failure)) is not None:
+            return of_pods
+        if (asked := self._asked(place, failure)) is not None:
+            return asked
+        is_limited = expected.devs is not None
+        guarded = self._diversions.why_not_led(failure, is_limited=is_limited)
+        if guarded is not None:
+            return guarded
         rule = tables.decide(lookup.flow).rule
         whose = _whose(lookup)
         if rule is None:

@@ -9,17 +9,17 @@ CNI adds on a healthy node.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from ipaddress import IPv4Network
 from typing import NamedTuple
 
 from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.model.family import Family, IpAddress, IpNetwork
-from hostrouting.model.integer_prefixes import Prefix, ends, numbers
+from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, ends, numbers
 from hostrouting.model.links import Address, is_like
 from hostrouting.model.parsing import is_inside
-from hostrouting.model.routes import Protocol, Route, RouteType
+from hostrouting.model.routes import Protocol, Route, RouteType, Table
 from hostrouting.overlap.uplinks import Uplinks
 
 # The blackhole route for Calico's own block has protocol 80; BIRD's has protocol 12.
@@ -147,6 +147,11 @@ class Bounds:
         is_possible = any(hop.gateway in self._locals for hop in route.hops)
         return local_gateway(route, self._addresses) if is_possible else None
 
+    def is_of_pods(self, dev: str) -> bool:
+        """Return whether an interface may be a pod's, by its name."""
+        is_uplink = dev in self._uplinks.devs
+        return not is_uplink and dev not in _SERVICE_DEVS and is_like(dev, self._container_devs)
+
     def is_block(self, discard: Route, cidr: IpNetwork) -> bool:
         """Return whether a CNI added this discard for its own block of pod addresses.
 
@@ -177,6 +182,38 @@ class Bounds:
         last = ends(block, self.bits)[1]
         return bisect_left(pods, (table, *block)) < bisect_right(pods, (table, last, self.bits))
 
+    def network_of_pods(self, address: IpAddress) -> tuple[IpNetwork, str] | None:
+        """Return the innermost network of this host's pods around an address, and its interface.
+
+        Table main leads to that network, unless another route or rule takes precedence. The result
+        is None if there is no such network.
+        """
+        networks, index = self._networks_of_pods
+        inner = next(index.around((int(address), self.bits)), None)
+        return None if inner is None else networks[inner]
+
+    def has_pods(self, network: IpNetwork) -> bool:
+        """Return whether a network overlaps one of this host's pods."""
+        return bool(self._networks_of_pods[1].meeting(numbers(network)))
+
+    @cached_property
+    def _networks_of_pods(self) -> tuple[Mapping[Prefix, tuple[IpNetwork, str]], PrefixIndex]:
+        networks: dict[Prefix, tuple[IpNetwork, str]] = {}
+        for route in self._routes:
+            network = route.destination
+            if route.table != Table.MAIN or not self._is_to_own_pods(route):
+                continue
+            if not self.why_beyond(route, network.network_address):
+                networks[numbers(network)] = network, route.devs[0]
+        return networks, PrefixIndex(networks, self.bits)
+
+    def _is_to_own_pods(self, route: Route) -> bool:
+        """Return whether a route leads to pods of this host, not to those of another node."""
+        # Cilium's route to the pods of this host has this host's own address as the gateway.
+        gateways = {hop.gateway for hop in route.hops} - {None}
+        is_near = gateways <= self._locals
+        return is_near and bool(route.devs) and all(map(self.is_of_pods, route.devs))
+
     @cached_property
     def _addresses_on_uplinks(self) -> list[Address]:
         return [each for each in self._addresses if each.dev in self._uplinks.devs]
@@ -204,15 +241,11 @@ class Bounds:
         return sorted(
             (route.table, *numbers(route.destination))
             for route in self._routes
-            if any(map(self._is_of_pods, route.devs))
+            if any(map(self.is_of_pods, route.devs))
         )
 
     @cached_property
     def _pod_addresses(self) -> list[tuple[int, int, int]]:
         """Return the addresses of pods' interfaces, sorted, in the form of ``_pods``."""
-        found = (each for each in self._addresses if self._is_of_pods(each.dev))
+        found = (each for each in self._addresses if self.is_of_pods(each.dev))
         return sorted((0, int(each.local), self.bits) for each in found)
-
-    def _is_of_pods(self, dev: str) -> bool:
-        is_uplink = dev in self._uplinks.devs
-        return not is_uplink and dev not in _SERVICE_DEVS and is_like(dev, self._container_devs)

@@ -21,6 +21,7 @@ from hostrouting.overlap._cautions import cautions
 from hostrouting.overlap._group import findings_and_notes
 from hostrouting.overlap._keep import find_keep
 from hostrouting.overlap._places import Places
+from hostrouting.overlap._questions import Questions
 from hostrouting.overlap._read import Moment
 from hostrouting.overlap._routes import Found, RouteSearch
 from hostrouting.overlap._rules import RuleSearch
@@ -29,6 +30,8 @@ from hostrouting.overlap.proposals import Fix, HostSettings, Obstacle
 
 # Each round adds or excludes a place. Few rules decide, so few rounds are needed.
 _ROUNDS_MAX = 8
+
+_NO_DEFAULT = "the uplinks have no default route"
 
 
 def find_fix(
@@ -47,29 +50,60 @@ def find_fix(
         missing: why there is no default route, or an empty string if there is one.
         settings: the host's settings that the cautions depend on.
     """
-    found = RouteSearch(moment, config.route_overlap, missing, {}).find(findings)
-    rules: tuple[StaticRule, ...] = ()
-    ruled: Collection[IpAddress] = ()
-    if found.blocked:
-        rules, ruled, found = _with_rules(found, findings, moment, config, missing)
-    state = moment.state
-    host = found.host
-    wanted = _with_new_rules(config, rules)
-    diversions = found.search.diversions
-    keeping = find_keep(host, state, wanted, diversions.is_infiniband)
-    reasons = "\n".join(each.reason for each in found.fix.unfixable)
-    hints = diversions.hints(findings, config.route_overlap.expected_cidrs)
+    found, rules, ruled = _search(findings, moment, config, missing)
+    fix = _complete(found, rules, moment, config, settings)
+    hints = found.search.diversions.hints(findings, config.route_overlap.expected_cidrs)
+
+    def fix_again(findings: Sequence[Finding], moment: Moment, config: Config) -> Fix:
+        missing = "" if moment.state.uplinks.default else _NO_DEFAULT
+        found, rules, _ = _search(findings, moment, config, missing)
+        return _complete(found, rules, moment, config, settings)
+
+    questions = Questions(moment, config, found.search.diversions, fix_again)
+    unfixable = questions.answered(fix.unfixable)
+    reasons = "\n".join(each.reason for each in unfixable)
     fix = attrs.evolve(
-        found.fix,
-        rules=rules,
-        keep=keeping.keep,
-        consequences=tuple(
-            cautions(state, settings, host.model.added, host.model.fib, keeping),
-        ),
+        fix,
+        unfixable=unfixable,
         hints=tuple(hint for hint in hints if hint not in reasons),
     )
     with_routes = found.search.with_routes(findings, fix)
     return tuple(_with_own_rules(each, rules, moment.places, ruled) for each in with_routes), fix
+
+
+def _complete(
+    found: Found,
+    rules: tuple[StaticRule, ...],
+    moment: Moment,
+    config: Config,
+    settings: HostSettings,
+) -> Fix:
+    """Return a fix with rules, interfaces to keep, and what it takes away."""
+    state = moment.state
+    host = found.host
+    wanted = _with_new_rules(config, rules)
+    keeping = find_keep(host, state, wanted, found.search.diversions.is_infiniband)
+    added = host.model.added
+    return attrs.evolve(
+        found.fix,
+        rules=rules,
+        keep=keeping.keep,
+        consequences=tuple(cautions(state, settings, added, host.model.fib, keeping)),
+    )
+
+
+def _search(
+    findings: Sequence[Finding],
+    moment: Moment,
+    config: Config,
+    missing: str,
+) -> tuple[Found, tuple[StaticRule, ...], Collection[IpAddress]]:
+    """Return the routes, the rules, and the places for which the rules help."""
+    found = RouteSearch(moment, config.route_overlap, missing, {}).find(findings)
+    if not found.blocked:
+        return found, (), ()
+    rules, ruled, found = _with_rules(found, findings, moment, config, missing)
+    return found, rules, ruled
 
 
 def _with_rules(

@@ -177,7 +177,8 @@ class Judge:
         """Judge a lookup whose result contains an unexpected interface, or none at all."""
         not_allowed = [dev for dev in foreign if not self._is_allowed(dev, expected)]
         if not devs or not self._are_exempt_pods(not_allowed, expected):  # no exemption
-            return Judgement(FindingKind.OVERLAP, lookup, devs, route)
+            is_of_pods = self._leads_to_pods(lookup, route, foreign)
+            return Judgement(FindingKind.OVERLAP, lookup, devs, route, is_of_pods=is_of_pods)
         # A pod's interface, but beyond the exemption's bounds.
         if not_allowed and (bound := self._bounds.why_beyond(route, lookup.address)):
             return Judgement(FindingKind.OVERLAP, lookup, devs, route, bound=bound)
@@ -198,6 +199,17 @@ class Judge:
         """
         return all(expected.devs is None and self._is_of_pods(dev) for dev in devs)
 
+    def _leads_to_pods(
+        self,
+        lookup: SocketLookup,
+        route: Route,
+        foreign: Sequence[str],
+    ) -> bool:
+        """Return whether a route leads to pods, whatever interfaces the expected CIDR names."""
+        if not foreign or not all(map(self._is_of_pods, foreign)):
+            return False
+        return not self._bounds.why_beyond(route, lookup.address)
+
     def _of_unrouted(self, lookup: SocketLookup, expected: ExpectedCidr) -> Judgement:
         discarded_by = lookup.result.discarded_by
         if discarded_by is None:
@@ -211,9 +223,10 @@ class Judge:
             # the entry's type.
             named = entry if entry.type is RouteType.UNICAST else None
             return Judgement(FindingKind.BLACKHOLE, lookup, (), named)
-        is_block = expected.devs is None and self._bounds.is_block(entry, expected.cidr)
-        kind = NoteKind.CNI_DISCARD if is_block else FindingKind.BLACKHOLE
-        return Judgement(kind, lookup, (), entry)
+        is_block = self._bounds.is_block(entry, expected.cidr)
+        if is_block and expected.devs is None:
+            return Judgement(NoteKind.CNI_DISCARD, lookup, (), entry)
+        return Judgement(FindingKind.BLACKHOLE, lookup, (), entry, is_of_pods=is_block)
 
 
 def _worth_telling(unconnected: Judgement, others: Sequence[Judgement]) -> list[Judgement]:

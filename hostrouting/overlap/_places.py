@@ -77,6 +77,8 @@ class Judgement(NamedTuple):
             lies, in words; or an empty string.
         gateway: the local address that is the gateway of the matching entry, if any.
         port: the expected interface whose master takes the replies, if any.
+        is_of_pods: whether this failure would be exempt as a pods' interface or a CNI's block, if
+            the expected CIDR didn't name its interfaces.
     """
 
     kind: FindingKind | NoteKind | None
@@ -89,6 +91,7 @@ class Judgement(NamedTuple):
     uplink_subnet: str = ""
     gateway: Address | None = None
     port: Link | None = None
+    is_of_pods: bool = False
 
     @property
     def address(self) -> IpAddress:

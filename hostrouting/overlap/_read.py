@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from ipaddress import IPv6Address
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -41,6 +42,9 @@ from hostrouting.overlap._places import Places
 from hostrouting.overlap._state import State
 from hostrouting.overlap.uplinks import find_uplinks, ipv4_defaults_for
 from phases import CancelScope
+
+if TYPE_CHECKING:
+    from hostrouting.kernel.model import Model
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -122,6 +126,41 @@ def read_once(
     if needs_uplinks and state.uplinks.unknown:
         return Moment(state, Places((), state.family))
     _refuse_mapped(state.addresses)
+    return _asked(config, state, cutter, backend, received)
+
+
+def moment_with(config: Config, moment: Moment, model: Model) -> Moment:
+    """Return the same moment of a host as a check with another config would read it.
+
+    Args:
+        config: the config. It names uplinks, or its expected CIDRs name interfaces.
+        moment: the moment.
+        model: the model of the host, which answers instead of the kernel.
+
+    Returns:
+        The moment. It has no places if the uplinks are unknown.
+
+    Raises:
+        RouteError: see ``read_host``.
+    """
+    state = moment.state
+    if config.uplinks is not None:
+        uplinks = find_uplinks(config, state.links, state.addresses, state.routes)
+        state = attrs.evolve(state, uplinks=uplinks)
+    if state.uplinks.unknown:
+        return Moment(state, Places((), state.family))
+    cutter = _cutter(config.route_overlap, state, _sources(state.addresses))
+    return _asked(config, state, cutter, model)
+
+
+def _asked(
+    config: Config,
+    state: State,
+    cutter: Cutter,
+    backend: RouteBackend,
+    received: Iterable[ExpectedCidr] | None = None,
+) -> Moment:
+    """Cut the expected CIDRs, and ask; see ``read_once``."""
     borders = [subnet for subnet, _ in state.uplinks.subnets]
     if state.family is Family.IPV4:
         borders += OF_PLATFORMS
@@ -129,9 +168,11 @@ def read_once(
         borders += source_borders(state.addresses, state.labels)
     places = cutter.cut(state.routes, borders)
     _ask(places, state, backend)
-    _refuse_unknown_masters(places, state, config.route_overlap.expected_cidrs)
-    state = attrs.evolve(state, is_merged=_read_merged(state, backend))
-    cidrs = config.route_overlap.expected_cidrs if received is None else received
+    expected = config.route_overlap.expected_cidrs
+    cidrs = expected if received is None else received
+    _refuse_unknown_masters(places, state, expected)
+    if state.is_merged is None:
+        state = attrs.evolve(state, is_merged=_read_merged(state, backend))
     return Moment(state, places, why_not_received(state, cidrs, backend))
 
 
@@ -194,8 +235,7 @@ def _with_routes(
     backend: RouteBackend,
 ) -> tuple[State, Cutter]:
     """Return the state with the routes that matter, and the cutter that tells which these are."""
-    # No packet leaves from an address in 127.0.0.0/8.
-    sources = {address.local for address in state.addresses if not address.local.is_loopback}
+    sources = _sources(state.addresses)
     cutter = _cutter(overlap, state, sources)
     devs = state.uplinks.devs
     if _needs_whole_tables(state):
@@ -211,6 +251,11 @@ def _with_routes(
         wanted = except_plain(devs, inside=(*suspects, *subnets), sources=sources)
         routes = tuple(backend.entries(wanted))
     return attrs.evolve(state, routes=routes), cutter
+
+
+def _sources(addresses: Iterable[Address]) -> set[IpAddress]:
+    """Return the addresses from which packets may leave, so none in 127.0.0.0/8."""
+    return {address.local for address in addresses if not address.local.is_loopback}
 
 
 def _cutter(overlap: RouteOverlap, state: State, sources: Collection[IpAddress]) -> Cutter:

@@ -34,7 +34,6 @@ from hostrouting.overlap._entries import Entries
 from hostrouting.overlap._fewest_prefixes import fewest_prefixes, networks_of, summary_of
 from hostrouting.overlap._fixed import ModelledHost, Rejudged, why_unproven, with_fix, without_fix
 from hostrouting.overlap._places import Place, Span, distinct
-from hostrouting.overlap._questions import Questions
 from hostrouting.overlap._read import Moment
 from hostrouting.overlap.findings import Finding
 from hostrouting.overlap.proposals import Fix, Obstacle, Unfixable
@@ -108,7 +107,7 @@ class RouteSearch:
         self._unruled_host = unruled_host
         self._family = self._state.family
         self._bits = self._state.family.bits
-        self.diversions = Diversions(self._state)
+        self.diversions = Diversions(self._state, overlap.container_devs)
         self._entries = Entries(self._state, missing)
         self._constraints = Constraints(self._state, self._entries, self.diversions)
         # Static routes to any of these destinations would be refused.
@@ -134,11 +133,10 @@ class RouteSearch:
             judged = proposal.host.judged(self._overlap)
         fix = proposal.fix
         left_after = self._left_after(proposal.host, judged)
-        questions = self._questions_about([*proposal.left, *left_after])
         unfixable = [
-            *self._unfixable(proposal.left, questions),
+            *self._unfixable(proposal.left),
             *fix.unfixable,
-            *self._unfixable(left_after, questions),
+            *self._unfixable(left_after),
         ]
         unfixable += [*self._unexplained(self.with_routes(findings, fix), unfixable)]
         fix = attrs.evolve(fix, unfixable=tuple(unfixable))
@@ -283,15 +281,8 @@ class RouteSearch:
         reason = f"{obstacle.reason}, and {why.reason}"
         return obstacle._replace(reason=reason, question=why.question)
 
-    def _questions_about(self, keys: Iterable[tuple[tuple[str, ...], Obstacle]]) -> Questions:
-        devs = set[str]()
-        for _, obstacle in keys:
-            if obstacle.question is not None:
-                devs.update(obstacle.question.devs)
-        return Questions(self._state.uplinks.devs, self._places, devs)
-
-    def _unfixable(self, left: _Left, questions: Questions) -> list[Unfixable]:
-        """Return the failures that no entry fixes, with complete questions to the operator."""
+    def _unfixable(self, left: _Left) -> list[Unfixable]:
+        """Return the failures that no entry fixes. Their questions have no answers yet."""
         if not left:
             return []
         local = {span for span in self._places.spans if span.place.unconnected[1].is_local}
@@ -299,7 +290,7 @@ class RouteSearch:
             Unfixable(
                 networks_of(spans, self._family),
                 devs,
-                questions.completed(obstacle, spans),
+                obstacle,
                 tuple(summary_of(spans, self._places.spans, local, self._family)),
             )
             for (devs, obstacle), spans in left.items()

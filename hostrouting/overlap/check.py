@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
@@ -28,7 +28,7 @@ from hostrouting.overlap._judge import Judge
 from hostrouting.overlap._read import read_host
 from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import FamilyVerdict, OverlapReport, UnknownReason, Verdict
-from hostrouting.overlap.proposals import Fix, HostSettings, Unfixable
+from hostrouting.overlap.proposals import Answer, AnswerKind, Fix, HostSettings, Unfixable
 from hostrouting.overlap.uplinks import container_devs, contested_error, wait_for_addresses
 from phases import CancelScope
 
@@ -146,30 +146,50 @@ def _joined_fixes(fixes: Sequence[Fix]) -> Fix:
 
 
 def _with_uplinks_of_both(config: Config, reports: dict[Family, OverlapReport]) -> list[Fix]:
-    """Return each family's fix, whose ``wanted`` uplinks also carry the other family's traffic.
+    """Return each family's fix, whose answers keep what carries the other family's traffic.
 
     The config names uplinks for the whole node, so an answer for one family must not divert traffic
     of the other family that may be wanted.
     """
     wanted: set[str] = set()
     for family, report in reports.items():
-        obstacles = [each.obstacle for each in report.fix.unfixable]
-        questions = [each.question for each in obstacles if each.question is not None]
-        for question in questions:
-            wanted.update(question.wanted)
+        answers = [*_answers_with_uplinks(report.fix)]
+        for answer in answers:
+            wanted.update(answer.uplinks)
         expected = config.route_overlap.of(family).expected_cidrs
-        if not questions and any(each.devs is None for each in expected):
+        if not answers and any(each.devs is None for each in expected):
             wanted.update(report.default_devs)
 
-    def completed(unfixable: Unfixable) -> Unfixable:
-        obstacle = unfixable.obstacle
-        if obstacle.question is None:
-            return unfixable
-        question = obstacle.question._replace(wanted=tuple(sorted(wanted)))
-        return attrs.evolve(unfixable, obstacle=obstacle._replace(question=question))
+    def completed(answer: Answer) -> Answer:
+        is_wider = _keeps_uplinks(answer)
+        return answer._replace(uplinks=tuple(sorted(wanted))) if is_wider else answer
 
-    fixes = [report.fix for report in reports.values()]
-    return [attrs.evolve(fix, unfixable=tuple(map(completed, fix.unfixable))) for fix in fixes]
+    fixes: list[Fix] = []
+    for report in reports.values():
+        unfixable = [_with_each_answer(each, completed) for each in report.fix.unfixable]
+        fixes.append(attrs.evolve(report.fix, unfixable=tuple(unfixable)))
+    return fixes
+
+
+def _answers_with_uplinks(fix: Fix) -> Iterator[Answer]:
+    """Yield the answers that name the interfaces asked about as uplinks."""
+    for each in fix.unfixable:
+        question = each.obstacle.question
+        if question is not None and not question.is_ours:
+            yield from filter(_keeps_uplinks, question.answers)
+
+
+def _keeps_uplinks(answer: Answer) -> bool:
+    return answer.kind is AnswerKind.WANTED and bool(answer.uplinks)
+
+
+def _with_each_answer(unfixable: Unfixable, change: Callable[[Answer], Answer]) -> Unfixable:
+    obstacle = unfixable.obstacle
+    question = obstacle.question
+    if question is None or question.is_ours:
+        return unfixable
+    question = question._replace(answers=tuple(map(change, question.answers)))
+    return attrs.evolve(unfixable, obstacle=obstacle._replace(question=question))
 
 
 def check_overlap(

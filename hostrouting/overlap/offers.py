@@ -60,7 +60,7 @@ class _Offers:
         rules = (rule for rule in self._state.rules if rule.uid_range is None)
         self._fib = host.model.with_rules(rules).fib
         self._own = {address.local for address in self._state.addresses}
-        self._diversions = Diversions(self._state)
+        self._diversions = Diversions(self._state, config.route_overlap.container_devs)
         self._virtual = {
             link.name
             for link in self._state.links

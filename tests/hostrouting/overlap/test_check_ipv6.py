@@ -380,7 +380,7 @@ def test_the_worst_verdict_counts() -> None:
 def test_an_answer_keeps_the_uplinks_of_the_other_family() -> None:
     on, cidrs = host(DEFAULT, f"{CIDR} via fe80::9 dev rail1"), (CIDR, "10.96.0.0/12")
     (asked,) = judged(on, *cidrs).fix.unfixable
-    wanted = asked.answers[0]["uplinks"]
+    wanted = asked.answers[1]["uplinks"]
     assert wanted == ["eth0", "rail1"]
     assert judged(on, *cidrs, uplinks=wanted).verdict is Verdict.OK
 
