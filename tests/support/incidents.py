@@ -12,12 +12,10 @@ import json
 import os
 import re
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from ipaddress import ip_address
-from itertools import chain
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +25,14 @@ from asking import recorded
 from infiniband import infiniband
 from leaving import Leaving
 from node import attempt, on_linux, run_ip, until
+from reaching import Packet, Ways, packets, seen, ways
 
 from hostrouting import Config, Host, Layout, OverlapReport, check
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.kernel.port import read_routes
-from hostrouting.model.family import Family, IpAddress
-from hostrouting.model.routes import NextHop, Table
+from hostrouting.model.family import Family, IpAddress, IpNetwork
+from hostrouting.model.links import Link, is_like
+from hostrouting.model.routes import Table
 from hostrouting.overlap.offers import keep_offers
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeSystemd
@@ -70,6 +70,11 @@ class Probe:
     sender: str = ""
     uid: int = 0
     arrives_on: str = ""
+
+    @property
+    def packet(self) -> Packet:
+        source = ip_address(self.sender) if self.sender else None
+        return Packet(self.to, source, self.arrives_on)
 
     @property
     def expected(self) -> str:
@@ -236,10 +241,13 @@ class Rebuilt:
         return Config.from_mapping({"hostRouting": section})
 
     def check(self, **answer: Any) -> OverlapReport:
-        """Check the host with an answer in the config; live and from a snapshot must agree."""
-        config = self._config(**answer)
+        """Check the host with an answer in the config."""
+        return check(self._config(**answer), host=self._host)
+
+    def judged(self) -> OverlapReport:
+        """Check the host; live and from a snapshot must agree."""
         snapshot = recorded(self._kernel, self._kernel6 if len(self._families) > 1 else None)
-        live, later = check(config, host=self._host), check(config, host=Host.recorded(snapshot))
+        live, later = self.check(), check(self._config(), host=Host.recorded(snapshot))
         assert (later.verdict, later.reason_kind, later.findings) == (
             live.verdict,
             live.reason_kind,
@@ -269,44 +277,70 @@ class Rebuilt:
 
     def leaves(self) -> list[str]:
         """Send the probes, and return how their packets leave."""
-        devs = [link.name for link in self._kernel.facts().links if link.name != "lo"]
-        with Leaving(*devs) as leaving:
-            return [_observed(leaving, probe) for probe in self.case.probes]
+        # Only where hops take turns do the ports matter.
+        ports = _PORTS if self.ties() else _PORTS[:1]
+        links = self._kernel.facts().links
+        with Leaving(*(link.name for link in links if link.name != "lo")) as leaving:
+            return [self._end(probe, links, leaving, ports) for probe in self.case.probes]
 
-    def bystanders(self, report: OverlapReport) -> dict[IpAddress, tuple[NextHop, ...]]:
-        """Return the route to an address of each route and to each gateway, except those that fail
-        or have none.
+    def _end(
+        self, probe: Probe, links: Sequence[Link], leaving: Leaving, ports: Iterable[int]
+    ) -> str:
+        if probe.via is not None:
+            way = self.ways([probe.packet])[probe.packet]
+            return _way(way.dev, way.gateway) if way.dev else "dropped"
+        if probe.arrives_on:
+            return seen([probe.packet], links)[probe.packet].dev or "dropped"
+        return _observed(leaving, probe, ports)
+
+    def packets(self, more: Sequence[IpNetwork]) -> list[Packet]:
+        """Return packets of all kinds that a change may lead elsewhere.
+
+        Args:
+            more: destinations that the change is about.
         """
-        found: dict[IpAddress, tuple[NextHop, ...]] = {}
-        failing = [part for finding in report.findings for part in finding.ranges]
-        for backend in (self._host.routes_of(family) for family in self._families):
-            routes = [
-                r
-                for r in read_routes(backend)
-                if r.destination.prefixlen
-                and r.table != Table.LOCAL
-                and not (r.is_ours or r.is_in_side_table)
+        overlap = self._config().route_overlap
+        cidrs = [each.cidr for each in overlap.expected_cidrs]
+        found: list[Packet] = []
+        for family in self._families:
+            backend = self._host.routes_of(family)
+            of_pods = [
+                link.name
+                for link in backend.facts().links
+                if is_like(link.name, overlap.container_devs)
             ]
-            asked = {
-                route.destination[min(1, route.destination.num_addresses - 1)] for route in routes
-            }
-            asked |= {
-                ip_address(hop.gateway)
-                for route in routes
-                for hop in route.hops
-                if hop.gateway is not None
-            }
-            asked = {
-                each
-                for each in asked
-                if not (each.is_multicast or any(each in part for part in failing))
-            }
-            found |= {
-                each.address: each.route.hops
-                for each in backend.lookup([*asked])
-                if each.route is not None
-            }
+            found += packets(backend, _of(family, cidrs), _of(family, more), of_pods)
         return found
+
+    def ways(self, asked: Collection[Packet]) -> Ways:
+        """Return how packets go."""
+        found: Ways = {}
+        for family in self._families:
+            found |= ways(family, [each for each in asked if each.to.version == family.value])
+        return found
+
+    def ties(self) -> list[set[tuple[str, str]]]:
+        """Return the next hops, each an interface and a gateway, that the kernel takes by turns."""
+        by_entry: dict[tuple[object, ...], set[tuple[str, str]]] = {}
+        for family in self._families:
+            for route in read_routes(self._host.routes_of(family)):
+                entry = (route.destination, route.table, route.metric)
+                hops = {(hop.dev or "", str(hop.gateway or "")) for hop in route.hops}
+                by_entry.setdefault(entry, set()).update(hops)
+        return [hops for hops in by_entry.values() if len(hops) > 1]
+
+    @property
+    def owners(self) -> dict[IpAddress, str]:
+        """Return the interfaces of the host's addresses."""
+        return {
+            each.local: each.dev
+            for family in self._families
+            for each in self._host.routes_of(family).facts().addresses
+        }
+
+
+def _of(family: Family, prefixes: Iterable[IpNetwork]) -> list[IpNetwork]:
+    return [each for each in prefixes if each.version == family.value]
 
 
 def _set(name: str, value: str) -> None:
@@ -340,13 +374,11 @@ def _linked(word: str, dev: str, *addresses: str) -> list[str]:
 # --- packets --------------------------------------------------------------------------------------
 
 
-def _observed(leaving: Leaving, probe: Probe) -> str:
-    if probe.via is not None or probe.arrives_on:
-        return _answered(probe)
+def _observed(leaving: Leaving, probe: Probe, ports: Iterable[int]) -> str:
     sends = (
         partial(_send, probe, kind, port)
+        for port in ports
         for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM)
-        for port in _PORTS
     )
     ends = {leaving.sent(send, probe.to) for send in sends}
     names = {end if isinstance(end, str) else errnos.errorcode.get(end, "dropped") for end in ends}
@@ -399,23 +431,3 @@ def _mtu(probe: Probe) -> int:
         return client.getsockopt(
             *((socket.IPPROTO_IP, _IP_MTU) if is_4 else (socket.IPPROTO_IPV6, _IPV6_MTU))
         )
-
-
-def _answered(probe: Probe) -> str:
-    """Return the kernel's answer for a packet that arrives, or whose gateway matters, which no
-    socket here sees.
-    """
-    words = {"from": probe.sender, "iif": probe.arrives_on}
-    done = attempt(
-        "ip", "route", "get", str(probe.to), *chain(*filter(itemgetter(1), words.items()))
-    )
-    if done.returncode:
-        return "dropped"
-    dev = re.search(r"\bdev (\S+)", done.stdout)
-    via = re.search(r"\bvia (?:inet6 )?(\S+)", done.stdout)
-    assert dev is not None
-    if done.stdout.startswith("local"):
-        return "lo"
-    if probe.via is None:
-        return dev[1]
-    return _way(dev[1], via[1] if via else "")
