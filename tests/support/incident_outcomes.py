@@ -238,13 +238,13 @@ def _lost(attempt: _Attempt, before: _Before, host: Rebuilt, after: OverlapRepor
         meant += report.cidrs
     found = losses(before.ways, host.ways(before.ways), meant, before.owners, report.default_devs)
     lines = "\n".join((*attempt.text, *after.fix.consequences)).splitlines()
-    gone = before.owners.keys() - host.owners.keys()
+    gone = before.owners.keys() - host.owners.keys() if attempt.name == "owner" else set()
 
     def is_known(loss: Loss) -> bool:
         ends = {loss.packet.to, loss.packet.source}
         return (
             any(loss.packet.to in part for part in attempt.may_move)
-            or (attempt.name == "owner" and bool(ends & gone))  # an owner moves the whole network
+            or bool(ends & gone)  # an owner moves the whole network
             or before.is_tie(loss)
             or any(map(loss.is_named, lines))
         )

@@ -24,6 +24,7 @@ import pytest
 from asking import recorded
 from infiniband import infiniband
 from leaving import Leaving
+from nightly import is_chosen
 from node import attempt, on_linux, run_ip, until
 from reaching import Packet, Ways, packets, seen, ways
 
@@ -245,9 +246,12 @@ class Rebuilt:
         return check(self._config(**answer), host=self._host)
 
     def judged(self) -> OverlapReport:
-        """Check the host; live and from a snapshot must agree."""
+        """Check the host; live and from a snapshot must agree, by day for some cases."""
+        live = self.check()
+        if not is_chosen(str(self.case), one_of=3):
+            return live
         snapshot = recorded(self._kernel, self._kernel6 if len(self._families) > 1 else None)
-        live, later = self.check(), check(self._config(), host=Host.recorded(snapshot))
+        later = check(self._config(), host=Host.recorded(snapshot))
         assert (later.verdict, later.reason_kind, later.findings) == (
             live.verdict,
             live.reason_kind,
@@ -259,6 +263,8 @@ class Rebuilt:
     def install(self, report: OverlapReport, keep: Sequence[Any] = ()) -> None:
         """Install a fix, and other interfaces to keep; a second run changes nothing.
 
+        By day, only some cases are installed twice.
+
         Args:
             report: the report with the fix.
             keep: entries of a config.
@@ -267,9 +273,10 @@ class Rebuilt:
         static = attrs.evolve(static, keep=(*static.keep, *keep))
         section = {"staticRoutes": static.to_mapping(), "waitSeconds": 0}
         config = Config.from_mapping({"hostRouting": section})
-        for _ in range(2):
-            done = InstallRoutes(config, host=self._host).do(CancelScope())
-        assert not done.changes
+        install = InstallRoutes(config, host=self._host)
+        install.do(CancelScope())
+        if is_chosen(str(self.case), one_of=4):
+            assert not install.do(CancelScope()).changes
 
     def offers(self) -> list[str]:
         """Return what ``fix`` says although nothing fails."""
