@@ -230,9 +230,10 @@ def explain(options: argparse.Namespace, host: Host) -> Result:
     rules in order and why the kernel skips each, the matching route, the outgoing interface, and
     the source address that a connection would use. Then it traces the second lookup, which includes
     that source address. It compares the result with the expected interfaces for the CIDRs in CONFIG
-    that contain the address. Without a CONFIG or a matching CIDR, it expects the uplinks. It exits
-    with 0 if the result is as expected, with 1 if not, and with 2 if the expected interface is
-    unknown.
+    that contain the address. Without a CONFIG or a matching CIDR, it expects the uplinks. The
+    verdict, the failures and the notes are those of the check for this address. It exits with 0 if
+    the result is as expected, with 1 if not, and with 2 if the expected interface is unknown, or if
+    this host doesn't receive what is sent to its own addresses.
 
       hostrouting explain 172.16.3.4
       hostrouting explain 172.16.3.4 config.json --snapshot node.json     on another host

@@ -72,9 +72,22 @@ class Judge:
         It is judged for the first expected CIDR for which it fails or, if it fails for none, for
         the first CIDR.
         """
-        by_cidr = [self._of_lookups(lookups, expected) for expected in self._overlap.expected_cidrs]
+        by_cidr = [self._of_all(lookups, expected) for expected in self._overlap.expected_cidrs]
         by_lookup = zip(*by_cidr, strict=True)
         return [next(filter(_is_failure, found), found[0]) for found in by_lookup]
+
+    def _of_all(
+        self,
+        lookups: Sequence[SocketLookup],
+        expected: ExpectedCidr,
+    ) -> list[Judgement]:
+        """Judge all lookups, those that decide as ``of_place`` does."""
+        deciding = [lookup for lookup in lookups if decides(lookup, lookups)]
+        judged = iter(self._of_lookups(deciding, expected))
+        return [
+            next(judged) if decides(lookup, lookups) else self._of_lookup(lookup, expected)
+            for lookup in lookups
+        ]
 
     def _of_lookups(
         self,
