@@ -60,6 +60,8 @@ class Constraints:
         expected, judgement = place.unconnected
         if judgement.is_local:
             return self._of_local(expected, judgement)
+        if judgement.is_of_lost_router:
+            return self._of_local(expected, judgement)._replace(obstacle=_lost_gateway(judgement))
         if judgement.is_failure:
             return self._within_reason(place, self._of_failure(place, expected, judgement))
         return self._of_other_failures(place, judgement)
@@ -116,6 +118,9 @@ class Constraints:
             return Constraint(obstacle=path)
         if (forbidden := self._why_forbidden(place, failure, path)) is not None:
             return Constraint(obstacle=forbidden)
+        bridge = self._diversions.bridge_around(failure)
+        if bridge is not None and bridge not in path.devs:
+            return Constraint(obstacle=_of_bridge(bridge), entry=_in_main(failure.route))
         entry = _in_main(failure.route) or self._fib.longest_match(Table.MAIN, Flow(address))
         if (asked := self._asked(place, failure)) is not None:
             return Constraint(obstacle=asked, entry=entry)
@@ -155,11 +160,8 @@ class Constraints:
         ports = [port for dev in path.devs if (port := self._ports.get(dev)) is not None]
         if ports:
             return _of_port(ports[0])
-        if (local := failure.gateway) is not None:
-            return Obstacle(
-                f"{local.local} is the gateway of {failure.route}:"
-                f" remove that address from {local.dev}"
-            )
+        if (lost := _lost_gateway(failure)) is not None:
+            return lost
         for expected in place.judgements:
             if not all(expected.is_expected(dev, self._uplinks) for dev in path.devs):
                 through = ",".join(path.devs)
@@ -354,6 +356,20 @@ def longest_without_effect(found: Route) -> int:
     if found.table != Table.MAIN or found.is_connected or has_source:
         return length
     return length - 1 if found.metric > found.family.usual_metric else length
+
+
+def _of_bridge(bridge: str) -> Obstacle:
+    whose = f"it lies in the network of {bridge}, a bridge of this host"
+    return Obstacle(f"{whose}: bring that up, or move its network", is_policy=True)
+
+
+def _lost_gateway(failure: Judgement) -> Obstacle | None:
+    """Return the obstacle if a failure's gateway is an address of this host, or else None."""
+    own = failure.gateway
+    if own is None:
+        return None
+    whose = f"{own.local} is the gateway of {failure.route}"
+    return Obstacle(f"{whose}: remove that address from {own.dev}")
 
 
 def _in_main(route: Route | None) -> Route | None:

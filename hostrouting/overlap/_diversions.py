@@ -190,6 +190,14 @@ class Diversions:
         network, dev = found
         return f"{failure.route} takes packets from {network}, a network of pods on {dev}"
 
+    def bridge_around(self, failure: Judgement) -> str | None:
+        """Return the bridge in whose network an address without a route lies, if any."""
+        if failure.kind not in (FindingKind.NO_ROUTE, FindingKind.BLACKHOLE):
+            return None
+        prefix = int(failure.address), self._state.family.bits
+        around = (dev for dev in sorted(self._bridges) if dev in self._subnets)
+        return next((dev for dev in around if any(self._subnets[dev].around(prefix))), None)
+
     def _diverting(self, failure: Judgement) -> tuple[str, ...]:
         """Return the interfaces other than the uplinks through which packets leave."""
         if failure.kind is not FindingKind.OVERLAP:

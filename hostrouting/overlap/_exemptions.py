@@ -14,6 +14,8 @@ from functools import cached_property
 from ipaddress import IPv4Network
 from typing import NamedTuple
 
+import attrs
+
 from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, ends, numbers
@@ -151,6 +153,24 @@ class Bounds:
         """Return whether an interface may be a pod's, by its name."""
         is_uplink = dev in self._uplinks.devs
         return not is_uplink and dev not in _SERVICE_DEVS and is_like(dev, self._container_devs)
+
+    def lost_router(self, address: IpAddress) -> tuple[Route, Address] | None:
+        """Return an uplink's default route via an address that another interface has, if any.
+
+        The address comes with it. On the uplink's link, it is the router's.
+        """
+        return self._lost_routers.get(address)
+
+    @cached_property
+    def _lost_routers(self) -> dict[IpAddress, tuple[Route, Address]]:
+        lost: dict[IpAddress, tuple[Route, Address]] = {}
+        for route in unicast_defaults(self._routes):
+            hops = [hop for hop in route.hops if hop.dev in self._uplinks.devs]
+            for hop in hops:
+                own = self.local_gateway(attrs.evolve(route, hops=(hop,)))
+                if own is not None:
+                    lost.setdefault(own.local, (route, own))
+        return lost
 
     def is_block(self, discard: Route, cidr: IpNetwork) -> bool:
         """Return whether a CNI added this discard for its own block of pod addresses.

@@ -162,6 +162,9 @@ class Judge:
         route: Route,
         expected: ExpectedCidr,
     ) -> Judgement:
+        if (lost := self._bounds.lost_router(lookup.address)) is not None:
+            default, own = lost
+            return Judgement(FindingKind.GATEWAY, lookup, default.devs, default, gateway=own)
         others = {*self._unexpected(route.devs, expected)} - {"lo"}
         if others and self._are_exempt_pods(others, expected):
             network = self._state.family.network((int(lookup.address), self._state.family.bits))

@@ -75,7 +75,8 @@ class Judgement(NamedTuple):
             string.
         uplink_subnet: for an exempt network or an answered address, the uplink's subnet in which it
             lies, in words; or an empty string.
-        gateway: the local address that is the gateway of the matching entry, if any.
+        gateway: the local address that is the gateway of ``route``, if any. If packets are sent to
+            that address itself, ``route`` is the default route.
         port: the expected interface whose master takes the replies, if any.
         is_of_pods: whether this failure would be exempt as a pods' interface or a CNI's block, if
             the expected CIDR didn't name its interfaces.
@@ -117,6 +118,12 @@ class Judgement(NamedTuple):
     def is_local(self) -> bool:
         """Return whether the address is local or broadcast and thus unaffected by routes."""
         return self.kind in (NoteKind.LOCAL, NoteKind.BROADCAST)
+
+    @property
+    def is_of_lost_router(self) -> bool:
+        """Return whether this host delivers to itself what is sent to its router."""
+        route = self.lookup.route
+        return self.gateway is not None and route is not None and route.type is RouteType.LOCAL
 
     @property
     def group(self) -> Hashable:

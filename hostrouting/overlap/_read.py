@@ -161,7 +161,7 @@ def _asked(
     received: Iterable[ExpectedCidr] | None = None,
 ) -> Moment:
     """Cut the expected CIDRs, and ask; see ``read_once``."""
-    borders = [subnet for subnet, _ in state.uplinks.subnets]
+    borders = [address.prefix for address in state.addresses]
     if state.family is Family.IPV4:
         borders += OF_PLATFORMS
     elif selects_source(state.rules, state.routes, state.family):

@@ -97,7 +97,8 @@ class Finding(JsonObject):
             has no source, such as that of unconnected packets.
         ranges: the failing addresses, as the fewest CIDRs.
         route: the entry that matches ``probe``, in the format of ``ip route show``, or null if no
-            entry matches or a policy rule discards the packets.
+            entry matches or a policy rule discards the packets. For ``GATEWAY``, the route via that
+            next hop.
         fix: the routes that fix this failure, as far as routes can fix it.
         rules: the rules that it also takes, because a policy rule decides before table main.
         shadowed: the failing addresses as a shorter list of prefixes that also includes adjacent

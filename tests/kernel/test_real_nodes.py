@@ -439,6 +439,9 @@ SICK = {
         SERVICES,
         "GATEWAY at 10.96.0.0",
     ),
+    "the gateway's address on a bridge, in the nodes' network": node(
+        f"{UP} cni0+=10.1.0.1/32", VIA, NODES, "GATEWAY at 10.1.0.1"
+    ),
     "a route's gateway on the loopback interface": node(
         UP,
         f"{VIA}; link set lo up; route add 10.97.0.0/16 via 10.1.0.9; addr add 10.1.0.9/32 dev lo",
@@ -586,6 +589,13 @@ NODES6 = {
         f"{VIA6}; route add c000::/2 dev veth1",
         f"{SERVICES6} 2001:db8:5::/64",
         "veth1 at fd00:96::",
+    ),
+    "the gateway's address on a bridge, in the nodes' network": node(
+        f"{UP6} cni0+",
+        """link set lo up; route add default via 2001:db8:5::1 dev eth0
+        addr add 2001:db8:5::1/128 dev cni0""",
+        "2001:db8:5::/64",
+        "GATEWAY at 2001:db8:5::1",
     ),
     "discarded Services": node(
         f"{UP6} cali1",

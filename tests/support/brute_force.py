@@ -327,6 +327,8 @@ class Judge:
         devs = live(route)
         if route.type in (RouteType.LOCAL, RouteType.BROADCAST):
             if _is_kernels_local_route(decision):
+                if via := self._default_via(answer.address):
+                    return Sort("GATEWAY", live(via), via)
                 return Sort(route.type.name, devs, route)
             # Like any other route, a shorter local prefix captures packets meant for the cluster.
             devs = ("lo",) if route.type is RouteType.LOCAL else devs
@@ -351,6 +353,20 @@ class Judge:
             if not hop.is_dead and self._has_on_another_link(hop.gateway, hop.dev):
                 return Sort("GATEWAY", devs, route)
         return Sort(FINE, devs, route)
+
+    def _default_via(self, address: IpAddress) -> Route | None:
+        """Return an uplink's default route via an address that this host has on another link."""
+        for route in self._routes:
+            is_default = (route.destination, route.table) == (DEFAULT_DESTINATION, Table.MAIN)
+            for hop in route.hops if is_default and route.tos == 0 else ():
+                is_live = hop.dev in self.expected and not hop.is_dead
+                if (
+                    is_live
+                    and hop.gateway == address
+                    and self._has_on_another_link(address, hop.dev)
+                ):
+                    return route
+        return None
 
     def _has_on_another_link(self, gateway: IpAddress | None, dev: str | None) -> bool:
         return any(own.local == gateway and own.dev != dev for own in self.addresses)

@@ -291,6 +291,7 @@ function read_default(text) {
   if (type != 1 || table != 254 || "tos" in field || devs == "lo")
     return
   default_gateways = default_gateways gateways
+  has_dead_default = has_dead_default || is_dead
   if ((uplink_pattern != "" || expected != "") && !has_uplink(devs))
     return
   default_text[++defaults] = text
@@ -511,7 +512,7 @@ function why_wrong(r, p, text,    what) {
   if ((type, to) in is_of_host) {
     if (type == 3 && text != text_of[(p - 1) * lookups_each + 1])
       can_not("what is sent to " dotted(probe[p]) " depends on its source")
-    return ""
+    return type == 2 ? why_router_lost() : ""
   }
   # Packets that match a wider local route stay on this host.
   if (type == 2)
@@ -584,6 +585,17 @@ function why_local(list,    part, hop, i, k) {
         return "GATEWAY leaves for " hop[1] ", which is also an address of this host (" own_dev[k] "); expected via"
   }
   return ""
+}
+
+# Returns the same if the address of this host that take_apart() has read is the gateway of an uplink's default route.
+function why_router_lost(    part, hop, i, list, what) {
+  for (i = split(default_gateways, part, " "); i > 0; i--)
+    if (split(part[i], hop, "/") && hop[1] == to && is_uplink(hop[2]))
+      list = list " " part[i]
+  what = why_local(list)
+  if (what != "" && has_dead_default)
+    can_not("a default route has a dead next hop")
+  return what
 }
 
 # --- the verdict -----------------------------------------------------------------------------------------------------

@@ -346,6 +346,45 @@ def test_without_a_default_route_nothing_is_fixable() -> None:
     )
 
 
+@pytest.mark.parametrize("discard", ["unreachable", "blackhole", "throw"])
+def test_a_bridges_network_is_not_led_to_the_router(discard: str) -> None:
+    scenario = "link add docker0\naddr add 172.20.7.1/24 dev docker0 noprefixroute"
+    report = answered(f"{scenario}\nroute add {discard} {CIDR}")
+    (left,) = report.fix.unfixable
+    network = IPv4Network("172.20.7.0/24")
+    assert all(part.subnet_of(network) for part in left.ranges if isinstance(part, IPv4Network))
+    assert "it lies in the network of docker0, a bridge of this host" in left.reason
+    assert report.fix.routes
+    assert not any(entry.destination.overlaps(network) for entry in report.fix.routes)
+
+
+@pytest.mark.parametrize(
+    ("dev", "uplinks", "told"),
+    [
+        ("cni0", {}, ["GATEWAY eth0", "GATEWAY eth0", "LOCAL eth0", "BROADCAST eth0"]),
+        ("eth0", {}, ["LOCAL eth0", "BROADCAST eth0"]),
+        # The address is that of another NIC's router.
+        ("cni0", {"uplinks": ["eth1"]}, ["OVERLAP eth0", "OVERLAP eth0"]),
+    ],
+)
+def test_a_routers_address_on_another_interface_fails_in_the_lan_too(
+    dev: str, uplinks: dict[str, Any], told: list[str]
+) -> None:
+    scenario = f"link add cni0\naddr add 10.1.0.1/32 dev {dev}"
+    report = answered(scenario, expectedCidrs=[CIDR, "10.1.0.0/24"], **uplinks)
+    items: list[Finding | Note] = [*report.findings, *report.notes]
+    assert [f"{each.kind} {','.join(each.devs)}" for each in items][: len(told)] == told
+    if told[0] == "GATEWAY eth0":
+        cause = "default via 10.1.0.1 dev eth0 proto dhcp metric 100"
+        of_lan = "GATEWAY: expected CIDR 10.1.0.0/24 (probe 10.1.0.1) leaves for 10.1.0.1, which"
+        assert report.findings[1].message == (
+            f"{of_lan} is also an address of this host (cni0); expected via eth0;"
+            f" shadowed: 10.1.0.1/32; by {cause}"
+        )
+        reasons = {each.reason for each in report.fix.unfixable}
+        assert reasons == {f"10.1.0.1 is the gateway of {cause}: remove that address from cni0"}
+
+
 @pytest.mark.parametrize(
     ("scenario", "said"),
     [

@@ -177,6 +177,41 @@ def test_named_uplinks_count_even_if_ipv4_leaves_elsewhere() -> None:
     )
 
 
+def test_a_bridges_network_is_not_led_to_the_router() -> None:
+    """A manager of networks delegates a part of the discarded prefix to the bridge."""
+    snapshot = host(DEFAULT, f"unreachable {CIDR}", addresses=["fd00:10:0:7::1/64 dev rail1"])
+    assert snapshot.ipv6 is not None
+    connected = entry("fd00:10:0:7::/64 dev rail1 proto kernel metric 256")
+    routes = tuple(each for each in snapshot.ipv6.routes if each != connected)
+    links = tuple(
+        attrs.evolve(link, kind="bridge" if link.name == "rail1" else link.kind)
+        for link in snapshot.links
+    )
+    ipv6 = attrs.evolve(snapshot.ipv6, routes=routes)
+    report = judged(attrs.evolve(snapshot, links=links, ipv6=ipv6))
+    (left,) = report.fix.unfixable
+    network = IPv6Network("fd00:10:0:7::/64")
+    assert left.parts == (str(network),)
+    assert "it lies in the network of rail1, a bridge of this host" in left.reason
+    assert report.fix.routes
+    assert not any(each.destination.overlaps(network) for each in report.fix.routes)
+
+
+@pytest.mark.parametrize(
+    ("gateway", "findings"),
+    [("2001:db8::1", [("GATEWAY", ("eth0",), "2001:db8::1/128")]), ("fe80::1", [])],
+)
+def test_a_routers_address_on_another_interface_fails_in_the_lan_too(
+    gateway: str, findings: list[Any]
+) -> None:
+    default = f"default via {gateway} dev eth0 proto static metric 1024"
+    report = judged(
+        host(default, addresses=["2001:db8::4/64 dev eth0", f"{gateway}/128 dev rail1"]),
+        "2001:db8::/64",
+    )
+    assert told(report) == findings
+
+
 @pytest.mark.parametrize("ipv4_default", [None, "eth0"])
 def test_the_own_subnet_without_its_route_needs_no_default_route(ipv4_default: str | None) -> None:
     """The IPv4 default route makes eth0 the uplink of IPv6, too."""
