@@ -46,6 +46,9 @@ from phases import CancelScope
 if TYPE_CHECKING:
     from hostrouting.kernel.model import Model
 
+# The shortest IPv4 prefix of an uplink's subnet whose plain routes are read.
+_NEIGHBOURS_LENGTH_MIN = 16
+
 
 @attrs.frozen(eq=False, repr=False)
 class Moment:
@@ -267,8 +270,13 @@ def _cutter(overlap: RouteOverlap, state: State, sources: Collection[IpAddress])
         for expected in overlap.expected_cidrs
         if state.uplinks.default is None or not expected.allows_all(state.uplinks.devs)
     ]
-    suspects = map(numbers, (*overlap.foreseen, *elsewhere))
-    return Cutter(state.family, cidrs, state.uplinks.devs, state.rules, suspects, sources)
+    suspects = [*map(numbers, (*overlap.foreseen, *elsewhere))]
+    subnets = [subnet for subnet, _ in state.uplinks.subnets]
+    if any(map(_is_before_main, state.rules)):
+        # The rule's table may lack a subnet's route.
+        suspects += subnets
+    devs = state.uplinks.devs
+    return Cutter(state.family, cidrs, devs, state.rules, suspects, sources, subnets)
 
 
 def _needs_whole_tables(state: State) -> bool:
@@ -304,14 +312,14 @@ def _likely_suspects(state: State) -> Iterator[Prefix]:
 
 
 def _subnets_with_gateways(state: State) -> list[Prefix]:
-    """Return the uplinks' IPv6 subnets, in which plain routes may matter, too.
+    """Return the uplinks' subnets, in which plain routes may matter, too.
 
-    The kernel refuses an IPv6 route via a gateway that it reaches through another gateway. The
-    route to the gateway may be a plain one.
+    They may lead neighbours to the router. The kernel refuses an IPv6 route via a gateway that it
+    reaches through another gateway. A flat IPv4 network may hold the routes of a whole site, so
+    nothing is told about neighbours there.
     """
-    if state.family is Family.IPV4:
-        return []
-    return [each.prefix for each in state.addresses if each.dev in state.uplinks.devs]
+    shortest = _NEIGHBOURS_LENGTH_MIN if state.family is Family.IPV4 else 0
+    return [subnet for subnet, _ in state.uplinks.subnets if subnet[1] >= shortest]
 
 
 def _cidrs_with_blocks(overlap: RouteOverlap, routes: Iterable[Route]) -> list[Prefix]:

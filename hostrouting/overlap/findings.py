@@ -71,6 +71,7 @@ class NoteKind(StrEnum):
     SOURCE = "SOURCE"
     MTU = "MTU"
     LINK = "LINK"
+    ON_LINK = "ON-LINK"
 
 
 EXEMPTIONS = (NoteKind.CONTAINER, NoteKind.ALLOWED, NoteKind.CNI_DISCARD)

@@ -346,6 +346,52 @@ def test_without_a_default_route_nothing_is_fixable() -> None:
     )
 
 
+VIA_ROUTER = "route add default via 10.1.0.1 dev eth0 table 10"
+PEERS = "route add 10.1.0.64/26 via 10.1.0.7 dev eth0 proto bird"
+
+
+@pytest.mark.parametrize(
+    ("scenario", "cidr", "led"),
+    [
+        (f"{VIA_ROUTER}\nrule add 10 to 10.1.0.0/24 lookup 10", "10.1.0.0/24", "10.1.0.0/24"),
+        # Only what is sent from the host's address is led there, such as replies.
+        (f"{VIA_ROUTER}\nrule add 10 from 10.1.0.4 lookup 10", "10.0.0.0/8", "10.1.0.0/24"),
+        ("route add 10.1.0.128/25 via 10.1.0.1 dev eth0", "10.1.0.0/16", "10.1.0.128/25"),
+        ("route add 10.1.0.128/25 via 10.1.0.1 dev eth0", "10.0.0.0/8", "10.1.0.128/25"),
+        # The table has the subnet's route, another node is the gateway, and there is no subnet.
+        (
+            (
+                f"{VIA_ROUTER}\nroute add 10.1.0.0/24 dev eth0 table 10 scope link\n"
+                "rule add 10 from 10.1.0.4 lookup 10"
+            ),
+            "10.0.0.0/8",
+            None,
+        ),
+        (PEERS, "10.0.0.0/8", None),
+        (
+            (
+                "addr del 10.1.0.4/24 dev eth0\naddr add 10.1.0.4/32 dev eth0\n"
+                "route add 10.1.0.1 dev eth0 scope link\n"
+                "route add default via 10.1.0.1 dev eth0\n"
+                "route add 10.1.0.0/24 via 10.1.0.1 dev eth0"
+            ),
+            "10.0.0.0/8",
+            None,
+        ),
+    ],
+)
+def test_neighbours_that_are_sent_to_by_the_router_are_noted(
+    scenario: str, cidr: str, led: str | None
+) -> None:
+    report = answered(scenario, expectedCidrs=[cidr])
+    assert report.verdict in ("ok", "overlap")
+    assert [finding for finding in report.findings if finding.devs == ("eth0",)] == []
+    notes = [note for note in report.notes if note.kind is NoteKind.ON_LINK]
+    assert [" ".join(map(str, note.ranges)) for note in notes] == ([led] if led else [])
+    for note in notes:
+        assert note.message.startswith(f"{led}, in the subnet of eth0, goes to the router by ")
+
+
 @pytest.mark.parametrize("discard", ["unreachable", "blackhole", "throw"])
 def test_a_bridges_network_is_not_led_to_the_router(discard: str) -> None:
     scenario = "link add docker0\naddr add 172.20.7.1/24 dev docker0 noprefixroute"

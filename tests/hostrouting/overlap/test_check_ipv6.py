@@ -177,6 +177,22 @@ def test_named_uplinks_count_even_if_ipv4_leaves_elsewhere() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("lines", "led"),
+    [
+        (["2001:db8:0:0:8000::/65 via fe80::1 dev eth0"], ["2001:db8:0:0:8000::/65"]),
+        (["2001:db8:0:0:8000::/65 via fe80::7 dev eth0"], []),
+    ],
+)
+def test_neighbours_that_are_sent_to_by_the_router_are_noted(
+    lines: list[str], led: list[str]
+) -> None:
+    report = judged(host(DEFAULT, *lines, addresses=["2001:db8::4/64 dev eth0"]), "2001:db8::/32")
+    notes = [note for note in report.notes if note.kind is NoteKind.ON_LINK]
+    assert [" ".join(map(str, note.ranges)) for note in notes] == led
+    assert report.verdict is Verdict.OK
+
+
 def test_a_bridges_network_is_not_led_to_the_router() -> None:
     """A manager of networks delegates a part of the discarded prefix to the bridge."""
     snapshot = host(DEFAULT, f"unreachable {CIDR}", addresses=["fd00:10:0:7::1/64 dev rail1"])
