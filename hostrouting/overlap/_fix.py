@@ -18,8 +18,10 @@ from hostrouting.config.routing import Config, StaticRule
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import numbers
 from hostrouting.overlap._cautions import cautions
+from hostrouting.overlap._fixed import ModelledHost, without_fix
 from hostrouting.overlap._group import findings_and_notes
-from hostrouting.overlap._keep import find_keep
+from hostrouting.overlap._keep import KeepSearch
+from hostrouting.overlap._losses import losses
 from hostrouting.overlap._places import Places
 from hostrouting.overlap._questions import Questions
 from hostrouting.overlap._read import Moment
@@ -51,13 +53,13 @@ def find_fix(
         settings: the host's settings that the cautions depend on.
     """
     found, rules, ruled = _search(findings, moment, config, missing)
-    fix = _complete(found, rules, moment, config, settings)
+    fix = _complete(found, rules, findings, moment, config, settings)
     hints = found.search.diversions.hints(findings, config.route_overlap.expected_cidrs)
 
     def fix_again(findings: Sequence[Finding], moment: Moment, config: Config) -> Fix:
         missing = "" if moment.state.uplinks.default else _NO_DEFAULT
         found, rules, _ = _search(findings, moment, config, missing)
-        return _complete(found, rules, moment, config, settings)
+        return _complete(found, rules, findings, moment, config, settings)
 
     questions = Questions(moment, config, found.search.diversions, fix_again)
     unfixable = questions.answered(fix.unfixable)
@@ -74,21 +76,25 @@ def find_fix(
 def _complete(
     found: Found,
     rules: tuple[StaticRule, ...],
+    findings: Iterable[Finding],
     moment: Moment,
     config: Config,
     settings: HostSettings,
 ) -> Fix:
     """Return a fix with rules, interfaces to keep, and what it takes away."""
     state = moment.state
-    host = found.host
     wanted = _with_new_rules(config, rules)
-    keeping = find_keep(host, state, wanted, found.search.diversions.is_infiniband)
-    added = host.model.added
+    before = without_fix(state, moment.places)
+    host = _changed(before, found.host)
+    is_infiniband = found.search.diversions.is_infiniband
+    intended = [part for finding in findings for part in finding.ranges]
+    keeping = KeepSearch(before, host, intended, wanted, is_infiniband).find()
+    lines = cautions(state, settings, keeping.lost, host.model.fib, keeping)
     return attrs.evolve(
         found.fix,
         rules=rules,
         keep=keeping.keep,
-        consequences=tuple(cautions(state, settings, added, host.model.fib, keeping)),
+        consequences=tuple(lines),
     )
 
 
@@ -116,6 +122,8 @@ def _with_rules(
     """Return the rules that help, the places for which they do, and the routes beside them."""
     search = RuleSearch(moment, config)
     wanted = dict(first.blocked)
+    before = without_fix(moment.state, moment.places)
+    intended = [part for finding in findings for part in finding.ranges]
     unruled: dict[IpAddress, Obstacle] = {}
     for _ in range(_ROUNDS_MAX):
         rules, refused = search.entries(wanted)
@@ -138,15 +146,26 @@ def _with_rules(
         still = {*found.stuck, *(found.blocked.keys() - lower.keys())} & wanted.keys()
         useless = {probe: _why_useless(found.stuck.get(probe)) for probe in still}
         useless |= search.refused(rules, found.host.model, wanted)
+        lost = losses(before, _changed(before, found.host), intended)
+        useless |= search.harmful(rules, lost, wanted)
         if not lower and not useless:
             break
         unruled |= useless
         wanted = {probe: each for probe, each in (wanted | lower).items() if probe not in useless}
     else:
         rules = ()
-    if rules and not search.why_unheard(ruled.state):
+    if rules:
         return rules, wanted.keys(), found
     return (), (), RouteSearch(moment, config.route_overlap, missing, unruled).find(findings)
+
+
+def _changed(before: ModelledHost, after: ModelledHost) -> ModelledHost:
+    """Return a host after a fix, whose model knows all that has changed since before the fix."""
+    if after.state is before.state:
+        return after
+    model = before.model.with_rules(after.state.rules).with_routes(after.model.added)
+    known = attrs.evolve(model.known, sources=after.model.known.sources)
+    return attrs.evolve(after, model=attrs.evolve(model, known=known))
 
 
 def _why_useless(stuck: Obstacle | None) -> Obstacle:

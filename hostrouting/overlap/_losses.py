@@ -14,9 +14,10 @@ there, and a packet from that interface's own address.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
+from typing import NamedTuple
 
 import attrs
 
@@ -25,17 +26,19 @@ from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, PrefixSet, numbers
 from hostrouting.model.links import Address
-from hostrouting.model.routes import Route, Route6, RouteType, destination_words
-from hostrouting.model.rules import Rule
+from hostrouting.model.routes import RouteType, destination_words
 from hostrouting.model.text import shortened
-from hostrouting.overlap._ask import separates_tcp
+from hostrouting.overlap._ask import asks_local_first, separates_tcp
 from hostrouting.overlap._cut import Cutter
 from hostrouting.overlap._fewest_prefixes import summary_of
 from hostrouting.overlap._fixed import ModelledHost
 from hostrouting.overlap._places import Place, Places, Span
+from hostrouting.overlap._senders import OwnAddresses, Senders
 
 # A limit for human-readable lines.
 _SHOWN = 8
+# Where more prefixes would be needed, the one around them is shown.
+_EXACT_MAX = 3
 
 
 @attrs.frozen
@@ -43,8 +46,9 @@ class Loss:
     """Packets that worked, and that a change leads elsewhere or drops.
 
     Args:
-        ranges: their destinations.
-        source: the own address that sends them, or None if no source is chosen.
+        ranges: their destinations, or a prefix around these if they are many.
+        source: the own address that sends them, or one of several of the same interface; None if no
+            source is chosen.
         sender: the interface that has the source, or an empty string.
         arrives_on: for packets from outside to an address of this host, the interface through which
             they come in, or else an empty string.
@@ -53,6 +57,7 @@ class Loss:
         network: the connected network that the destinations are in, if the interfaces that carried
             the packets are connected to it, or else None.
         neighbours_of: the interfaces that are connected to this network.
+        is_intended: whether the change is to lead other packets to the destinations elsewhere.
     """
 
     ranges: tuple[IpNetwork, ...]
@@ -63,6 +68,12 @@ class Loss:
     after: tuple[str, ...]
     network: IpNetwork | None = None
     neighbours_of: tuple[str, ...] = ()
+    is_intended: bool = False
+
+    @property
+    def is_refused(self) -> bool:
+        """Return whether nothing that has this loss may be proposed."""
+        return bool(self.arrives_on) or (self.source is None and not self.is_intended)
 
 
 def losses(
@@ -81,35 +92,61 @@ def losses(
     return _Comparison(before, after, changed, [*intended]).losses() if changed else ()
 
 
-def taken_away(found: Iterable[Loss]) -> list[str]:
-    """Return a line for each kind of loss."""
-    by_words: dict[tuple[str, str], list[str]] = {}
-    found = [*found]
+def taken_away(
+    found: Iterable[Loss],
+    more: Callable[[Loss], str] | None = None,
+) -> list[str]:
+    """Return a line for each kind of loss.
+
+    Args:
+        found: the losses.
+        more: returns more words about neighbours to which packets without a source are lost.
+    """
+    lines: list[str] = []
+    by_packets: dict[Loss, list[Loss]] = {}
     for loss in found:
-        if not _is_implied(loss, found):
-            shown = map(destination_words, loss.ranges)
-            by_words.setdefault(_words(loss), []).extend(shown)
-    return [
-        f"{start} {shortened([*dict.fromkeys(shown)], ' ', _SHOWN)} {end}"
-        for (start, end), shown in by_words.items()
-    ]
+        by_packets.setdefault(attrs.evolve(loss, source=None, sender=""), []).append(loss)
+    for plain, of_sources in by_packets.items():
+        devs = [*dict.fromkeys(loss.sender for loss in of_sources if loss.source is not None)]
+        if plain not in of_sources:
+            lines.append(f"packets from the addresses of {', '.join(devs)} {_no_longer(plain)}")
+        elif plain.network is None:
+            lines.append(_words(plain))
+        else:
+            clause = "" if more is None else more(plain)
+            lines.append(f"{_words(plain)}{_own_clause(plain, devs)}{clause}")
+    return lines
 
 
-def _is_implied(loss: Loss, found: Iterable[Loss]) -> bool:
-    """Return whether packets without a source are lost in the same way."""
-    plain = attrs.evolve(loss, source=None, sender="")
-    return loss.source is not None and any(plain == other for other in found)
-
-
-def _words(loss: Loss) -> tuple[str, str]:
-    """Return the words before and after the destinations."""
+def _words(loss: Loss) -> str:
+    """Return the words about packets without a source, or about packets that come in."""
+    to = _shown_ranges(loss)
+    after = ",".join(loss.after)
     if loss.arrives_on:
-        return f"what comes in through {loss.arrives_on} for", "is no longer delivered"
-    whose = "" if loss.source is None else f" from {loss.source} ({loss.sender})"
-    instead = f"instead of {','.join(loss.before)}"
-    if not loss.after:
-        return f"packets{whose} to", f"are then dropped {instead}"
-    return f"packets{whose} to", f"then leave through {','.join(loss.after)} {instead}"
+        return f"what comes in through {loss.arrives_on} for {to} is no longer delivered"
+    if loss.network is not None and after:
+        devs = ", ".join(loss.neighbours_of)
+        neighbours = f"neighbours of {devs} in {loss.network}"
+        return f"the node then sends to {neighbours} through {after} ({to})"
+    return f"packets {_no_longer(loss)}"
+
+
+def _no_longer(loss: Loss) -> str:
+    before = ",".join(loss.before)
+    instead = f", but through {','.join(loss.after)}" if loss.after else ": they are dropped"
+    return f"no longer go to {_shown_ranges(loss)} through {before}{instead}"
+
+
+def _own_clause(loss: Loss, senders: Sequence[str]) -> str:
+    """Return a clause about senders whose packets are lost with those without a source."""
+    devs = [dev for dev in loss.neighbours_of if dev in senders]
+    if len(devs) == len(loss.neighbours_of):
+        return ", also from these interfaces' own addresses"
+    return f", also from the addresses of {', '.join(devs)}" if devs else ""
+
+
+def _shown_ranges(loss: Loss) -> str:
+    return shortened([*map(destination_words, loss.ranges)], " ", _SHOWN)
 
 
 # --- where results may differ ---------------------------------------------------------------------
@@ -145,21 +182,27 @@ _DROPPED = _Result()
 _BROADCAST = _Result(("broadcast",))
 
 
-class _Sender:
-    """The addresses of this host that no rule or route tells apart.
+class _Change(NamedTuple):
+    """The change of what becomes of packets that are reported together; see ``Loss``.
 
     Args:
-        source: one of them, or ``NO_SOURCE``.
-        addresses: all of them.
+        senders: their senders.
+        before: the interfaces, with gateways if only these differ.
+        after: the interfaces now.
+        devs: the interfaces before, without gateways.
+        network: the connected network that the destinations are in.
+        is_intended: whether other packets to the destinations are to be led elsewhere.
+        homes: the connected networks of the interface that now carries the packets, in which they
+            may come to stay.
     """
 
-    def __init__(self, source: IpAddress) -> None:
-        self.source = source
-        self.addresses: list[Address] = []
-
-
-# The source, the interface through which the packet comes in, and the results.
-_Key = tuple[Address | None, str, tuple[str, ...], tuple[str, ...], IpNetwork | None]
+    senders: Senders
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    devs: tuple[str, ...]
+    network: IpNetwork | None
+    is_intended: bool
+    homes: frozenset[Prefix]
 
 
 class _Comparison:
@@ -177,23 +220,27 @@ class _Comparison:
         self._old = before.model.fib
         self._new = after.model.fib
         self._loopback = self._old.loopback
+        # A check asks about packets from the addresses of these interfaces.
+        self._of_cluster = {*self._uplinks, self._loopback}
         self._changed = PrefixIndex(changed, self._bits)
         self._is_changed = PrefixSet(changed, self._bits)
         self._is_intended = PrefixSet(map(numbers, intended), self._bits).covers
         self._rules = (*before.model.known.rules, *after.model.known.rules)
         self._routes = (*after.model.known.routes, *before.model.known.routes)
         vrfs = {link.name for link in state.links if link.kind == "vrf"}
-        in_vrf = {link.name for link in state.links if link.master in vrfs}
-        self._own = [
+        usable = {link.name for link in state.links if link.is_up and link.master not in vrfs}
+        own = [
             address
             for address in state.addresses
-            if address.is_usable
+            if address.dev in usable
+            and address.is_usable
             and not address.local.is_link_local
             and not address.local.is_loopback
-            and address.dev not in in_vrf
         ]
+        rules = (before.model.known.rules, after.model.known.rules)
+        self._own = OwnAddresses(own, rules, self._routes, self._bits)
         self._own_addresses = {address.local for address in state.addresses}
-        self._networks = _connected(state.addresses, self._bits)
+        self._networks = _connected(own, self._bits)
         self._connected = PrefixIndex(self._networks, self._bits)
         self._protocols = (UDP, TCP) if separates_tcp(self._rules) else (UDP,)
         self._places = self._cut(changed, intended)
@@ -205,40 +252,59 @@ class _Comparison:
         return cutter.cut(routes, borders)
 
     def losses(self) -> tuple[Loss, ...]:
-        groups: dict[_Key, list[Span]] = {}
-        senders = self._senders()
+        groups: dict[_Change, list[Span]] = {}
         for place in self._places:
-            for key in dict.fromkeys(self._lost(place, senders)):
-                groups.setdefault(key, []).extend(place.spans)
-        sent = [self._loss(key, sorted(spans, key=_first)) for key, spans in groups.items()]
+            for change in dict.fromkeys(self._changes(place)):
+                groups.setdefault(change, []).extend(place.spans)
+        sent: list[Loss] = []
+        for change, spans in groups.items():
+            sent += self._losses(change, sorted(spans, key=_first))
         return (*sent, *self._unheard())
 
-    def _loss(self, key: _Key, spans: Sequence[Span]) -> Loss:
-        source, arrives_on, before, after, network = key
-        return Loss(
-            self._ranges(spans),
-            None if source is None else source.local,
-            "" if source is None else source.dev,
-            arrives_on,
-            before,
-            after,
+    def _losses(self, change: _Change, spans: Sequence[Span]) -> Iterator[Loss]:
+        """Yield a loss for each source of packets that have changed otherwise than intended."""
+        network = change.network
+        lost = [address for address in self._sources(change) if not _stays(address, change)]
+        if not lost:
+            return
+        plain = Loss(
+            self._ranges(spans, network),
+            None,
+            "",
+            "",
+            change.before,
+            change.after,
             network,
             () if network is None else tuple(self._networks[numbers(network)]),
+            change.is_intended,
         )
+        for address in lost:
+            if address is None:
+                yield plain
+            else:
+                yield attrs.evolve(plain, source=address.local, sender=address.dev)
 
-    def _ranges(self, spans: Sequence[Span]) -> tuple[IpNetwork, ...]:
+    def _sources(self, change: _Change) -> Sequence[Address | None]:
+        """Return the sources of packets that worked; None if there is no source."""
+        if not change.is_intended:
+            return change.senders.addresses
+        near = change.senders.near(change.devs, change.network)
+        return [each for each in near if each is None or each.dev not in self._of_cluster]
+
+    def _ranges(self, spans: Sequence[Span], network: IpNetwork | None) -> tuple[IpNetwork, ...]:
         """Return few prefixes that cover spans, each inside one that has changed."""
         by_prefix: dict[Prefix, list[Span]] = {}
         for span in spans:
             prefix = next(self._changed.around((span.first, self._bits)))
+            if network is not None and prefix[1] < network.prefixlen:
+                prefix = numbers(network)
             by_prefix.setdefault(prefix, []).append(span)
-        return tuple(chain.from_iterable(map(self._summary, by_prefix, by_prefix.values())))
-
-    def _summary(self, prefix: Prefix, spans: Sequence[Span]) -> Sequence[IpNetwork]:
-        size = sum(span.last - span.first + 1 for span in spans)
-        if size == 1 << (self._bits - prefix[1]):
-            return [self._family.network(prefix)]
-        return summary_of(spans, self._places.spans, self._local, self._family)
+        ranges: list[IpNetwork] = []
+        for prefix, inside in by_prefix.items():
+            exact = summary_of(inside, self._places.spans, self._local, self._family)
+            is_short = len(exact) <= _EXACT_MAX and network is None
+            ranges += exact if is_short else [self._family.network(prefix)]
+        return tuple(ranges)
 
     @cached_property
     def _local(self) -> set[Span]:
@@ -253,79 +319,58 @@ class _Comparison:
 
     # --- what is sent ---------------------------------------------------------------------------
 
-    def _senders(self) -> list[_Sender]:
-        """Return a sender without a source, and one for each kind of own addresses."""
-        prefixes = _source_prefixes(self._rules, self._routes)
-        kinds: dict[frozenset[IpNetwork], _Sender] = {}
-        for address in self._own:
-            kind = frozenset(prefix for prefix in prefixes if address.local in prefix)
-            sender = kinds.setdefault(kind, _Sender(address.local))
-            sender.addresses.append(address)
-        return [_Sender(NO_SOURCE), *kinds.values()]
-
-    def _lost(self, place: Place, senders: Iterable[_Sender]) -> Iterator[_Key]:
-        """Yield the losses of packets from this host to a place."""
+    def _changes(self, place: Place) -> Iterator[_Change]:
+        """Yield what becomes of packets that this host sends to a place."""
         here = (self._loopback,)
-        for sender in senders:
+        for each in self._own.senders_to(int(place.probe)):
             for protocol in self._protocols:
-                flow = Flow(place.probe, sender.source, protocol)
+                flow = Flow(place.probe, each.source, protocol)
                 before = _result(self._old, flow)
                 after = _result(self._new, flow)
                 is_found = after.devs == here and place.probe in self._own_addresses
                 if before in (_DROPPED, after) or _BROADCAST in (before, after) or is_found:
                     continue
-                network = self._neighbourhood(place.probe, before)
-                for address in sender.addresses or (None,):
-                    if not self._is_meant(place.probe, address, before, after, network):
-                        yield address, "", *_shown(before, after), network
+                yield self._change(place, each, before, after)
 
-    def _neighbourhood(self, probe: IpAddress, before: _Result) -> IpNetwork | None:
-        """Return the connected network of interfaces that carry packets to one of its addresses."""
-        for prefix in self._connected.around((int(probe), self._bits)):
-            if not {*before.devs}.isdisjoint(self._networks[prefix]):
-                return self._family.network(prefix)
-        return None
-
-    def _is_meant(
+    def _change(
         self,
-        probe: IpAddress,
-        source: Address | None,
+        place: Place,
+        senders: Senders,
         before: _Result,
         after: _Result,
-        network: IpNetwork | None,
-    ) -> bool:
-        """Return whether packets from a source are to leave otherwise than before."""
-        if source is not None and self._stays(probe, source, before, after):
-            return True
-        if not self._is_intended((int(probe), self._bits)):
-            return False
-        if source is None:
-            return network is None
-        if source.dev in self._uplinks or source.dev == self._loopback:
-            return True
-        return source.dev not in before.devs and source.network != network
-
-    def _stays(
-        self,
-        probe: IpAddress,
-        source: Address,
-        before: _Result,
-        after: _Result,
-    ) -> bool:
-        """Return whether packets now stay in the network of the interface that has their source."""
-        if after.devs != (source.dev,) or probe not in source.network:
-            return False
-        if before.destination is None or self._uplinks.issuperset(before.devs):
-            return True
+    ) -> _Change:
+        number = int(place.probe)
+        around = [*self._connected.around((number, self._bits))]
+        of_devs = (each for each in around if not {*before.devs}.isdisjoint(self._networks[each]))
+        network = next(of_devs, None)
         # A longer one is of something else, such as this host's pods.
-        return before.destination.prefixlen <= source.network.prefixlen
+        is_elsewhere = self._uplinks.issuperset(before.devs)
+        found = before.destination
+        longest = 0 if is_elsewhere or found is None else found.prefixlen
+        homes = (
+            each
+            for each in around
+            if each[1] >= longest and {*after.devs} <= {*self._networks[each]}
+        )
+        has_same_devs = before.devs == after.devs
+        return _Change(
+            senders,
+            _with_gateways(before) if has_same_devs else before.devs,
+            _with_gateways(after) if has_same_devs else after.devs,
+            before.devs,
+            None if network is None else self._family.network(network),
+            self._is_intended((number, self._bits)),
+            frozenset(homes) if len(after.devs) == 1 else frozenset(),
+        )
 
     # --- what arrives ---------------------------------------------------------------------------
 
     def _unheard(self) -> Iterator[Loss]:
         """Yield the losses of packets that come in for this host's addresses."""
+        if asks_local_first(self._old.rules) and asks_local_first(self._new.rules):
+            return
         senders = [NO_SOURCE, *self._strangers()]
-        for address in self._own:
+        for address in self._own.addresses:
             number = int(address.local)
             if not self._is_changed.overlaps(number, number):
                 continue
@@ -352,12 +397,21 @@ class _Comparison:
 
     def _strangers(self) -> Iterator[IpAddress]:
         """Yield a foreign address for each source prefix of the rules."""
-        own = {address.local for address in self._own}
-        for prefix in _source_prefixes(self._rules, ()):
+        own = {address.local for address in self._own.addresses}
+        for prefix in dict.fromkeys(rule.source for rule in self._rules):
+            if prefix is None:
+                continue
             first, last = int(prefix[0]), int(prefix[-1])
             numbers_inside = range(first, min(last, first + len(own)) + 1)
             inside = map(self._family.address, numbers_inside)
             yield from (each for each in inside if each not in own)
+
+
+def _stays(source: Address | None, change: _Change) -> bool:
+    """Return whether packets come to stay in the network of the interface that has their source."""
+    if source is None:
+        return False
+    return change.after == (source.dev,) and source.prefix in change.homes
 
 
 def _first(span: Span) -> int:
@@ -373,13 +427,6 @@ def _connected(addresses: Iterable[Address], bits: int) -> Mapping[Prefix, dict[
     return networks
 
 
-def _source_prefixes(rules: Iterable[Rule], routes: Iterable[Route]) -> list[IpNetwork]:
-    of_rules = (rule.source for rule in rules)
-    of_routes = (route.source_prefix for route in routes if isinstance(route, Route6))
-    prefixes = (prefix for prefix in chain(of_rules, of_routes) if prefix is not None)
-    return [*dict.fromkeys(prefixes)]
-
-
 def _result(fib: Fib, flow: Flow) -> _Result:
     decision = fib.decide(flow)
     route = decision.route
@@ -391,13 +438,6 @@ def _result(fib: Fib, flow: Flow) -> _Result:
         return _BROADCAST
     live = frozenset((hop.dev, hop.gateway) for hop in route.hops if not hop.is_dead)
     return _Result(route.devs, live, route.destination)
-
-
-def _shown(before: _Result, after: _Result) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the interfaces, with the gateways where only these differ."""
-    if before.devs != after.devs:
-        return before.devs, after.devs
-    return _with_gateways(before), _with_gateways(after)
 
 
 def _with_gateways(result: _Result) -> tuple[str, ...]:

@@ -22,12 +22,13 @@ from hostrouting.config.routing import StaticRoute
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.links import Hardware
 from hostrouting.model.parsing import is_inside
-from hostrouting.model.routes import NextHop, Route, RouteType
+from hostrouting.model.routes import RouteType
 from hostrouting.overlap import _fixed, _routes
 from hostrouting.overlap._cautions import cautions
 from hostrouting.overlap._entries import Entries
-from hostrouting.overlap._fixed import ModelledHost
+from hostrouting.overlap._fixed import ModelledHost, without_fix
 from hostrouting.overlap._keep import Keeping
+from hostrouting.overlap._losses import Loss
 from hostrouting.overlap._read import read_host
 from hostrouting.overlap.proposals import HostSettings
 from hostrouting.overlap.summary import advice
@@ -554,10 +555,13 @@ def test_a_caution_tells_what_strict_rp_filter_drops(tmp_path: Path) -> None:
     (strict, kept) = fix.consequences
     assert "drops what they send to eth1, as rp_filter is 1 there; add to hostRouting" in strict
     assert kept.endswith("own addresses: with keep, such packets stay on them")
-    state = read_host(_config(row), host.routes, phases.CancelScope()).state
-    added = Route(IPv4Network("10.2.0.0/25"), (NextHop("eth0"),))
+    lost = Loss((IPv4Network("10.2.0.0/25"),), None, "", "", ("eth1",), ("eth0",))
+    lost = attrs.evolve(lost, network=IPv4Network("10.2.0.0/24"), neighbours_of=("eth1",))
+    moment = read_host(_config(row), host.routes, phases.CancelScope())
+    before = without_fix(moment.state, moment.places)
     settings = HostSettings(strict_devs=("eth0",))
-    (lax,) = cautions(state, settings, [added], state.fib, Keeping())
+    keeping = Keeping(before, (lost,))
+    (lax,) = cautions(moment.state, settings, keeping.lost, before.model.fib, keeping)
     assert "drops" not in lax
 
 

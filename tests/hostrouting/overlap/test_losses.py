@@ -45,7 +45,13 @@ HALVES = (
     "172.16.0.0/17 via 10.1.0.1 dev eth0",
     "172.16.128.0/17 via 10.1.0.1 dev eth0",
 )
-OTHER_GATEWAY = "eth0 via 10.1.0.9 instead of eth0 via 10.1.0.1"
+OTHER_GATEWAY = "eth0 via 10.1.0.1, but through eth0 via 10.1.0.9"
+NEIGHBOURS = (
+    "the node then sends to neighbours of ib0 in 172.16.0.0/16 through eth0 "
+    "(172.16.0.0/17 172.16.128.0/17), also from these interfaces' own addresses"
+)
+FROM_IB0 = "packets from the addresses of ib0 no longer go to"
+FROM_WG0 = "packets from the addresses of wg0 no longer go to"
 PODS = """
 link add cni0
 addr add 10.42.0.1/24 dev cni0
@@ -64,7 +70,7 @@ rule del 0 lookup local
 ROWS = {
     "neighbours": Row(
         "",
-        ("packets to 172.16.0.0/17 172.16.128.0/17 then leave through eth0 instead of ib0",),
+        (NEIGHBOURS,),
         routes=HALVES,
         intended=("172.16.0.0/16",),
     ),
@@ -79,23 +85,23 @@ ROWS = {
     ),
     "a kept address's pods": Row(
         "link add cni0\naddr add 172.16.9.1/24 dev cni0",
-        ("packets from 172.16.0.10 (ib0) to 172.16.9.0/24 then leave through ib0 instead of cni0",),
+        (f"{FROM_IB0} 172.16.9.0/24 through cni0, but through ib0",),
         routes=("172.16.0.0/16 dev ib0 table 2170000",),
         rules=("2170 from 172.16.0.10 lookup 2170000",),
     ),
     "what another CIDR needs": Row(
         "route add 10.77.0.0/16 via 10.2.0.1 dev eth1",
-        ("packets to 10.77.1.0/24 then leave through eth0 instead of eth1",),
+        ("packets no longer go to 10.77.1.0/24 through eth1, but through eth0",),
         routes=("10.77.1.0/24 via 10.1.0.1 dev eth0",),
     ),
     "the gateway alone": Row(
         "",
-        (f"packets to 10.77.1.0/24 then leave through {OTHER_GATEWAY}",),
+        (f"packets no longer go to 10.77.1.0/24 through {OTHER_GATEWAY}",),
         routes=("10.77.1.0/24 via 10.1.0.9 dev eth0",),
     ),
     "what a thief's address sends": Row(
         PODS,
-        ("packets from 10.66.0.2 (wg0) to 10.42.0.0/16 then leave through eth0 instead of wg0",),
+        (f"{FROM_WG0} 10.42.0.0/16 through wg0, but through eth0",),
         routes=("10.42.0.0/16 via 10.1.0.1 dev eth0 table 51820 metric 1",),
         intended=("10.42.0.0/16",),
     ),
@@ -108,12 +114,12 @@ ROWS = {
     "table local first": Row(LATE_LOCAL, rules=("0 lookup local",)),
     "a discarding rule": Row(
         "",
-        ("packets to 10.77.0.0/16 are then dropped instead of eth0",),
+        ("packets no longer go to 10.77.0.0/16 through eth0: they are dropped",),
         rules=("9 to 10.77.0.0/16 blackhole",),
     ),
     "TCP alone": Row(
         "",
-        ("packets to 10.77.0.0/16 then leave through eth1 instead of eth0",),
+        ("packets no longer go to 10.77.0.0/16 through eth0, but through eth1",),
         routes=("10.77.0.0/16 dev eth1 table 7",),
         rules=("9 ipproto 6 lookup 7",),
     ),
