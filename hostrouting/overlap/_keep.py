@@ -14,19 +14,27 @@ from itertools import islice
 
 import attrs
 
-from hostrouting.config.routing import Config, Keep, RouteOverlap, StaticRoutes
+from hostrouting.config.routing import (
+    KEEP_PRIORITIES,
+    Config,
+    Keep,
+    RouteOverlap,
+    StaticRoutes,
+)
 from hostrouting.kernel.fib import Fib
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import PrefixIndex, ends, numbers
 from hostrouting.model.links import Address, is_like
 from hostrouting.model.parsing import is_device
-from hostrouting.model.routes import Route, Scope
+from hostrouting.model.routes import Route, Scope, Table
+from hostrouting.model.rules import Rule
 from hostrouting.overlap._fixed import ModelledHost
 from hostrouting.overlap._losses import Loss, losses, taken_away
 from hostrouting.overlap._places import Judgement
 from hostrouting.overlap._rules import routing_of, with_added
 from hostrouting.overlap._state import State
+from hostrouting.routes.verify_policy import verify_policy
 
 # InfiniBand interfaces as named by the kernel and by systemd.
 _INFINIBAND = "ib*"
@@ -284,9 +292,17 @@ def with_kept(host: ModelledHost, keep: Sequence[Keep], config: Config) -> Model
     try:
         routing_of(host.state, everything, config.uplinks)
         routing = routing_of(host.state, StaticRoutes(enabled=True, keep=keep), config.uplinks)
+        rules = with_added(host.state.rules, routing.rules)
+        model = host.model.with_routes(routing.routes).with_rules(rules)
+        if _may_come_late(host.state.rules):
+            verify_policy(routing, model)
     except RouteError as error:
-        return error.message
-    rules = with_added(host.state.rules, routing.rules)
-    model = host.model.with_routes(routing.routes).with_rules(rules)
+        return f"apply would refuse it: {error.message}"
     state = attrs.evolve(host.state, rules=rules, routes=model.known.routes, is_merged=False)
     return attrs.evolve(host, state=state, model=model)
+
+
+def _may_come_late(rules: Iterable[Rule]) -> bool:
+    """Return whether another rule than table local's may decide before those of keep."""
+    earlier = (rule for rule in rules if rule.preference < KEEP_PRIORITIES[0])
+    return any(rule.table != Table.LOCAL or not rule.has_table for rule in earlier)

@@ -275,7 +275,7 @@ class _Comparison:
             change.before,
             change.after,
             network,
-            () if network is None else tuple(self._networks[numbers(network)]),
+            () if network is None else self._neighbours_of(network),
             change.is_intended,
         )
         for address in lost:
@@ -283,6 +283,11 @@ class _Comparison:
                 yield plain
             else:
                 yield attrs.evolve(plain, source=address.local, sender=address.dev)
+
+    def _neighbours_of(self, network: IpNetwork) -> tuple[str, ...]:
+        """Return the interfaces in a network; the uplinks only if there are no others."""
+        devs = tuple(self._networks[numbers(network)])
+        return tuple(dev for dev in devs if dev not in self._uplinks) or devs
 
     def _sources(self, change: _Change) -> Sequence[Address | None]:
         """Return the sources of packets that worked; None if there is no source."""
