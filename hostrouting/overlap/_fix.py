@@ -87,8 +87,7 @@ def _complete(
     before = without_fix(state, moment.places)
     host = _changed(before, found.host)
     is_infiniband = found.search.diversions.is_infiniband
-    intended = [part for finding in findings for part in finding.ranges]
-    keeping = KeepSearch(before, host, intended, wanted, is_infiniband).find()
+    keeping = KeepSearch(before, host, _ranges(findings), wanted, is_infiniband).find()
     lines = cautions(state, settings, keeping.lost, host.model.fib, keeping)
     return attrs.evolve(
         found.fix,
@@ -123,7 +122,7 @@ def _with_rules(
     search = RuleSearch(moment, config)
     wanted = dict(first.blocked)
     before = without_fix(moment.state, moment.places)
-    intended = [part for finding in findings for part in finding.ranges]
+    intended = _ranges(findings)
     unruled: dict[IpAddress, Obstacle] = {}
     for _ in range(_ROUNDS_MAX):
         rules, refused = search.entries(wanted)
@@ -157,6 +156,10 @@ def _with_rules(
     if rules:
         return rules, wanted.keys(), found
     return (), (), RouteSearch(moment, config.route_overlap, missing, unruled).find(findings)
+
+
+def _ranges(findings: Iterable[Finding]) -> list[IpNetwork]:
+    return [part for finding in findings for part in finding.ranges]
 
 
 def _changed(before: ModelledHost, after: ModelledHost) -> ModelledHost:

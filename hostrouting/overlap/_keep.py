@@ -274,8 +274,9 @@ def _failures(host: ModelledHost, overlap: RouteOverlap) -> dict[tuple[object, .
     for again in host.judged(overlap):
         for judgement in again.judgements:
             if judgement.is_failure:
-                result = (judgement.kind, judgement.devs, judgement.lookup.source)
-                failures[(again.expected, again.place, *result)] = judgement
+                source = judgement.lookup.source
+                key = (again.expected, again.place, judgement.kind, judgement.devs, source)
+                failures[key] = judgement
     return failures
 
 

@@ -127,7 +127,8 @@ def _words(loss: Loss) -> str:
     if loss.network is not None and after:
         devs = ", ".join(loss.neighbours_of)
         neighbours = f"neighbours of {devs} in {loss.network}"
-        return f"the node then sends to {neighbours} through {after} ({to})"
+        parts = shortened([*map(str, loss.ranges)], " ", _SHOWN)
+        return f"the node then sends to {neighbours} through {after} ({parts})"
     return f"packets {_no_longer(loss)}"
 
 

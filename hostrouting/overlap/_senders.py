@@ -150,7 +150,7 @@ class OwnAddresses:
 
 
 class _Selectors:
-    """What selects packets by their source.
+    """The selectors of packets by their source.
 
     Args:
         rules: the policy rules before a change, and those after it.
