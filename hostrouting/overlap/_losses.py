@@ -24,13 +24,13 @@ import attrs
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow
 from hostrouting.model.family import IpAddress, IpNetwork
-from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, PrefixSet, numbers
+from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, PrefixSet, ends, numbers
 from hostrouting.model.links import Address
 from hostrouting.model.routes import RouteType, destination_words
 from hostrouting.model.text import shortened
 from hostrouting.overlap._ask import asks_local_first, separates_tcp
 from hostrouting.overlap._cut import Cutter
-from hostrouting.overlap._fewest_prefixes import summary_of
+from hostrouting.overlap._fewest_prefixes import networks_of, summary_of
 from hostrouting.overlap._fixed import ModelledHost
 from hostrouting.overlap._places import Place, Places, Span
 from hostrouting.overlap._senders import OwnAddresses, Senders
@@ -310,7 +310,10 @@ class _Comparison:
             exact = summary_of(inside, self._places.spans, self._local, self._family)
             is_short = len(exact) <= _EXACT_MAX and network is None
             ranges += exact if is_short else [self._family.network(prefix)]
-        return tuple(ranges)
+        if network is not None:
+            return tuple(ranges)
+        joined = [Span(*ends(numbers(each), self._bits), spans[0].place) for each in sorted(ranges)]
+        return networks_of(joined, self._family)
 
     @cached_property
     def _local(self) -> set[Span]:

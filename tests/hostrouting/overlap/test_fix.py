@@ -404,13 +404,13 @@ QUESTIONS = {
         "route add 10.2.0.0/24 dev tun0 metric 50 proto static",
         ("10.2.0.0/24",),
         ((_devs("10.2.0.0/24", "eth1"), _devs("10.2.0.0/24", "tun0"), "eth0,tun0"),),
-        ("proposes 1 route; if it is wanted",),
+        ("proposes 1 route, after which packets from the addresses of tun0 no longer go to",),
     ),
     "an earlier table does": Asked(
         VPN_TABLE.format("10.2.0.0/24"),
         ("10.2.0.0/24",),
         ((_devs("10.2.0.0/24", "eth1"), _devs("10.2.0.0/24", "tun0"), "eth0,tun0"),),
-        ("proposes 1 rule; if it is wanted",),
+        ("proposes 1 rule, after which packets from the addresses of tun0 no longer go to",),
     ),
     "one for each entry": Asked(
         "addr add 10.100.0.5/24 dev eth1\n"
