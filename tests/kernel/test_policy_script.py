@@ -616,7 +616,7 @@ def test_changes_are_undone_after_a_fault_at_each_step(
     after = state()
     steps = [(call, step) for call, lines in enumerate(counts, 1) for step in range(lines)]
     # By day, only some of these.
-    for call, step in steps[len(fault) % 5 :: by_day(5, by_night=1)]:
+    for call, step in steps[len(fault) % 5 :: by_day(8, by_night=1)]:
         installed(sandbox, OLD)
         assert state() == before
         (sandbox.root / "batches").unlink(missing_ok=True)
