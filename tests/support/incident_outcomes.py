@@ -145,7 +145,11 @@ def _attempts(case: Case, report: OverlapReport) -> Iterator[_Attempt]:
         host.install(report, keep)
         if commands:
             tool("sh", "-ec", "\n".join(commands))
-        return host.check()
+        found = host.check()
+        if report.reason_kind is None or not found.fix.entries.is_wanted:
+            return found
+        host.install(found)  # the first check couldn't judge
+        return attrs.evolve(host.check(), fix=found.fix)
 
     def reply(host: Rebuilt, given: Mapping[str, Any]) -> OverlapReport:
         found = host.check(**given)
@@ -213,6 +217,8 @@ def _result(attempt: _Attempt, case: Case, root: Path, before: _Before) -> str |
             told += [part for each in after.fix.unfixable for part in each.ranges]
         failing = [part for each in after.findings for part in each.ranges]
         left = [str(part) for part in failing if not any(map(part.overlaps, told))]
+        if report.reason_kind is not None:
+            left = []  # these failed before, but couldn't be judged
         if after.reason_kind is not None or left:
             return f"then {after.reason_kind or ' '.join(left)}"
         lost = [*_lost(attempt, before, host, after)]
