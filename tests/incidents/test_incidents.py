@@ -80,7 +80,7 @@ def test_an_incident_ends_as_its_file_expects(name: str, tmp_path: Path) -> None
     assert is_found(found.says) != ("why" in document)
 
 
-def test_most_incidents_are_found() -> None:
+def test_most_incidents_are_found_and_fixed() -> None:
     """Count what the files expect, each of which a test above verifies."""
     in_scope = [
         document["expect"]
@@ -88,8 +88,11 @@ def test_most_incidents_are_found() -> None:
         if "why" not in document or REASONS[document["why"]]["in_scope"]
     ]
     found = [expect for expect in in_scope if is_found(expect["says"])]
+    fixed = [expect for expect in found if "fixes" in expect]
     assert len(CASES) >= 130
     assert len(found) / len(in_scope) >= 0.92
+    assert len(fixed) / len(in_scope) >= 0.85
+    assert [name for name, each in CASES.items() if "breaks" in each["expect"]] == []
 
 
 @pytest.mark.parametrize("name", HEALTHY)
