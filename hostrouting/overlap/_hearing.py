@@ -12,17 +12,20 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import NamedTuple
 
 import attrs
 
 from hostrouting.config.routing import ExpectedCidr
 from hostrouting.kernel.port import Lookups
-from hostrouting.kernel.rules import KERNEL_RULES, LOOPBACK, TCP, UDP, Flow, kernel_rules
+from hostrouting.kernel.rules import KERNEL_RULES, LOOPBACK, NO_SOURCE, TCP, UDP, Flow, kernel_rules
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.links import Address
 from hostrouting.model.lookups import Lookup
 from hostrouting.model.routes import Protocol, Route, RouteType, Table
+from hostrouting.model.rules import Rule
 from hostrouting.overlap._ask import (
     asks_local_first,
     called_addresses,
@@ -32,6 +35,20 @@ from hostrouting.overlap._ask import (
 )
 from hostrouting.overlap._cut import Cutter
 from hostrouting.overlap._state import State
+
+
+class _Lost(NamedTuple):
+    """A packet to this host that isn't delivered.
+
+    Args:
+        words: how it is sent.
+        flow: the key of its lookup.
+        route: the entry that decides, or None if none does.
+    """
+
+    words: str
+    flow: Flow
+    route: Route | None
 
 
 def why_not_received(state: State, expected: Iterable[ExpectedCidr], kernel: Lookups) -> str:
@@ -46,6 +63,21 @@ def why_not_received(state: State, expected: Iterable[ExpectedCidr], kernel: Loo
         kernel: the kernel to ask about packets from this host.
     """
     cidrs = [numbers(each.cidr) for each in expected]
+    lost = _first_lost(state, cidrs, kernel)
+    if lost is None:
+        return ""
+    whose = f"{lost.route} decides" if lost.route is not None else "no route does"
+    what = f"what is sent {lost.words} isn't delivered: {whose}, not table local"
+    steps = []
+    if asks := _have_local_asked(lost.flow, state, cidrs):
+        steps.append(f"have that table asked first: {asks}")
+    address = lost.flow.address
+    if not _is_local(state.fib.longest_match(Table.LOCAL, Flow(address))):
+        steps.append(f"add the entry that it lacks: {_missing_entry(address, state)}")
+    return "; ".join((what, *steps))
+
+
+def _first_lost(state: State, cidrs: Sequence[Prefix], kernel: Lookups) -> _Lost | None:
     asked = [*_asked(state, PrefixSet(cidrs, state.family.bits))]
     is_first = asks_local_first(state.rules)
     if is_first:
@@ -53,12 +85,12 @@ def why_not_received(state: State, expected: Iterable[ExpectedCidr], kernel: Loo
         entries = _entries_of_local(state)
         asked = [address for address in asked if address.local not in entries]
     if is_first and not asked:
-        return ""
+        return None
     own = dict.fromkeys(address.local for address in asked)
     if not is_first:
         own |= dict.fromkeys(each.local for each in state.addresses if each.local.is_loopback)
     # The kernel is asked first, as it may be unable to tell.
-    from_here = _why_not_from_here([*own], state, kernel)
+    from_here = _lost_from_here([*own], state, kernel)
     # As long as IPv6 has never had another rule, the kernel searches local and main, whatever the
     # rules say.
     usual = {*kernel_rules(Family.IPV6)}
@@ -67,14 +99,13 @@ def why_not_received(state: State, expected: Iterable[ExpectedCidr], kernel: Loo
     for flow, words in _arriving(asked, cidrs, state):
         route = state.fib.decide(flow).route
         if not _is_local(route):
-            what = f"to {flow.address}{words} through {flow.iif}"
-            return _sentence(what, flow.address, route, state)
+            return _Lost(f"to {flow.address}{words} through {flow.iif}", flow, route)
     return from_here
 
 
 def _asked(state: State, cidrs: PrefixSet) -> Iterator[Address]:
     """Yield the addresses to which packets must be delivered."""
-    vrfs = {link.name for link in state.links if link.kind == "vrf"}
+    vrfs = _vrfs(state)
     # The lookup of a packet that comes in through a port of a VRF starts in the VRF's table.
     left_out = {link.name for link in state.links if not link.is_up or link.master in vrfs}
     called: Collection[IpAddress] = ()
@@ -182,23 +213,24 @@ def _senders(local: Address, dev: str, state: State) -> list[IpAddress]:
     return [each for each in of_family if each not in own][:1]
 
 
-def _why_not_from_here(own: Sequence[IpAddress], state: State, kernel: Lookups) -> str:
-    """Return why packets from this host to its own addresses aren't delivered, or an empty string.
+def _lost_from_here(own: Sequence[IpAddress], state: State, kernel: Lookups) -> _Lost | None:
+    """Return a packet from this host to one of its own addresses that isn't delivered, if any.
 
     A socket that isn't connected has no source yet.
     """
     for is_tcp in (False, True) if separates_tcp(state.rules) else (False,):
         plain = kernel.lookup(own, is_tcp=is_tcp)
-        sent: list[tuple[str, Sequence[Lookup]]] = [("", plain)]
+        sent: list[tuple[IpAddress | None, Sequence[Lookup]]] = [(None, plain)]
         for source, addresses in _by_source(plain, state).items():
-            found = kernel.lookup(addresses, source=source, is_tcp=is_tcp)
-            sent.append((f" from {source}", found))
-        for words, lookups in sent:
+            sent.append((source, kernel.lookup(addresses, source=source, is_tcp=is_tcp)))
+        for chosen, lookups in sent:
             for lookup in lookups:
                 if not _is_local(lookup.route):
-                    what = f"by this host{words} to {lookup.address}, its own address,"
-                    return _sentence(what, lookup.address, lookup.route, state)
-    return ""
+                    words = "" if chosen is None else f" from {chosen}"
+                    flow = Flow(lookup.address, chosen or NO_SOURCE, TCP if is_tcp else UDP)
+                    words = f"by this host{words} to {lookup.address}, its own address,"
+                    return _Lost(words, flow, lookup.route)
+    return None
 
 
 def _by_source(plain: Iterable[Lookup], state: State) -> dict[IpAddress, list[IpAddress]]:
@@ -221,15 +253,6 @@ def _by_source(plain: Iterable[Lookup], state: State) -> dict[IpAddress, list[Ip
     return by_source | dict.fromkeys(called, everything)
 
 
-def _sentence(sent: str, address: IpAddress, found: Route | None, state: State) -> str:
-    whose = f"{found} decides" if found is not None else "no route does"
-    lost = f"what is sent {sent} isn't delivered: {whose}, not table local"
-    steps = [] if asks_local_first(state.rules) else [f"have that table asked first: {_fix(state)}"]
-    if not _is_local(state.fib.longest_match(Table.LOCAL, Flow(address))):
-        steps.append(f"add the entry that it lacks: {_missing_entry(address, state)}")
-    return "; ".join((lost, *steps))
-
-
 def _missing_entry(address: IpAddress, state: State) -> str:
     """Return the command that adds the entry that the kernel adds with an address."""
     dev = next((each.dev for each in state.addresses if each.local == address), LOOPBACK)
@@ -237,17 +260,18 @@ def _missing_entry(address: IpAddress, state: State) -> str:
     return f"{state.family.ip} route add local {address} dev {dev} table local proto kernel{scope}"
 
 
-def _fix(state: State) -> str:
-    """Return how to have table local searched first, even with other rules of preference 0."""
+def _have_local_asked(flow: Flow, state: State, cidrs: Sequence[Prefix]) -> str:
+    """Return how to have table local asked first, or an empty string if it is."""
     first = [rule for rule in state.rules if rule.preference == 0]
     others = [
         rule for rule in first if attrs.evolve(rule, protocol=Protocol.KERNEL) != KERNEL_RULES[0]
     ]
-    steps = (
-        [f"{state.family.ip} rule add preference 0 lookup local"]
-        if len(first) == len(others)
-        else []
-    )
+    steps = []
+    if len(first) == len(others):
+        preference = _behind_vrfs(flow, state, cidrs)
+        steps.append(f"{state.family.ip} rule add preference {preference} lookup local")
+        if preference == 0 and _vrfs(state):
+            steps[0] += " (this host then also receives what its VRFs send to such addresses)"
     if others:
         # fib_nl_newrule inserts a rule behind those of the same preference.
         steps.append(
@@ -255,3 +279,26 @@ def _fix(state: State) -> str:
             " which puts it behind that of table local"
         )
     return "; then ".join(steps)
+
+
+def _behind_vrfs(flow: Flow, state: State, cidrs: Sequence[Prefix]) -> int:
+    """Return the preference of a rule for table local: 0, or on a host with VRFs behind their rule.
+
+    What a VRF sends to an address that this host has outside of it must stay in the VRF. The rule
+    must still precede the one that decides about a packet now, and everything must be delivered.
+    """
+    decides = state.fib.decide(flow).rule
+    of_vrfs = [rule.preference for rule in state.rules if rule.is_l3mdev]
+    if decides is None or not of_vrfs or not _vrfs(state):
+        return 0
+    rule = Rule(decides.preference - 1, table=Table.LOCAL)
+    if rule.preference <= max(of_vrfs):
+        return 0
+    rules = sorted((*state.rules, rule), key=attrgetter("preference"))
+    after = attrs.evolve(state, rules=tuple(rules), is_merged=False)
+    lost = _first_lost(after, cidrs, after.model)
+    return rule.preference if lost is None else 0
+
+
+def _vrfs(state: State) -> set[str]:
+    return {link.name for link in state.links if link.kind == "vrf"}

@@ -5,6 +5,7 @@ change.
 from __future__ import annotations
 
 import cProfile
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address, IPv4Network
@@ -32,7 +33,7 @@ from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.links import Hardware
 from hostrouting.model.lookups import Lookup
-from hostrouting.model.routes import NextHop, Route
+from hostrouting.model.routes import NextHop, Route, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap._read import read_host
 from hostrouting.overlap.check import check_overlap
@@ -186,6 +187,60 @@ def test_an_uplink_may_have_ports() -> None:
         phases.CancelScope(),
     )
     assert (report.verdict, report.default_devs) == ("ok", ("eth0", "vf0"))
+
+
+_WITH_VRFS = "(this host then also receives what its VRFs send to such addresses)"
+_LOCAL_FIRST = "ip rule add preference {} lookup local"
+
+
+@pytest.mark.parametrize(
+    ("rules", "has_vrf", "advised"),
+    [
+        ("rule add 2000 from 10.2.0.4 lookup 100", True, _LOCAL_FIRST.format(1999)),
+        (
+            "rule add 2000 from 10.2.0.4 lookup 100\nrule add 1500 from 10.2.0.0/24 lookup 100",
+            True,
+            _LOCAL_FIRST.format(1499),
+        ),
+        (
+            "rule add 900 from 10.2.0.4 lookup 100",
+            True,
+            f"{_LOCAL_FIRST.format(0)} {_WITH_VRFS}",
+        ),
+        ("rule add 2000 from 10.2.0.4 lookup 100", False, _LOCAL_FIRST.format(0)),
+    ],
+)
+def test_table_local_stays_behind_the_rule_for_vrfs(
+    rules: str, has_vrf: bool, advised: str
+) -> None:
+    kernel = FakeKernel()
+    if has_vrf:
+        kernel.add_link("vrf1", kind="vrf")
+    play(
+        kernel,
+        f"""
+        link add eth0
+        link add eth1
+        addr add 10.1.0.4/24 dev eth0
+        addr add 10.2.0.4/24 dev eth1
+        route add default via 10.1.0.1 dev eth0
+        route add default via 10.2.0.1 dev eth1 table 100
+        rule add 32765 lookup local
+        {rules}
+        rule del 0 proto kernel lookup local
+        """,
+    )
+    kernel.add_rule(Rule(1000, is_l3mdev=True))
+    config = Config(
+        route_overlap={"expectedCidrs": [CIDR, {"cidr": "10.2.0.0/24", "devs": ["eth1"]}]},
+        wait_seconds=0,
+    )
+    report = check_overlap(config, kernel, phases.CancelScope())
+    assert report.reason_kind == "no-local-table"
+    assert report.reason_detail.endswith(f"; have that table asked first: {advised}")
+    (preference,) = re.findall(r"\d+", advised)
+    kernel.add_rule(Rule(int(preference), table=Table.LOCAL))
+    assert check_overlap(config, kernel, phases.CancelScope()).verdict == "ok"
 
 
 # Packets from there can't leave the host.
