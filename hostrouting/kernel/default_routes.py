@@ -186,14 +186,19 @@ def tables_for_all(rules: Iterable[Rule]) -> list[int]:
 
     Not among them are tables for all packets except some, as those of VPNs.
     """
-    found: dict[int, None] = {}
-    for rule in rules:
-        is_for_all = not (rule.source or rule.destination or rule.ip_protocol or rule.is_inverted)
-        is_for_all = is_for_all and not rule.is_l3mdev and not is_about_other_packets(rule)
-        is_short = rule.suppress_prefix_length is not None or rule.suppress_group is not None
-        if is_for_all and rule.action is RuleAction.TO_TABLE and not is_short:
-            found[rule.table] = None
-    return [table for table in found if table not in (Table.LOCAL, Table.MAIN)]
+    tables = dict.fromkeys(rule.table for rule in rules if _is_for_all(rule))
+    return [table for table in tables if table not in (Table.LOCAL, Table.MAIN)]
+
+
+def _is_for_all(rule: Rule) -> bool:
+    """Return whether a rule looks up all of its table for every packet of ours."""
+    if rule.action is not RuleAction.TO_TABLE or rule.is_l3mdev:
+        return False
+    if rule.suppress_prefix_length is not None or rule.suppress_group is not None:
+        return False
+    if rule.source or rule.destination or rule.ip_protocol:
+        return False
+    return not (rule.is_inverted or is_about_other_packets(rule))
 
 
 def default_beside_main(

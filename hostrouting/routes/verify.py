@@ -75,13 +75,8 @@ def losing_routes(
     entries = backend.entries(Selection(Table.MAIN)).groups
     # As long as old routes are there, leave out all of ours: the old ones will be removed, and the
     # wanted ones are then looked up in the kernel.
-    others = (group for group in entries if group[0].protocol != Protocol.HOSTROUTING)
-    left = unproven(
-        wanted,
-        rules=facts.rules,
-        main=[*others] if has_old else entries,
-        local=local,
-    )
+    main = _of_others(entries) if has_old else entries
+    left = unproven(wanted, rules=facts.rules, main=main, local=local)
     beaten = _beaten_in_kernel(left, wanted, backend)
     if has_old:
         beaten = [each for each in beaten if not _is_by_ours(each[1])]
@@ -89,6 +84,10 @@ def losing_routes(
     if not beaten and not covered:
         return []
     return _explained(beaten, covered, local, facts, backend)
+
+
+def _of_others(entries: Iterable[Group]) -> list[Group]:
+    return [group for group in entries if group[0].protocol != Protocol.HOSTROUTING]
 
 
 def _explained(
