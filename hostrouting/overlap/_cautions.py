@@ -15,6 +15,9 @@ from hostrouting.overlap._losses import Loss, taken_away
 from hostrouting.overlap._state import State
 from hostrouting.overlap.proposals import HostSettings
 
+OFFER = "; add to hostRouting.staticRoutes: "
+"""The beginning of what a caution offers."""
+
 
 def cautions(
     state: State,
@@ -57,7 +60,7 @@ def _about_neighbours(loss: Loss, settings: HostSettings, keeping: Keeping) -> s
     entries = json.dumps([entry.to_mapping() for entry in offers])
     but = "".join(f", but {line}" for line in keeping.offers_lose)
     return (
-        f'{dropped}; add to hostRouting.staticRoutes: "keep": {entries}, and packets from '
+        f'{dropped}{OFFER}"keep": {entries}, and packets from '
         f"these interfaces' own addresses stay on them{but}"
     )
 

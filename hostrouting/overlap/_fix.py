@@ -61,8 +61,7 @@ def find_fix(
         found, rules, _ = _search(findings, moment, config, missing)
         return _complete(found, rules, findings, moment, config, settings)
 
-    questions = Questions(moment, config, found.search.diversions, fix_again)
-    unfixable = questions.answered(fix.unfixable)
+    unfixable = Questions(moment, config, found.search.diversions, fix, fix_again).answered()
     reasons = "\n".join(each.reason for each in unfixable)
     fix = attrs.evolve(
         fix,

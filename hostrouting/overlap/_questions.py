@@ -15,7 +15,7 @@ from operator import attrgetter, itemgetter
 
 import attrs
 
-from hostrouting.config.routing import Config, ExpectedCidr
+from hostrouting.config.routing import Config, ExpectedCidr, StaticRoute
 from hostrouting.kernel.model import Model
 from hostrouting.model.errors import ConfigError, RouteError
 from hostrouting.model.family import IpNetwork
@@ -23,6 +23,7 @@ from hostrouting.model.integer_prefixes import PrefixSet, numbers
 from hostrouting.model.parsing import is_device
 from hostrouting.model.routes import destination_words
 from hostrouting.model.text import shortened
+from hostrouting.overlap._cautions import OFFER
 from hostrouting.overlap._diversions import Diversions
 from hostrouting.overlap._fewest_prefixes import networks_of
 from hostrouting.overlap._fixed import without_fix
@@ -41,7 +42,7 @@ _SPANS_MAX = 2000
 
 # Limits for human-readable lines.
 _SHOWN_ENTRIES = 2
-_SHOWN_LOSSES = 3
+_SHOWN_LOSSES = 8
 _SHOWN_PARTS = 4
 
 FindFix = Callable[[Sequence[Finding], Moment, Config], Fix]
@@ -83,6 +84,7 @@ class Questions:
         moment: the host, with judged places.
         config: the config, without an answer.
         diversions: the routes that may lead elsewhere on purpose.
+        fix: what is proposed without an answer.
         find_fix: the search for a fix.
     """
 
@@ -91,6 +93,7 @@ class Questions:
         moment: Moment,
         config: Config,
         diversions: Diversions,
+        fix: Fix,
         find_fix: FindFix,
     ) -> None:
         self._moment = moment
@@ -98,26 +101,27 @@ class Questions:
         self._places = moment.places
         self._config = config
         self._diversions = diversions
+        self._fix = fix
         self._find_fix = find_fix
         self._uplinks = moment.state.uplinks.devs
         self._devs: set[str] = set()
         # The same answer may settle several questions.
         self._outcomes: dict[Answer, _Outcome | None] = {}
 
-    def answered(self, unfixable: Sequence[Unfixable]) -> tuple[Unfixable, ...]:
-        """Return failures that no entry fixes, with the answers to their questions.
+    def answered(self) -> tuple[Unfixable, ...]:
+        """Return the failures that no entry fixes, with the answers to their questions.
 
         Without an answer that settles it, a question isn't asked.
         """
         # The answer that keeps one of these interfaces must keep the others. A config can't name
         # an interface with an odd name, so that one must be renamed first.
-        for each in unfixable:
+        for each in self._fix.unfixable:
             if each.obstacle.question is not None:
                 self._devs.update(filter(is_device, each.obstacle.question.devs))
         completed: list[Unfixable] = []
         more: list[Unfixable] = []
         asked = 0
-        for each in unfixable:
+        for each in self._fix.unfixable:
             if each.obstacle.question is None:
                 completed.append(each)
             elif asked < _QUESTIONS_MAX:
@@ -291,7 +295,7 @@ class Questions:
         left = [part for each in fix.unfixable for part in each.ranges]
         if not all(map(self._fails_now, left)) or self._hides_pods(failing):
             return None
-        return _Outcome(fix.unfixable, f"{_proposed(fix)}{waits}")
+        return _Outcome(fix.unfixable, f"{self._proposed(fix)}{waits}")
 
     def _hides_pods(self, failing: Iterable[IpNetwork]) -> bool:
         """Return whether pods that can't be reached are no failure any more."""
@@ -323,6 +327,27 @@ class Questions:
         overlap = attrs.evolve(overlap, expected_cidrs=tuple(expected))
         return attrs.evolve(self._config, route_overlap=overlap)
 
+    def _proposed(self, fix: Fix) -> str:
+        """Return what is only proposed after an answer, and what that takes away, as a clause."""
+        now = self._fix
+        routes = {*map(self._led, fix.routes)}.difference(map(self._led, now.routes))
+        rules = {*fix.rules}.difference(now.rules)
+        counts = [
+            _count(len(routes), "more route" if now.routes else "route"),
+            _count(len(rules), "more rule" if now.rules else "rule"),
+        ]
+        proposed = " and ".join(filter(None, counts))
+        if not proposed:
+            return ""
+        told = {*map(_briefly, now.consequences)}
+        new = [line for line in map(_briefly, fix.consequences) if line not in told]
+        after = f", after which {shortened(new, '; ', _SHOWN_LOSSES)}" if new else ""
+        return f", and hostrouting fix proposes {proposed}{after}"
+
+    def _led(self, static: StaticRoute) -> tuple[IpNetwork, object, object]:
+        """Return where a static route leads, whether it names the uplink or inherits from it."""
+        return static.destination, static.gateway, static.dev or ",".join(self._uplinks)
+
     def _waits(self, config: Config, moment: Moment) -> str:
         """Return a clause if runs with an answer would wait for a default route that is missing."""
         uplinks = moment.state.uplinks
@@ -344,20 +369,13 @@ def _of_cidrs(kind: AnswerKind, devs: Mapping[ExpectedCidr, Iterable[str]]) -> A
     return Answer(kind, cidrs=cidrs)
 
 
-def _proposed(fix: Fix) -> str:
-    """Return what a fix has, and what it takes away, as a clause."""
-    kinds = (("route", fix.routes), ("rule", fix.rules))
-    counts = [_count(len(entries), name) for name, entries in kinds if entries]
-    if not counts:
-        return ""
-    proposed = f", and hostrouting fix proposes {' and '.join(counts)}"
-    if not fix.consequences:
-        return proposed
-    return f"{proposed}, after which {shortened(fix.consequences, '; ', _SHOWN_LOSSES)}"
+def _briefly(consequence: str) -> str:
+    """Return a consequence as a part of a sentence, without what it offers."""
+    return consequence.partition(OFFER)[0].replace("the node then ", "the node ")
 
 
 def _count(number: int, name: str) -> str:
-    return f"{number:,} {name}{'' if number == 1 else 's'}"
+    return f"{number:,} {name}{'' if number == 1 else 's'}" if number else ""
 
 
 def _joined(more: Iterable[Unfixable], places: Places) -> Iterator[Unfixable]:

@@ -419,7 +419,7 @@ QUESTIONS = {
         ((_devs("10.96.0.0/12", "eth1"), "eth0,eth1", "eth0"),) * 2,
         (
             "10.0.0.0/8 via 10.100.0.1 dev eth1 proto static may be there on purpose",
-            "hostrouting fix proposes 11 routes, after which",
+            "hostrouting fix proposes 9 more routes, after which",
             "neighbours of eth1 in 10.100.0.0/24",
             "10.100.0.0/24 dev eth1 proto kernel scope link src 10.100.0.5 may be",
             "10.100.0.1 still fails then: it is the gateway of 10.0.0.0/8",
@@ -441,7 +441,7 @@ QUESTIONS = {
         f"{PODS}\n{VPN_TABLE.format('10.244.0.0/16')}",
         ("10.244.0.0/16",),
         (("eth0",),),
-        ("may be there on purpose: if it isn't, set", "proposes 1 rule"),
+        ("may be there on purpose: if it isn't, set", "proposes 1 more rule"),
         never=("allowedDevs",),
     ),
     "pods by a longer route": Asked(
@@ -541,6 +541,19 @@ def test_no_answer_holds_a_name_that_is_a_pattern(tmp_path: Path) -> None:
     (answers,) = [each.answers for each in fix.unfixable if each.answers]
     assert {"uplinks": ["eth0", "eth1"]} in answers
     assert all("*" not in devs for answer in answers for devs in answer.values())
+
+
+def test_a_fix_names_what_it_takes_from_alike_nics(tmp_path: Path) -> None:
+    """Of eight NICs in one subnet, the CIDR names one."""
+    nics = [f"roce{number}" for number in range(8)]
+    links = [
+        f"link add {dev}\naddr add 10.20.0.{10 + at}/16 dev {dev}" for at, dev in enumerate(nics)
+    ]
+    row = Row("\n".join(links), ({"cidr": "10.20.0.0/16", "devs": ["roce3"]},))
+    fix = check(_config(row), host=_host(row, tmp_path)).fix
+    assert [entry.dev for entry in fix.routes] == ["roce3", "roce3"]
+    others = ", ".join(dev for dev in nics if dev != "roce3")
+    assert f"also from the addresses of {others}" in "\n".join(fix.consequences)
 
 
 def test_a_caution_tells_what_strict_rp_filter_drops(tmp_path: Path) -> None:
