@@ -108,7 +108,7 @@ class _Attempt:
         apply: a function that applies it and checks again.
         text: what is printed with it.
         settles: what it should fix at least, or None for everything that routes can fix.
-        may_move: destinations that it may lead elsewhere, because that is what the user has
+        may_move: destinations whose probes it may lead elsewhere, because that is what the user has
             answered.
     """
 
@@ -244,15 +244,14 @@ def _lost(attempt: _Attempt, before: _Before, host: Rebuilt, after: OverlapRepor
         meant += report.cidrs
     found = losses(before.ways, host.ways(before.ways), meant, before.owners, report.default_devs)
     lines = "\n".join((*attempt.text, *after.fix.consequences)).splitlines()
-    gone = before.owners.keys() - host.owners.keys() if attempt.name == "owner" else set()
+    gone = before.owners.keys() - host.owners.keys()
 
     def is_known(loss: Loss) -> bool:
         ends = {loss.packet.to, loss.packet.source}
-        return (
+        is_owners = attempt.name == "owner" and (
             any(loss.packet.to in part for part in attempt.may_move)
-            or bool(ends & gone)  # an owner moves the whole network
-            or before.is_tie(loss)
-            or any(map(loss.is_named, lines))
+            or bool(ends & gone)  # the whole network moves
         )
+        return is_owners or before.is_tie(loss) or any(map(loss.is_named, lines))
 
     return sorted_out(loss for loss in found if not is_known(loss))
