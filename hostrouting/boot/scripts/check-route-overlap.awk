@@ -657,8 +657,8 @@ function print_verdict(verdict,    i, lacking, pending) {
   if (verdict == "unknown")
     print problem
   else if (verdict == "ok")
-    print "every expected CIDR leaves through " (needs_uplinks ? with_commas(expected) (names_devs ? ", or " : "") : "") \
-      (names_devs ? "the devs that it names" : "")
+    print "every expected CIDR leaves through " (needs_uplinks ? with_commas(expected) : "") \
+      (needs_uplinks && names_devs ? ", or " : "") (names_devs ? "the devs that it names" : "")
   for (i = 1; i <= findings && verdict == "overlap"; i++)
     print finding[i]
   print "end"
