@@ -52,6 +52,7 @@ def remove_all(host: Host, scope: CancelScope) -> RoutesReport:
     """Remove everything, including the probe rules, and return all changes."""
     from hostrouting.tasks.configure import RemoveHostRouting
 
+    host.refuse_another_network("can't remove what is installed")
     removed = Changes()
     if is_installed(host, PROBE):
         removed = run_child(RemoveLoadBalancerProbe(host=host), scope).changes
