@@ -18,6 +18,7 @@ from hostrouting.config.validation import (
     Problem,
     Section,
     checked_at_once,
+    kind,
     parse_items,
     read,
     read_section,
@@ -163,9 +164,12 @@ def _rules(value: Sequence[StaticRule | Mapping[str, Any]]) -> tuple[StaticRule,
 
 def _keep(value: Sequence[Keep | str | Mapping[str, Any]]) -> tuple[Keep, ...]:
     def parse(item: Any) -> Keep:
-        if not isinstance(item, str):
-            return read(Keep, item)
-        return Keep(parse_pattern(item))
+        if isinstance(item, str):
+            return Keep(parse_pattern(item))
+        if not isinstance(item, Keep | Mapping):
+            wanted = "a pattern of interface names or an object"
+            raise ValueError(f"expected {wanted}, not {kind(item)}")
+        return read(Keep, item)
 
     return parse_items(value, parse)
 

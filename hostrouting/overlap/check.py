@@ -35,6 +35,8 @@ from phases import CancelScope
 # A limit for human-readable lines.
 _SHOWN_DEVS = 3
 
+_ADD_ONE = "add one, in its network manager's configuration or at the DHCP server"
+
 
 def unjudged(
     overlap: RouteOverlap,
@@ -285,9 +287,8 @@ def _why_unknown(config: Config, state: State, host: Host | None) -> str:
         return f"missing is {missing}{ignored}; {has_one}"
     other = _default_of_other_table(state)
     if not state.defaults:
-        other = (
-            other or f"; if this host needs none, {_naming(_attached(config.route_overlap, state))}"
-        )
+        naming = _naming(_attached(config.route_overlap, state))
+        other = other or f"; {_ADD_ONE}, or, if this host needs none, {naming}"
         return f"table main has no unicast {family.any} to compare with{ignored}{other}"
     return f"missing is {missing_default_route(state.defaults, family)}{ignored}{other}"
 
@@ -299,7 +300,8 @@ def _default_of_other_table(state: State) -> str:
         return f"; another table has one: {asked}; to compare with that, {_naming(asked.devs)}"
     for route in state.routes:
         if route.destination.prefixlen == 0 and route.hops and route.table != Table.MAIN:
-            return f"; another table has one: {route}; no policy rule looks it up for every packet"
+            unused = "no policy rule looks it up for every packet: add it to table main"
+            return f"; another table has one: {route}; {unused}"
     return ""
 
 

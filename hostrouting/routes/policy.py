@@ -253,6 +253,9 @@ class KeptInterfaces:
     awaited: tuple[str, ...]
 
 
+_NEVER_KEPT = f"{LOOPBACK} never is, and there is no other such interface"
+
+
 def find_kept(config: Config, facts: Facts, defaults: Sequence[Route]) -> KeptInterfaces:
     """Find the interfaces that a config keeps. The arguments are those of ``resolve_policy``."""
     finder = _Finder(config, facts, defaults)
@@ -260,8 +263,9 @@ def find_kept(config: Config, facts: Facts, defaults: Sequence[Route]) -> KeptIn
     links = [link for link in facts.links if link.name != loopback]
     for entry in config.static_routes.keep:
         if not any(is_like(link.name, (entry.dev,)) for link in links):
-            absent = LeftOut(entry.dev, "there is no such interface", is_there=False)
-            finder.left_out.append(absent)
+            is_loopback = is_like(LOOPBACK, (entry.dev,))
+            why = _NEVER_KEPT if is_loopback else "there is no such interface"
+            finder.left_out.append(LeftOut(entry.dev, why, is_there=False))
     for link in links:
         entries = (each for each in config.static_routes.keep if is_like(link.name, (each.dev,)))
         first = next(entries, None)

@@ -193,6 +193,18 @@ def test_neighbours_that_are_sent_to_by_the_router_are_noted(
     assert report.verdict is Verdict.OK
 
 
+def test_a_tunnel_needs_no_gateway_that_the_kernel_would_refuse() -> None:
+    """Only the table that no rule looks up has a default route through the tunnel."""
+    snapshot = host(DEFAULT, "default via fd00:2::1 dev rail1 onlink table 100")
+    links = tuple(
+        attrs.evolve(link, is_point_to_point=link.name == "rail1") for link in snapshot.links
+    )
+    report = judged(attrs.evolve(snapshot, links=links), ExpectedCidr(CIDR, ("rail1",)))
+    assert proposed(report) == [f"{CIDR} onlink dev rail1"]
+    (left,) = judged(snapshot, ExpectedCidr(CIDR, ("rail1",))).fix.unfixable
+    assert "missing is gateway fd00:2::1" in left.reason
+
+
 def test_a_bridges_network_is_not_led_to_the_router() -> None:
     """A manager of networks delegates a part of the discarded prefix to the bridge."""
     snapshot = host(DEFAULT, f"unreachable {CIDR}", addresses=["fd00:10:0:7::1/64 dev rail1"])
