@@ -91,8 +91,9 @@ def page() -> str:
         ),
     )
     sections = [_section(classes[name], rows[name]) for name in classes]
-    whys = dict.fromkeys(case["why"] for case in cases if "why" in case)
-    return "\n".join([head, *sections, UNSEEN + "\n".join(_why(why, cases) for why in whys) + "\n"])
+    reasons = json.loads((INCIDENTS / "reasons.json").read_text())
+    whys = "\n".join(_why(reason["why"], name, cases) for name, reason in reasons.items())
+    return "\n".join([head, *sections, UNSEEN + whys + "\n"])
 
 
 def _anchor(title: str) -> str:
@@ -133,8 +134,8 @@ def _link(case: dict[str, Any]) -> str:
     return f"[{name}#{number}](https://github.com/{name}/issues/{number})"
 
 
-def _why(why: str, cases: list[dict[str, Any]]) -> str:
-    return f"- {why} ({', '.join(_link(case) for case in cases if case.get('why') == why)})"
+def _why(why: str, name: str, cases: list[dict[str, Any]]) -> str:
+    return f"- {why} ({', '.join(_link(case) for case in cases if case.get('why') == name)})"
 
 
 def main(folder: Path = FOLDER) -> None:

@@ -355,7 +355,7 @@ def _guard_rules(monkeypatch: pytest.MonkeyPatch) -> None:
         return checked
 
     for node, changes in (
-        (LinuxProbeNode, ("load", "pin", "unpin")),
+        (LinuxProbeNode, ("load", "add_host_route", "delete_host_route")),
         (LinuxBridgeNode, ("remove_rules", "remove_neighbours")),
     ):
         for name in changes:

@@ -26,7 +26,7 @@ read_route_overlap() (
       [ "$count" -gt 1 ] || first=$line
     done 2>/dev/null <"$1/route-overlap.detected"
     case $first in
-      OVERLAP:* | NO-ROUTE:* | BLACKHOLE:* | GATEWAY:*) ;;
+      OVERLAP:* | NO-ROUTE:* | BLACKHOLE:* | GATEWAY:* | PORT:*) ;;
       *) finish 2 "not judged: ${first:-the marker is empty}" ;;
     esac
     # OVERLAP: expected CIDR 172.16.0.0/16 (probe 172.16.0.1) routes via ib0, expected eth0; shadowed: ...

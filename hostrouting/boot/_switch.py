@@ -28,25 +28,30 @@ def switch(layout: Layout, wanted: Mapping[Path, files.FileState | None]) -> Non
     Raises:
         FileError: a file can't be written or removed.
     """
-    changed: dict[Path, files.FileState] = {}
-    removed: list[Path] = []
-    for path, state in wanted.items():
-        if path == layout.gate_list or files.look_at(path) == state:
-            continue
-        if state is None:
-            removed.append(path)
-        else:
-            changed[path] = state
+    differing = _differing_scripts(layout, wanted)
+    changed = {path: state for path, state in differing.items() if state is not None}
     new_list = wanted.get(layout.gate_list)
-    if (changed or removed) and new_list is not None and files.exists(layout.gate_list):
+    if differing and new_list is not None and files.exists(layout.gate_list):
         _stage(layout, changed, new_list)
     for path, state in changed.items():
         put(path, state)
     if layout.gate_list in wanted:
         put(layout.gate_list, new_list)
-    for path in removed:
-        files.remove(path)
+    for path in differing:
+        if path not in changed:
+            files.remove(path)
     remove_old_stages(layout)
+
+
+def _differing_scripts(
+    layout: Layout,
+    wanted: Mapping[Path, files.FileState | None],
+) -> dict[Path, files.FileState | None]:
+    return {
+        path: state
+        for path, state in wanted.items()
+        if path != layout.gate_list and files.look_at(path) != state
+    }
 
 
 def put(path: Path, state: files.FileState | None) -> None:

@@ -148,6 +148,18 @@ class Host:
         except OSError:
             return False
 
+    def refuse_another_network(self, attempt: str) -> None:
+        """Raise a FileError if this process shares the host's files but not its network namespace.
+
+        Args:
+            attempt: what can't be done, such as ``can't leave markers in /run/aks-flex-node``.
+        """
+        if self.has_another_network:
+            raise FileError(
+                f"{attempt}: it is the host's, and this is another network namespace",
+                hint="to enter the host's: nsenter --target 1 --net",
+            )
+
     # The properties below import systemctl and layout only when they are used. A check uses neither
     # of them, and importing layout takes as long as all of a check's queries.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -146,10 +147,7 @@ class Systemctl:
         if self._root is not None or not (units or consumers):
             return {}
         # This is a dict instead of a set, because the order matters. A unit may be given twice.
-        listed: dict[str, None] = {}
-        for consumer in consumers:
-            listed |= dict.fromkeys(_named(consumer))
-        listed |= dict.fromkeys(units)
+        listed = dict.fromkeys(chain(*map(_named, consumers), units))
         patterns = [consumer.replace("@.", "@*.") for consumer in consumers if "@." in consumer]
         keys = ("Id", *names)
         blocks = self._show(keys, *listed, *patterns)

@@ -17,7 +17,7 @@ import phases
 from hostrouting.boot.host import Host
 from hostrouting.cli.changes import applied_text, changed_text, changes_lines, plan_text
 from hostrouting.cli.exit_codes import EXIT_PLAN_CHANGES
-from hostrouting.cli.options import asked_host, read
+from hostrouting.cli.inputs import asked_host, read
 from hostrouting.cli.output import complain
 from hostrouting.cli.running import (
     Result,

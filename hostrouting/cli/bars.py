@@ -122,6 +122,7 @@ KINDS: dict[str | None, Paint] = {
     FindingKind.NO_ROUTE: Paint("N", 198, "no route"),
     FindingKind.BLACKHOLE: Paint("X", 196, "discarded"),
     FindingKind.GATEWAY: Paint("@", 202, "gateway is this host"),
+    FindingKind.PORT: Paint("%", 203, "through a port"),
     NoteKind.LOCAL: Paint("o", 250, "own address"),
     NoteKind.BROADCAST: Paint("b", 244, "broadcast address"),
     NoteKind.CONTAINER: Paint("c", 140, "containers"),

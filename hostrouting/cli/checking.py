@@ -24,7 +24,7 @@ from hostrouting.cli.exit_codes import (
     EXIT_OF_VERDICT,
     exit_of_result,
 )
-from hostrouting.cli.options import (
+from hostrouting.cli.inputs import (
     UsageError,
     asked_host,
     config_path,
@@ -243,9 +243,10 @@ def explain(options: argparse.Namespace, host: Host) -> Result:
     rules in order and why the kernel skips each, the matching route, the outgoing interface, and
     the source address that a connection would use. Then it traces the second lookup, which includes
     that source address. It compares the result with the expected interfaces for the CIDRs in CONFIG
-    that contain the address. Without a CONFIG or a matching CIDR, it expects the uplinks. It exits
-    with 0 if the result is as expected, with 1 if not, and with 2 if the expected interface is
-    unknown.
+    that contain the address. Without a CONFIG or a matching CIDR, it expects the uplinks. The
+    verdict, the failures and the notes are those of the check for this address. It exits with 0 if
+    the result is as expected, with 1 if not, and with 2 if the expected interface is unknown, or if
+    this host doesn't receive what is sent to its own addresses.
 
       hostrouting explain 172.16.3.4
       hostrouting explain 172.16.3.4 config.json --snapshot node.json     on another host
@@ -329,7 +330,6 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
       hostrouting fix --cidr 172.16.0.0/16 --format netplan          for a host whose routes are managed by netplan
       hostrouting fix --cidr 172.16.0.0/16 --snapshot node.json      for another host, from its snapshot
     """  # noqa: E501
-    from hostrouting.cli.fixing import merged
     from hostrouting.tasks.preview import as_installed
 
     document, config = read_with_cidrs(options, host)
@@ -350,13 +350,7 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     warnings: tuple[str, ...] = ()
     is_unknown = result.verdict is Verdict.UNKNOWN and bool(result.cidrs)
     if result.findings or not is_unknown:
-        if options.format == "config":
-            watches = _needs_watcher(config, on, result.fix)
-            proposal = merged(document, result.fix.entries, options.cidr, watches=watches)
-            if watches:
-                complain(_WATCHES)
-        else:
-            proposal, warnings = _in_words(options.format, result, on, config)
+        proposal, warnings = _propose(options, document, config, on, result)
     changes = Changes()
     if options.in_place:
         changes = _write_in_place(config_path(options, host), document, proposal)
@@ -374,6 +368,24 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
         text = "\n".join(changes_lines(changes)) or NOTHING
     code = EXIT_CHECK_UNKNOWN if is_unknown else exit_of_result(not result.fix.unfixable)
     return Result(lambda: told, lambda: text, code, warnings)
+
+
+def _propose(
+    options: argparse.Namespace,
+    document: dict[str, Any] | None,
+    config: Config,
+    host: Host,
+    report: OverlapReport,
+) -> tuple[Any, tuple[str, ...]]:
+    """Return a fix in the format that --format names, and warnings if it doesn't hold all of it."""
+    from hostrouting.cli.fixing import merged
+
+    if options.format != "config":
+        return _in_words(options.format, report, host, config)
+    watches = _needs_watcher(config, host, report.fix)
+    if watches:
+        complain(_WATCHES)
+    return merged(document, report.fix.entries, options.cidr, watches=watches), ()
 
 
 def _write_in_place(

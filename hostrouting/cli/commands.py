@@ -12,7 +12,7 @@ from functools import partial
 import phases
 from hostrouting.boot.host import Host
 from hostrouting.cli.changes import NOTHING, changed_text, changes_lines
-from hostrouting.cli.options import config_path, load
+from hostrouting.cli.inputs import config_path, load
 from hostrouting.cli.output import complain, say
 from hostrouting.cli.running import Result, cancelled_by_signals, run_function
 from hostrouting.config.routing import Config

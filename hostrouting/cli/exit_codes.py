@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hostrouting.cli.options import UsageError
+from hostrouting.cli.inputs import UsageError
 from hostrouting.model.errors import ConfigError, HostRoutingError
 from hostrouting.overlap.findings import Verdict
 

@@ -39,28 +39,38 @@ def merged(
         watches: whether to enable the watcher.
     """
     before = document or {}
-    section = before.get(SECTION) or {}
+    section = _object(before, SECTION)
     if entries.is_wanted or document is None:
-        static = section.get("staticRoutes") or {}
+        static = _object(section, "staticRoutes")
         section = section | {"staticRoutes": _with_entries(static, entries)}
     if watches:
-        section = section | {"watch": (section.get("watch") or {}) | {"enabled": True}}
-    overlap = section.get("routeOverlap") or {}
+        section = section | {"watch": _object(section, "watch") | {"enabled": True}}
+    overlap = _object(section, "routeOverlap")
     if new := _unexpected(overlap, cidrs):
-        expected = [*(overlap.get("expectedCidrs") or ()), *new]
+        expected = [*_list(overlap, "expectedCidrs"), *new]
         section = section | {"routeOverlap": overlap | {"expectedCidrs": expected}}
     return before | {SECTION: section} if section else before
 
 
+def _object(parent: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return a value that may be missing or null."""
+    return parent.get(key) or {}
+
+
+def _list(parent: Mapping[str, Any], key: str) -> list[Any]:
+    """Return a copy of a value that may be missing or null."""
+    return [*(parent.get(key) or ())]
+
+
 def _with_entries(static: dict[str, Any], entries: StaticRoutes) -> dict[str, Any]:
-    routes = [*(static.get("routes") or ()), *(each.to_mapping() for each in entries.routes)]
+    routes = [*_list(static, "routes"), *(route.to_mapping() for route in entries.routes)]
     static = static | {"enabled": True, "routes": routes}
     if entries.rules:
-        new = [rule.to_mapping() for rule in entries.rules]
-        by_cidr = {ip_network(rule["to"]): rule for rule in (*(static.get("rules") or ()), *new)}
+        rules = [*_list(static, "rules"), *(rule.to_mapping() for rule in entries.rules)]
+        by_cidr = {ip_network(rule["to"]): rule for rule in rules}
         static = static | {"rules": [*by_cidr.values()]}
     if entries.keep:
-        present = [*(static.get("keep") or ())]
+        present = _list(static, "keep")
         kept = [entry.to_mapping() for entry in entries.keep]
         static = static | {"keep": present + [each for each in kept if each not in present]}
     return static
@@ -68,7 +78,7 @@ def _with_entries(static: dict[str, Any], entries: StaticRoutes) -> dict[str, An
 
 def _unexpected(overlap: Mapping[str, Any], cidrs: Sequence[IpNetwork]) -> list[str]:
     """Return the CIDRs that the section ``routeOverlap`` doesn't expect yet, without duplicates."""
-    expected = overlap.get("expectedCidrs") or ()
+    expected = _list(overlap, "expectedCidrs")
     known = [item["cidr"] if isinstance(item, dict) else item for item in expected]
     return [cidr for cidr in dict.fromkeys(map(str, cidrs)) if cidr not in known]
 

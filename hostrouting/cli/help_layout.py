@@ -9,7 +9,7 @@ import textwrap
 from itertools import groupby
 from typing import NoReturn
 
-from hostrouting.cli.options import UsageError
+from hostrouting.cli.inputs import UsageError
 from hostrouting.cli.output import columns, say
 from hostrouting.model.text import shown
 

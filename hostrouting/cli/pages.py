@@ -17,12 +17,9 @@ from hostrouting.overlap.findings import FindingKind
 def explanation_page(found: Explanation) -> Page:
     """Return a page that shows each lookup: a row per rule, followed by the result."""
     expected = " and ".join(map(str, found.expected))
-    uplinks = f"expected is {clean(','.join(found.default_devs))}"
-    if not found.default_devs:
-        uplinks = "there is no default route or uplink, so the expected interface is unknown"
     whose = f"of {expected}" if expected else "in no expected CIDR"
     page: Page = [
-        head(f"{found.address}, {whose}; {uplinks}"),
+        head(f"{found.address}, {whose}; {_expected_devs(found)}"),
         dim(
             "the kernel evaluates the rules from the top: after ↓ it continues; "
             "at → an entry decides"
@@ -35,10 +32,24 @@ def explanation_page(found: Explanation) -> Page:
     for number, lookup in enumerate(found.lookups, 1):
         page.append(head(f"{number}. {_asked(lookup)}"))
         page += map(_row, lookup.steps)
-        page.append(_end(lookup, is_known=bool(found.default_devs)))
+        page.append(_end(lookup, found))
         if not lookup.is_modelled:
             page.append(bad(_OTHERWISE))
+    if found.expected:
+        page += [bad(clean(finding.failure)) for finding in found.findings]
+        page += [dim(f"note: {note.kind}: {clean(note.message)}") for note in found.notes]
     return page
+
+
+def _expected_devs(found: Explanation) -> str:
+    named = [each.devs for each in found.expected if each.devs is not None]
+    if len(named) == len(found.expected) > 0:
+        devs = named
+    elif found.default_devs:
+        devs = [found.default_devs, *named]
+    else:
+        return "there is no default route or uplink, so the expected interface is unknown"
+    return f"expected is {clean(' and '.join(map(','.join, dict.fromkeys(devs))))}"
 
 
 _OTHERWISE = (
@@ -73,15 +84,18 @@ def _row(step: Step) -> Row:
     return Row("→", label, [rule, *ignored, clean(entry)])
 
 
-def _end(lookup: ExplainedLookup, *, is_known: bool) -> Row:
+def _end(lookup: ExplainedLookup, found: Explanation) -> Row:
     chosen = f", from {' or '.join(map(str, lookup.sources))}" if lookup.sources else ""
     by = f"by {','.join(lookup.judgement.devs)}{chosen}" if lookup.judgement.devs else ""
     kind = lookup.judgement.kind
     if not lookup.sends:
         return Row("·", "", [clean(f"{by or 'no route'}; nothing is sent yet")])
-    if kind is None and not is_known:
-        return Row("?", "", [clean(by)])
-    mark, paint = (bad("✗"), bad) if lookup.judgement.is_failure else (good("✓"), good)
+    if found.is_as_expected is None and not lookup.judgement.is_failure:
+        meaning = "" if kind is None else f": {KINDS[kind].meaning}"
+        return Row("?", "", [clean(f"{by}{meaning}")])
+    mark, paint = (dim("•"), str) if kind or found.notes else (good("✓"), good)
+    if lookup.judgement.is_failure:
+        mark, paint = bad("✗"), bad
     words: dict[str | None, str] = {None: "as expected", FindingKind.OVERLAP: "not as expected"}
     judged = words.get(kind) or KINDS[kind].meaning
     return Row(mark, "", [paint(clean(f"{by}: {judged}" if by else judged))])

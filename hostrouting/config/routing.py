@@ -18,6 +18,7 @@ from hostrouting.config.validation import (
     Problem,
     Section,
     checked_at_once,
+    kind,
     parse_items,
     read,
     read_section,
@@ -164,9 +165,12 @@ def _rules(value: Sequence[StaticRule | Mapping[str, Any]]) -> tuple[StaticRule,
 
 def _keep(value: Sequence[Keep | str | Mapping[str, Any]]) -> tuple[Keep, ...]:
     def parse(item: Any) -> Keep:
-        if not isinstance(item, str):
-            return read(Keep, item)
-        return Keep(parse_pattern(item))
+        if isinstance(item, str):
+            return Keep(parse_pattern(item))
+        if not isinstance(item, Keep | Mapping):
+            wanted = "a pattern of interface names or an object"
+            raise ValueError(f"expected {wanted}, not {kind(item)}")
+        return read(Keep, item)
 
     return parse_items(value, parse)
 
@@ -431,7 +435,9 @@ class RouteOverlap(Section):
             destination is wider than /8 (IPv6: /16), contains an address or gateway of an uplink,
             or lies in an uplink's subnet. But single addresses may lie in an uplink's subnet, and
             so may networks if that subnet is /11 or wider (IPv6: /64 or wider). Traffic to
-            169.254.0.0/16 through a pod interface is always a failure. Setting this key replaces
+            169.254.0.0/16 through a pod interface is a failure, except to single addresses in
+            169.254.172.0/22, which EKS gives to pods. So is traffic to 168.63.129.16. Setting this
+            key replaces
             the default list.
         allowed_devs: shell patterns for interfaces that may carry expected traffic, such as
             secondary NICs, storage networks and VPNs.

@@ -14,15 +14,15 @@ import attrs
 
 from hostrouting.boot.host import Host
 from hostrouting.config.routing import Config
-from hostrouting.doctor import _files, _gate, _routes
+from hostrouting.doctor import _consumer, _files, _routes
 from hostrouting.doctor.checks import DoctorCheck, DoctorFinding, ExaminedHost, Severity
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.tasks.arguments import to_config, to_host
 from phases import CancelScope
 
 CHECKS = (
-    DoctorCheck("verdict", "the check would admit the next start now", _gate.verdict),
-    DoctorCheck("held", "the gate holds no start right now", _gate.held),
+    DoctorCheck("verdict", "the check would admit the next start now", _consumer.verdict),
+    DoctorCheck("held", "the gate holds no start right now", _consumer.held),
     DoctorCheck(
         "trial",
         "no trial of routes is in progress",
@@ -36,7 +36,9 @@ CHECKS = (
         False,
         True,
     ),
-    DoctorCheck("consumer", "the unit that is held back exists", _gate.consumer, is_of_images=True),
+    DoctorCheck(
+        "consumer", "the unit that is held back exists", _consumer.consumer, is_of_images=True
+    ),
     DoctorCheck("files", "every file is as rendered", _files.rendered, is_of_images=True),
     DoctorCheck(
         "modes",
@@ -48,20 +50,22 @@ CHECKS = (
     DoctorCheck(
         "gate",
         "every instance runs the gate before it starts, and obeys it",
-        _gate.gate,
+        _consumer.gate,
         is_of_images=True,
     ),
-    DoctorCheck("break-glass", "the gate wasn't left open", _gate.break_glass, is_of_images=True),
-    DoctorCheck("sight", "the gate sees the host's network and files", _gate.sight),
+    DoctorCheck(
+        "break-glass", "the gate wasn't left open", _consumer.break_glass, is_of_images=True
+    ),
+    DoctorCheck("sight", "the gate sees the host's network and files", _consumer.sight),
     DoctorCheck(
         "units",
         "the units start at boot, and systemd has read them",
         _files.units,
         is_of_images=True,
     ),
-    DoctorCheck("ordering", "units start in the right order, without a cycle", _gate.ordering),
-    DoctorCheck("ties", "nothing that is done to the oneshots stops an instance", _gate.ties),
-    DoctorCheck("restart", "after a fix every instance starts by itself", _gate.restarts),
+    DoctorCheck("ordering", "units start in the right order, without a cycle", _consumer.ordering),
+    DoctorCheck("ties", "nothing that is done to the oneshots stops an instance", _consumer.ties),
+    DoctorCheck("restart", "after a fix every instance starts by itself", _consumer.restarts),
     DoctorCheck(
         "tools",
         "bash, ip, awk, flock and timeout exist and can be run",

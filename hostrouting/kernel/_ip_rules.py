@@ -77,11 +77,7 @@ def read_rule(value: object, family: Family) -> Rule:
     """Parse one item from ``ip -j -N -4 rule show`` or ``ip -j -N -6 rule show``."""
     fields = _RULES[family].read(value)
     item = value if isinstance(value, Mapping) else {}
-    action = RuleAction(fields["action"])
-    if fields.pop("is_nop"):
-        action = RuleAction.NOP
-    elif is_set(item.get("goto", False)):
-        action = RuleAction.GOTO
+    action = _action_of(item, fields)
     has_table = action is RuleAction.TO_TABLE and not fields["is_l3mdev"]
     if has_table and fields["table"] is None:
         raise ConfigError([("table", "is missing")])
@@ -95,13 +91,18 @@ def read_rule(value: object, family: Family) -> Rule:
         "tos": fields["tos"] if dscp is None else dscp << 2,
         "uid_range": uids if None not in uids else None,
         "has_ports": _has_ports(item),
-        # A rule for all source ports counts as unknown. TCP's first lookup has no source port, so
-        # the rule doesn't match it, but the second one does.
-        "has_unknown": not item.keys() <= _RULE_KEYS
-        or uids.count(None) == 1
-        or _ports(item, _PORT_RANGES[0]) == ALL_PORTS,
+        "has_unknown": uids.count(None) == 1 or _has_unknown(item),
     }
     return Rule(**(fields | more))
+
+
+def _action_of(item: Mapping[str, Any], fields: dict[str, Any]) -> RuleAction:
+    """Return a rule's action, and take ``is_nop`` out of its fields."""
+    if fields.pop("is_nop"):
+        return RuleAction.NOP
+    if is_set(item.get("goto", False)):
+        return RuleAction.GOTO
+    return RuleAction(fields["action"])
 
 
 def _prefix(address: IpAddress | None, length: int) -> IpNetwork | None:
@@ -113,6 +114,13 @@ def _has_ports(item: Mapping[str, Any]) -> bool:
     if any(is_set(item.get(key, False)) for key in _PORT):
         return True
     return any(_ports(item, keys) not in (ALL_PORTS, (None, None)) for keys in _PORT_RANGES)
+
+
+def _has_unknown(item: Mapping[str, Any]) -> bool:
+    """Return whether a rule has selectors that a ``Rule`` can't hold."""
+    # A rule for all source ports counts as unknown. TCP's first lookup has no source port, so the
+    # rule doesn't match it, but the second one does.
+    return not item.keys() <= _RULE_KEYS or _ports(item, _PORT_RANGES[0]) == ALL_PORTS
 
 
 def _ports(item: Mapping[str, Any], keys: tuple[str, str]) -> tuple[Any, ...]:

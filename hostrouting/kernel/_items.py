@@ -83,10 +83,12 @@ class Keys:
             if fields[field] is NEEDED:
                 problems.setdefault(name, [(name, "is missing")])
         if problems:
-            raise ConfigError(
-                [problem for key in self.keys for problem in problems.get(key.key, ())]
-            )
+            raise self._error_of(problems)
         return fields
+
+    def _error_of(self, problems: Mapping[str, list[tuple[str, str]]]) -> ConfigError:
+        """Return an error that lists problems in the order of the keys."""
+        return ConfigError([each for key in self.keys for each in problems.get(key.key, ())])
 
     def write(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Return an object that ``read`` would convert back to these fields."""

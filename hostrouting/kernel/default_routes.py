@@ -6,17 +6,18 @@ This module does no I/O.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
 import attrs
 
-from hostrouting.kernel.rules import LOOPBACK
+from hostrouting.kernel.rules import LOOPBACK, is_about_other_packets
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import is_like
 from hostrouting.model.lookups import Lookup
 from hostrouting.model.routes import Protocol, Route, Route6, RouteType, Table
+from hostrouting.model.rules import Rule, RuleAction
 
 
 def default_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) -> Route | None:
@@ -186,18 +187,60 @@ def missing_default_route(
     return f"a live default route{on} (all hops of {dead[0]} are dead)"
 
 
+def tables_for_all(rules: Iterable[Rule]) -> list[int]:
+    """Return the tables other than local and main that rules look up for every packet of ours.
+
+    Not among them are tables for all packets except some, as those of VPNs.
+    """
+    tables = dict.fromkeys(rule.table for rule in rules if _is_for_all(rule))
+    return [table for table in tables if table not in (Table.LOCAL, Table.MAIN)]
+
+
+def _is_for_all(rule: Rule) -> bool:
+    """Return whether a rule looks up all of its table for every packet of ours."""
+    if rule.action is not RuleAction.TO_TABLE or rule.is_l3mdev:
+        return False
+    if rule.suppress_prefix_length is not None or rule.suppress_group is not None:
+        return False
+    if rule.source or rule.destination or rule.ip_protocol:
+        return False
+    return not (rule.is_inverted or is_about_other_packets(rule))
+
+
+def default_beside_main(
+    routes: Iterable[Route],
+    tables: Container[int],
+    by: tuple[str, ...] | None = None,
+) -> Route | None:
+    """Return the first live default route with a gateway in certain tables, if any.
+
+    Args:
+        routes: entries from any tables.
+        tables: the tables.
+        by: see ``default_route``.
+    """
+    for route in routes:
+        if route.table not in tables or not _is_default(route) or not route.devs:
+            continue
+        has_gateway = any(hop.gateway is not None for hop in route.hops)
+        if has_gateway and any(is_among(dev, by) for dev in route.devs):
+            return route
+    return None
+
+
 def unicast_defaults(routes: Iterable[Route]) -> list[Route]:
     """Return the unicast default routes in table main that match any packet, including dead ones.
 
     These routes have tos 0 and no source prefix, and don't lead only to the loopback interface.
     """
-    return [
-        route
-        for route in routes
-        if route.destination.prefixlen == 0
-        and route.table == Table.MAIN
+    return [route for route in routes if route.table == Table.MAIN and _is_default(route)]
+
+
+def _is_default(route: Route) -> bool:
+    return (
+        route.destination.prefixlen == 0
         and route.type is RouteType.UNICAST
         and route.tos == 0
         and not (isinstance(route, Route6) and route.source_prefix)
         and route.devs != (LOOPBACK,)
-    ]
+    )

@@ -28,7 +28,7 @@ This module does no I/O, apart from what the kernel beneath a model does.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from operator import attrgetter
@@ -57,12 +57,13 @@ from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.lookups import Lookup, RouteFailure, RuleFailure
 from hostrouting.model.routes import Route, Route6, RouteType, Table
-from hostrouting.model.rules import Rule
+from hostrouting.model.rules import Rule, RuleAction
 from phases import CancelScope
 
 RECORD_HINT = "take the snapshot with hostrouting snapshot"
 _CHECK_HINT = "check on the host itself"
 _ARE_MERGED = "whether tables local and main are one"
+_LOCAL_AND_MAIN = (Table.LOCAL, Table.MAIN)
 _LEAVING = (RouteType.UNICAST, RouteType.BROADCAST, RouteType.ANYCAST, RouteType.MULTICAST)
 
 
@@ -130,7 +131,7 @@ class Model(RouteBackend):
         elif new != self.known.rules and is_merged is not False:
             is_merged = None
         known = attrs.evolve(self.known, rules=new, is_merged=is_merged)
-        return self._changed_to(known, [(0, 0)])
+        return self._changed_to(known, self._reach(known))
 
     def _changed_to(self, known: KnownHost, prefixes: Iterable[Prefix]) -> Model:
         changed = (*self.changed, *prefixes)
@@ -140,6 +141,44 @@ class Model(RouteBackend):
             before=self.before or self.known,
             changed=changed,
         )
+
+    def _reach(self, known: KnownHost) -> set[Prefix]:
+        """Return prefixes outside of which no lookup changes with other policy rules.
+
+        A rule that looks up a table only matters to addresses for which the table has an entry.
+
+        Args:
+            known: the host with the other rules.
+        """
+        changed = {*self.known.rules} ^ {*known.rules}
+        if _are_reordered(self.known, known, changed):
+            return {(0, 0)}
+        is_merged = _is_merged(self.known)
+        reach = self._reach_of_separation() if is_merged != _is_merged(known) else set[Prefix]()
+        looked_up = set[int]()
+        for rule in changed:
+            if rule.destination is not None and not rule.is_inverted:
+                reach.add(numbers(rule.destination))
+            elif not rule.has_table or (is_merged and rule.table in _LOCAL_AND_MAIN):
+                return {(0, 0)}
+            else:
+                looked_up.add(rule.table)
+        found = (route for route in known.routes if route.table in looked_up)
+        return reach.union(numbers(route.destination) for route in found)
+
+    def _reach_of_separation(self) -> set[Prefix]:
+        """Return prefixes outside of which no lookup changes if tables local and main separate.
+
+        While both share one trie, a longer prefix in main wins.
+        """
+        tables = {route.table for route in self.known.routes}
+        if tuple(self.known.rules) != KERNEL_RULES or Table.DEFAULT in tables:
+            return {(0, 0)}
+        return {
+            numbers(route.destination)
+            for route in self.known.routes
+            if route.table == Table.LOCAL and route.destination.prefixlen < self.family.bits
+        }
 
     def refused(self) -> tuple[RouteFailure, ...]:
         """Return the added routes that a kernel would refuse, judging only by its tables."""
@@ -453,6 +492,24 @@ class Model6(Model):
             possible = self.fib.possible_sources_to(address, entry, is_ordered=known.is_ordered)
             if any(map(self._are_told_apart, possible)):
                 raise _unknown_fact(what, address, RECORD_HINT)
+
+
+def _are_reordered(old: KnownHost, new: KnownHost, changed: Container[Rule]) -> bool:
+    """Return whether rules that stay may have another effect, given those that come or go."""
+    if any(rule.action is RuleAction.GOTO for rule in (*old.rules, *new.rules)):
+        return True
+    # See Model6._alternatives.
+    if {*old.rules} < {*kernel_rules(old.family)}:
+        return True
+    stay, still = ([rule for rule in each.rules if rule not in changed] for each in (old, new))
+    return stay != still
+
+
+def _is_merged(known: KnownHost) -> bool:
+    """Return whether tables local and main share one trie, as far as is known."""
+    if known.is_merged is not None:
+        return known.is_merged
+    return tuple(known.rules) == KERNEL_RULES
 
 
 class _NoChanges(ChangeListener):

@@ -199,9 +199,7 @@ class Snapshot:
         is_ours = fields.pop("schema") is not None
         ip = fields.pop("ip") or ""
         if not is_ours and not _prints_all_selectors(fields["kernel"] or "", ip):
-            for key in ("rules", "rules6"):
-                if fields[key] is not None:
-                    fields[key] = tuple(map(_with_unknown, fields[key]))
+            _add_unknown_selectors(fields)
         addresses = tuple(chain.from_iterable(fields["addresses"]))
         fields["addresses"] = tuple(each for each in addresses if each.local.version == 4)
         addresses6 = tuple(each for each in addresses if each.local.version == 6)
@@ -315,6 +313,13 @@ def _pop_ipv6(
         labels,
         is_ordered=is_ordered,
     )
+
+
+def _add_unknown_selectors(fields: dict[str, Any]) -> None:
+    """Assume of each rule, except the kernel's own, that ip has omitted a selector."""
+    for key in ("rules", "rules6"):
+        if fields[key] is not None:
+            fields[key] = tuple(map(_with_unknown, fields[key]))
 
 
 def _with_unknown(rule: Rule) -> Rule:

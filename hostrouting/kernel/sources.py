@@ -150,16 +150,18 @@ class Sources:
         near = (each for each in local if gateway is not None and gateway in each.network)
         if (found := next(chain(near, local), None)) is not None:
             return (found.local,)
-        firsts = {
-            name: next(
-                (each.local for each in those if each.scope != Scope.LINK and each.scope <= scope),
-                None,
-            )
-            for name, those in self._primary.items()
-        }
+        firsts = {name: _first_within(scope, those) for name, those in self._primary.items()}
         # The loopback interface is always registered first.
         first = firsts.get(LOOPBACK)
         return (first,) if first is not None else _each_once(firsts.values())
+
+
+def _first_within(scope: int, addresses: Iterable[Address]) -> IpAddress | None:
+    """Return the first address of at most the given scope, except those of scope link."""
+    for address in addresses:
+        if address.scope != Scope.LINK and address.scope <= scope:
+            return address.local
+    return None
 
 
 def _compared_gateway(route: Route, hop: NextHop) -> IpAddress | None:

@@ -4,8 +4,8 @@ The theory of operation. The kernel knows by which route each packet leaves, so 
 compares the results with the interfaces that the config expects. It does so in five steps, each
 with a module: cut, ask, judge, group, fix. ``check`` runs them; the first two are called by
 ``_read.read_once``, because all that is read and asked must be of one moment. Between ask and
-judge, ``_hearing`` may end the check: if this host doesn't receive what is sent to it, because a
-rule leads around table local, there is no verdict.
+judge, ``_hearing`` may end the check: if this host doesn't receive what is sent to one of its
+addresses, because a rule leads around table local, there is no verdict.
 
 What is known about addresses lies in one record, a *place*: addresses with the same results
 (``_places``). Cut makes the places, and each later step fills in its fields. What is known about
@@ -42,11 +42,12 @@ between default routes (fib_select_default), every one of them counts.
 
 Judge (``_judge``). For each expected CIDR that contains the place, each lookup that decides where
 packets go is one of these, in this order. Nothing carries it: NO-ROUTE or BLACKHOLE. It is
-delivered here: a note. It leaves through expected interfaces only: fine, unless its gateway is an
-address of this host (GATEWAY). It leaves through allowed interfaces or pods': a note. It leaves
-through others: OVERLAP. A name such as ``cali1`` says who added a route, not that the cluster
-expects it, so the exemptions have bounds (``_exemptions``): what a CNI adds on a healthy node. The
-kernel doesn't tell which entry discards a packet, so there a model of the tables does.
+delivered here: a note. It leaves through expected interfaces only: fine, unless one of these is a
+port of a bridge (PORT), or its gateway is an address of this host (GATEWAY). It leaves through
+allowed interfaces or pods': a note. It leaves through others: OVERLAP. A name such as ``cali1``
+says who added a route, not that the cluster expects it, so the exemptions have bounds
+(``_exemptions``): what a CNI adds on a healthy node. The kernel doesn't tell which entry discards a
+packet, so there a model of the tables does.
 
 Group (``_group``). Spans of a CIDR that fail in the same way are one finding. ``_host_notes`` adds
 what concerns the host as a whole.
@@ -56,17 +57,18 @@ route is longer than the entry that wins now, or as long with a lower metric. It
 place if it is shorter than the entry there. Both are the place's ``Constraint`` (``_constraint``),
 and ``_fewest_prefixes`` finds the smallest set of prefixes that satisfies all of them. If no route
 can, or if the traffic may be wanted where it is (``_diversions``), the constraint has an obstacle
-instead: a reason with what helps, or a question to the operator, for which ``_questions`` makes the
-answers. ``_entries`` makes the entry for each prefix. Then the routes are proven (``_fixed``): the
-installation's planner takes them, the same places are asked and judged again, on a model of the
-tables with the fix. A route that an installation would refuse is excluded, and the search runs
-again (``_routes``). If any other proof fails, no route at all is proposed. What still fails, such
-as replies that no route can move, is told with its reason.
+instead: a reason with what helps, or a question to the operator. ``_entries`` makes the entry for
+each prefix. Then the routes are proven (``_fixed``): the installation's planner takes them, the
+same places are asked and judged again, on a model of the tables with the fix. A route that an
+installation would refuse is excluded, and the search runs again (``_routes``). If any other proof
+fails, no route at all is proposed. What still fails, such as replies that no route can move, is
+told with its reason.
 
 If another table decides before main, the obstacle is a rule. Then ``_rules`` finds the fewest
 rules after which main decides, and the search for routes runs again on a model of the host with
-these rules. Last, ``_keep`` finds the interfaces whose own packets the routes lead away, and
-``_cautions`` tell what else the fix moves.
+these rules. ``_keep`` finds the interfaces whose own packets the routes lead away, and
+``_cautions`` tell what else the fix moves. Last, ``_questions`` finds the answers to each question,
+and tries each: it changes the config and runs the whole check again, on the model of the host.
 
 What the next owner must keep:
 

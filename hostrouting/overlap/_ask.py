@@ -241,20 +241,24 @@ def called_addresses(
             connections only choose their source by that lookup, it isn't judged.
     """
     has_protocol = separates_tcp(rules)
-    prefixes = [rule.source for rule in rules if rule.source is not None]
-
-    def may_match_others(local: IpAddress) -> bool:
-        if local.version == 6 or has_protocol:
-            return True
-        return any((local in prefix) != (NO_SOURCE in prefix) for prefix in prefixes)
-
     return [
         address.local
         for address in addresses
         if (address.dev in devs or address.dev == LOOPBACK)
         and _is_reachable(address)
-        and may_match_others(address.local)
+        and (has_protocol or is_told_apart(address.local, rules))
     ]
+
+
+def is_told_apart(source: IpAddress, rules: Iterable[Rule]) -> bool:
+    """Return whether rules may treat a source unlike packets without one.
+
+    IPv6 routes may match on the source, too, so all IPv6 addresses count.
+    """
+    prefixes = (rule.source for rule in rules if rule.source is not None)
+    return source.version == 6 or any(
+        (source in prefix) != (NO_SOURCE in prefix) for prefix in prefixes
+    )
 
 
 def _is_reachable(address: Address) -> bool:

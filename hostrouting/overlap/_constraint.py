@@ -12,6 +12,7 @@ from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.rules import Flow
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import ends, numbers
+from hostrouting.model.links import Link
 from hostrouting.model.routes import NextHop, Route, Route6, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap._ask import is_modelled, modelled_lookups
@@ -43,6 +44,7 @@ class Constraints:
         self._uplinks = state.uplinks.devs
         self._entries = entries
         self._diversions = diversions
+        self._ports = state.ports
         self._fib = state.fib
         self._look_up = modelled_lookups(state.fib)
         # Gateways on interfaces other than the uplinks, mapped to a route that uses them.
@@ -58,6 +60,8 @@ class Constraints:
         expected, judgement = place.unconnected
         if judgement.is_local:
             return self._of_local(expected, judgement)
+        if judgement.is_of_lost_router:
+            return self._of_local(expected, judgement)._replace(obstacle=_lost_gateway(judgement))
         if judgement.is_failure:
             return self._within_reason(place, self._of_failure(place, expected, judgement))
         return self._of_other_failures(place, judgement)
@@ -102,34 +106,62 @@ class Constraints:
 
     def _of_failure(self, place: Place, expected: ExpectedCidr, failure: Judgement) -> Constraint:
         """Return the constraint for a lookup that fails for an expected CIDR."""
-        lookup = failure.lookup
         address = failure.address
-        if (beyond_bound := _beyond_bound(failure)) is not None:
+        if (beyond_bound := _beyond_bound(failure, self._entries.missing)) is not None:
             return Constraint(obstacle=beyond_bound)
+        if failure.port is not None:
+            return Constraint(obstacle=_of_port(failure.port))
+        if (of_pods := self._diversions.why_of_pods(failure)) is not None:
+            return Constraint(obstacle=of_pods)
         path = self._entries.path(expected, address)
         if isinstance(path, Obstacle):
             return Constraint(obstacle=path)
         if (forbidden := self._why_forbidden(place, failure, path)) is not None:
             return Constraint(obstacle=forbidden)
+        bridge = self._diversions.bridge_around(failure)
+        if bridge is not None and bridge not in path.devs:
+            return Constraint(obstacle=_of_bridge(bridge), entry=_in_main(failure.route))
         entry = _in_main(failure.route) or self._fib.longest_match(Table.MAIN, Flow(address))
-        if (wanted := self._why_wanted(place, expected, failure)) is not None:
-            return Constraint(obstacle=wanted, entry=entry)
-        length = self._longest_without_effect(lookup, path.next_hops)
+        if (asked := self._asked(place, failure)) is not None:
+            return Constraint(obstacle=asked, entry=entry)
+        found = self._of_unwanted(expected, failure, path)
+        if isinstance(found, Obstacle):
+            return Constraint(obstacle=found, entry=entry)
+        return Constraint(max(found, path.length_min - 1), path.dev, entry=entry)
+
+    def _of_unwanted(
+        self,
+        expected: ExpectedCidr,
+        failure: Judgement,
+        path: Path,
+    ) -> int | Obstacle:
+        """Return the prefix length that a route must exceed, or why none leads packets back.
+
+        Args:
+            expected: the expected CIDR.
+            failure: the judgement of a lookup that fails for it, not on purpose.
+            path: the path by which a route would lead.
+        """
+        is_limited = expected.devs is not None
+        guarded = self._diversions.why_not_led(failure, is_limited=is_limited)
+        if guarded is not None:
+            return guarded
+        length = self._longest_without_effect(failure.lookup, path.next_hops)
         if isinstance(length, Obstacle):
-            return Constraint(obstacle=length, entry=entry)
+            return length
+        if taken := self._diversions.takes_pods(failure):
+            return Obstacle(f"{taken}: change that route", is_policy=True)
         if (inevitable := self._why_inevitable(failure, length)) is not None:
-            return Constraint(obstacle=inevitable, entry=entry)
-        if path.refused:
-            return Constraint(obstacle=Obstacle(path.refused), entry=entry)
-        return Constraint(max(length, path.length_min - 1), path.dev, entry=entry)
+            return inevitable
+        return Obstacle(path.refused) if path.refused else length
 
     def _why_forbidden(self, place: Place, failure: Judgement, path: Path) -> Obstacle | None:
         """Return why no route may cover a place, whatever the prefix length, or None if one may."""
-        if (local := failure.gateway) is not None:
-            return Obstacle(
-                f"{local.local} is the gateway of {failure.route}:"
-                f" remove that address from {local.dev}"
-            )
+        ports = [port for dev in path.devs if (port := self._ports.get(dev)) is not None]
+        if ports:
+            return _of_port(ports[0])
+        if (lost := _lost_gateway(failure)) is not None:
+            return lost
         for expected in place.judgements:
             if not all(expected.is_expected(dev, self._uplinks) for dev in path.devs):
                 through = ",".join(path.devs)
@@ -140,18 +172,10 @@ class Constraints:
             return None
         return unmodelled(failure.address, self._family)
 
-    def _why_wanted(
-        self,
-        place: Place,
-        expected: ExpectedCidr,
-        failure: Judgement,
-    ) -> Obstacle | None:
-        return self._diversions.why_wanted(
-            failure,
-            self._entries.subnet_around(failure.address),
-            is_limited=expected.devs is not None,
-            is_settled=_is_settled(place, failure),
-        )
+    def _asked(self, place: Place, failure: Judgement) -> Obstacle | None:
+        if _is_settled(place, failure):
+            return None
+        return self._diversions.asked(failure, self._entries.subnet_around(failure.address))
 
     def _why_inevitable(self, failure: Judgement, length: int) -> Obstacle | None:
         """Return why no longer route helps, or None.
@@ -242,13 +266,21 @@ class Constraints:
             tables: a model of the tables after the fix.
         """
         lookup = failure.lookup
+        if failure.port is not None:
+            return _of_port(failure.port)
         if lookup.source is not None and not tables.is_local(lookup.source):
             lost = f"{lookup.source}, the src of its route, isn't an address of this host"
             return Obstacle(f"{lost}: add it, or change the route")
-        if (beyond_bound := _beyond_bound(failure)) is not None:
+        if (beyond_bound := _beyond_bound(failure, self._entries.missing)) is not None:
             return beyond_bound
-        if (wanted := self._why_wanted(place, expected, failure)) is not None:
-            return wanted
+        if (of_pods := self._diversions.why_of_pods(failure)) is not None:
+            return of_pods
+        if (asked := self._asked(place, failure)) is not None:
+            return asked
+        is_limited = expected.devs is not None
+        guarded = self._diversions.why_not_led(failure, is_limited=is_limited)
+        if guarded is not None:
+            return guarded
         rule = tables.decide(lookup.flow).rule
         whose = _whose(lookup)
         if rule is None:
@@ -326,14 +358,42 @@ def longest_without_effect(found: Route) -> int:
     return length - 1 if found.metric > found.family.usual_metric else length
 
 
+def _of_bridge(bridge: str) -> Obstacle:
+    whose = f"it lies in the network of {bridge}, a bridge of this host"
+    return Obstacle(f"{whose}: bring that up, or move its network", is_policy=True)
+
+
+def _lost_gateway(failure: Judgement) -> Obstacle | None:
+    """Return the obstacle if a failure's gateway is an address of this host, or else None."""
+    own = failure.gateway
+    if own is None:
+        return None
+    whose = f"{own.local} is the gateway of {failure.route}"
+    return Obstacle(f"{whose}: remove that address from {own.dev}")
+
+
 def _in_main(route: Route | None) -> Route | None:
     return route if route is not None and route.table == Table.MAIN else None
 
 
-def _beyond_bound(failure: Judgement) -> Obstacle | None:
-    """Return the obstacle if a failure would be exempt without a bound, or else None."""
+def _of_port(port: Link) -> Obstacle:
+    move = f"move its address and routes to {port.master}"
+    return Obstacle(f"{port.name} is a port of {port.master}: {move}", is_policy=True)
+
+
+def _beyond_bound(failure: Judgement, missing: str) -> Obstacle | None:
+    """Return the obstacle if a failure would be exempt without a bound, or else None.
+
+    Args:
+        failure: the judgement of a failing lookup.
+        missing: why there is no default route to inherit from, or an empty string.
+    """
     if not failure.bound:
         return None
+    route = failure.route
+    reason = f"{failure.bound}: move that network"
+    if route is not None and route.destination.prefixlen == 0:
+        what = f"{route} may be a container's default route"
+        reason = f"{what}, and {missing}" if missing else f"{what}: remove it"
     allow = f'"allowedDevs": {json.dumps(list(failure.devs))}'
-    reason = f"{failure.bound}: move that network, or, if it is meant to carry this, set {allow}"
-    return Obstacle(reason, is_policy=True)
+    return Obstacle(f"{reason}, or, if it is meant to carry this, set {allow}", is_policy=True)

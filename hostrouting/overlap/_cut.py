@@ -21,7 +21,7 @@ the caller names. All suspects cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from ipaddress import IPv4Address
 from itertools import pairwise
 
@@ -47,6 +47,8 @@ class Cutter:
             interface.
         sources: the host's addresses. A route with any other source address isn't plain: it may
             break all connections.
+        subnets: the uplinks' subnets. A route inside one via a default route's gateway isn't plain:
+            it leads neighbours to the router.
     """
 
     def __init__(
@@ -57,12 +59,14 @@ class Cutter:
         rules: Sequence[Rule],
         suspects: Iterable[Prefix],
         sources: Iterable[IpAddress] = (),
+        subnets: Iterable[Prefix] = (),
     ) -> None:
         self._family = family
         self._cidrs = cidrs
         self._expected = PrefixSet(cidrs, family.bits)
         self._devs = frozenset(expected_devs)
         self._sources = frozenset(sources)
+        self._subnets = PrefixSet(subnets, family.bits)
         # The suspects that are known before any route is.
         self._named = {*suspects}
         for rule in rules:
@@ -108,8 +112,10 @@ class Cutter:
         """
         suspects = {*self._named}
         in_suspects_only = {*borders}
-        for route in routes:
-            is_plain = self._is_plain(route)
+        entries = [*routes]
+        routers = {gateway for route in entries for gateway in self._routers_of(route)}
+        for route in entries:
+            is_plain = self._is_plain(route) and not self._leads_neighbours(route, routers)
             if route.tos == 0 and self._overlaps(destination := numbers(route.destination)):
                 (in_suspects_only if is_plain else suspects).add(destination)
             if not is_plain:
@@ -121,6 +127,18 @@ class Cutter:
 
     def _is_plain(self, route: Route) -> bool:
         return leaves_through(route, self._devs, self._sources)
+
+    def _routers_of(self, route: Route) -> Iterator[IpAddress]:
+        """Yield the gateways through the uplinks, if this is a default route."""
+        if route.destination.prefixlen == 0:
+            for hop in route.hops:
+                if hop.gateway is not None and hop.dev in self._devs:
+                    yield hop.gateway
+
+    def _leads_neighbours(self, route: Route, routers: Container[IpAddress]) -> bool:
+        """Return whether a route leads a part of an uplink's subnet to a router."""
+        is_to_router = any(hop.gateway in routers for hop in route.hops if hop.gateway is not None)
+        return is_to_router and self._subnets.covers(numbers(route.destination))
 
     def _overlaps(self, prefix: Prefix) -> bool:
         return self._expected.overlaps(*ends(prefix, self._family.bits))

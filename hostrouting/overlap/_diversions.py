@@ -19,6 +19,7 @@ from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.links import VPN_DEVS, Hardware, is_like
 from hostrouting.model.routes import NextHop, Route
+from hostrouting.overlap._exemptions import Bounds
 from hostrouting.overlap._places import Judgement
 from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import Finding, FindingKind
@@ -59,10 +60,18 @@ class Diversions:
 
     Args:
         state: the host's state.
+        container_devs: name patterns for pods' interfaces.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, container_devs: tuple[str, ...]) -> None:
         self._state = state
+        self._bounds = Bounds(
+            container_devs,
+            state.family,
+            state.uplinks,
+            state.addresses,
+            state.routes,
+        )
         self._uplinks = {*state.uplinks.devs}
         self._links = {link.name: link for link in state.links}
 
@@ -76,12 +85,19 @@ class Diversions:
         limited = {each.cidr for each in expected if each.devs is not None}
         unexpected: dict[str, None] = {}
         unlimited: set[str] = set()
+        taking: set[str] = set()
         for finding in findings:
             unexpected |= dict.fromkeys(d for d in finding.devs if d not in finding.expected_devs)
             if finding.cidr not in limited:
                 unlimited.update(finding.devs)
+            if any(map(self._bounds.has_pods, finding.ranges)):
+                taking.update(finding.devs)
         for dev in unexpected:
-            yield from self._advice_on((dev,), is_limited=dev not in unlimited)
+            if dev in taking and dev not in self._bridges:
+                advice = self._advice(dev)
+                yield from [f"{dev} {advice}"] if advice else []
+            else:
+                yield from self._advice_on((dev,), is_limited=dev not in unlimited)
 
     def _advice_on(self, devs: Iterable[str], *, is_limited: bool) -> tuple[str, ...]:
         """Return what the owner of each interface can change, for interfaces other than uplinks.
@@ -107,39 +123,80 @@ class Diversions:
             )
         return _OF_VPN if is_like(dev, _VPNS) else ""
 
-    def why_wanted(
-        self,
-        failure: Judgement,
-        subnet: Prefix | None,
-        *,
-        is_limited: bool,
-        is_settled: bool,
-    ) -> Obstacle | None:
-        """Return why packets may leave through another interface on purpose, or None if they can't.
+    def asked(self, failure: Judgement, subnet: Prefix | None) -> Obstacle | None:
+        """Return what to ask before packets are led back, or None if nothing is asked.
 
         Args:
             failure: the judgement of a lookup that fails for an expected CIDR.
             subnet: the uplink's subnet that contains the address, if any.
-            is_limited: whether that CIDR names its interfaces.
-            is_settled: whether the config already says that the address must leave through other
-                interfaces.
         """
         devs = self._diverting(failure)
-        is_connected = bool(devs) and self._is_connected(failure.route)
-        if not is_settled:
-            doubtful = self._doubtful(devs, failure.route, subnet, is_connected=is_connected)
-            # Unless uplinks are named, the cluster may be behind an interface that has a default
-            # route too.
-            rival = self._rival_around(failure.address)
-            if rival is not None:
-                reason = f"it is in the network of {rival}, which has a default route too"
-                question = Question(tuple(sorted({rival, *doubtful})))
-                return Obstacle(reason, is_policy=True, question=question)
-            if doubtful:
-                return Obstacle("", is_policy=True, question=Question(doubtful))
-        if is_connected and self._bridges.issuperset(devs):
+        route = failure.route
+        if self._state.uplinks.is_configured or self.takes_pods(failure):
+            return None
+        if devs and route is not None and route.is_ours:
+            return Obstacle("", is_policy=True, question=Question(devs, is_ours=True))
+        near = self._near(failure.address, devs, route)
+        doubtful = self._doubtful(devs, route, subnet)
+        # Unless uplinks are named, the cluster may be behind an interface that has a default route
+        # too.
+        rival = self._rival_around(failure.address)
+        if rival is not None:
+            reason = f"it is in the network of {rival}, which has a default route too"
+            if route is not None:
+                reason += f", and {route} decides"
+            question = Question(tuple(sorted({rival, *doubtful})), route, near)
+            return Obstacle(reason, is_policy=True, question=question)
+        if doubtful:
+            return Obstacle("", is_policy=True, question=Question(doubtful, route, near))
+        return None
+
+    def why_of_pods(self, failure: Judgement) -> Obstacle | None:
+        """Return why packets must go to pods of this host, or None if they needn't.
+
+        Args:
+            failure: the judgement of a lookup that fails for an expected CIDR.
+        """
+        if not failure.is_of_pods:
+            return None
+        if failure.devs:
+            names = ",".join(failure.devs)
+            allow = "; ".join(_allowing(dev, is_limited=True) for dev in failure.devs)
+            return Obstacle(f"{names} leads to pods of this host: {allow}", is_policy=True)
+        reason = (
+            f"{failure.route} is a CNI's own block for pods of this host,"
+            " which is only exempt in a CIDR without devs"
+        )
+        return Obstacle(reason, is_policy=True)
+
+    def why_not_led(self, failure: Judgement, *, is_limited: bool) -> Obstacle | None:
+        """Return why no route may lead packets elsewhere, although it could, or None if one may.
+
+        Args:
+            failure: the judgement of a lookup that fails for an expected CIDR.
+            is_limited: whether that CIDR names its interfaces.
+        """
+        devs = self._diverting(failure)
+        if devs and self._bridges.issuperset(devs) and self._is_connected(failure.route):
             return Obstacle("; ".join(self._advice_on(devs, is_limited=is_limited)), is_policy=True)
         return None
+
+    def takes_pods(self, failure: Judgement) -> str:
+        """Return which network of pods a lookup's entry takes packets from, or an empty string."""
+        devs = self._diverting(failure)
+        found = self._bounds.network_of_pods(failure.address) if devs else None
+        if found is None or found[1] in devs:
+            return ""
+        network, dev = found
+        return f"{failure.route} takes packets from {network}, a network of pods on {dev}"
+
+    def bridge_around(self, failure: Judgement) -> str | None:
+        """Return the bridge in whose network an address without a route lies, if any."""
+        if failure.kind not in (FindingKind.NO_ROUTE, FindingKind.BLACKHOLE):
+            return None
+        prefix = int(failure.address), self._state.family.bits
+        around = (dev for dev in sorted(self._bridges) if dev in self._subnets)
+        return next((dev for dev in around if any(self._subnets[dev].around(prefix))), None)
 
     def _diverting(self, failure: Judgement) -> tuple[str, ...]:
         """Return the interfaces other than the uplinks through which packets leave."""
@@ -152,14 +209,12 @@ class Diversions:
         devs: tuple[str, ...],
         route: Route | None,
         subnet: Prefix | None,
-        *,
-        is_connected: bool,
     ) -> tuple[str, ...]:
         """Return a route's interfaces if it may lead there on purpose.
 
         The tuple is empty if there is nothing to ask.
         """
-        if self._state.uplinks.is_configured or not devs or route is None:
+        if not devs or route is None:
             return ()
         length = route.destination.prefixlen
         if length < _NETWORK_LENGTH_MIN[self._state.family]:
@@ -167,9 +222,34 @@ class Diversions:
         if subnet is not None and length <= subnet[1]:
             return ()
         is_fabric = all(map(self.is_infiniband, devs))
-        if is_connected and (is_fabric or self._bridges.issuperset(devs)):
+        if (is_fabric or self._bridges.issuperset(devs)) and self._is_connected(route):
             return ()
         return devs
+
+    def _near(
+        self,
+        address: IpAddress,
+        devs: tuple[str, ...],
+        route: Route | None,
+    ) -> str:
+        """Return the interface in whose network an address is, although another route decides.
+
+        The result is an empty string if there is no such interface, or if it can't be meant:
+        InfiniBand and networks of containers are no part of the cluster's network.
+        """
+        length_min = 1
+        if route is not None and self._is_connected(route):
+            length_min = route.destination.prefixlen
+        near: dict[int, str] = {}
+        for dev, index in self._subnets.items():
+            link = self._links.get(dev)
+            is_meant = link is not None and link.is_up and dev not in {*devs, *self._bridges}
+            if not is_meant or self.is_infiniband(dev) or self._bounds.is_of_pods(dev):
+                continue
+            for _, length in index.around((int(address), self._state.family.bits)):
+                if length_min <= length < self._state.family.bits:
+                    near.setdefault(length, dev)
+        return near[max(near)] if near else ""
 
     @cached_property
     def routers(self) -> frozenset[IpAddress | None]:

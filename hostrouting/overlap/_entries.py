@@ -59,7 +59,7 @@ class Entries:
     """
 
     def __init__(self, state: State, missing: str) -> None:
-        self._missing = missing
+        self.missing = missing
         self._state = state
         self._family = state.family
         self._bits = state.family.bits
@@ -99,12 +99,11 @@ class Entries:
         if isinstance(dev, Obstacle):
             return dev
         if dev is None:
-            return Obstacle(self._missing) if self._missing else to_uplinks
+            is_near = to_uplinks.subnet is not None  # then nothing is inherited
+            return to_uplinks if is_near or not self.missing else Obstacle(self.missing)
         hop = self._hop_by(dev, (int(address), self._bits))
-        if (dev, hop) not in self._refusals_by:
-            self._refusals_by[dev, hop] = self._why_refused_by(dev, hop)
         next_hops = () if hop is None else (hop,)
-        return Path(dev, (dev,), next_hops, to_uplinks.subnet, self._refusals_by[dev, hop])
+        return Path(dev, (dev,), next_hops, to_uplinks.subnet, self._refusal_by(dev, hop))
 
     def _path_to_uplinks(self, address: IpAddress) -> Path:
         subnet = self.subnet_around(address)
@@ -166,6 +165,11 @@ class Entries:
         """Return whether an address is in a subnet of an interface."""
         return any(self._around_by(dev)[2].around((int(address), self._bits)))
 
+    def _refusal_by(self, dev: str, hop: NextHop | None) -> str:
+        if (dev, hop) not in self._refusals_by:
+            self._refusals_by[dev, hop] = self._why_refused_by(dev, hop)
+        return self._refusals_by[dev, hop]
+
     def _why_refused_by(self, dev: str, hop: NextHop | None) -> str:
         if not is_device(dev):
             return f"it is expected on {dev}, a name that no config accepts: rename it"
@@ -225,11 +229,14 @@ class Entries:
 
         The next hop is that of the longest route that contains the prefix. Without such a route,
         the prefix is on the interface's link if it is in the subnet of one of the interface's
-        addresses, or if the interface is point-to-point.
+        addresses, or if the interface is point-to-point. Such an interface needs no gateway, so one
+        with which no entry is possible is left out.
         """
         hops, destinations, subnets = self._around_by(dev)
         if (longest := next(destinations.around(prefix), None)) is not None:
-            return hops[longest]
+            hop = hops[longest]
+            is_needed = dev not in self._point_to_point or not self._refusal_by(dev, hop)
+            return hop if is_needed else NextHop(dev)
         is_near = any(subnets.around(prefix))
         return NextHop(dev) if is_near or dev in self._point_to_point else None
 

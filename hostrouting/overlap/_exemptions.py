@@ -9,16 +9,19 @@ CNI adds on a healthy node.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from ipaddress import IPv4Network
 from typing import NamedTuple
+
+import attrs
 
 from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.model.family import Family, IpAddress, IpNetwork
-from hostrouting.model.integer_prefixes import Prefix, ends, numbers
+from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, ends, numbers
 from hostrouting.model.links import Address, is_like
 from hostrouting.model.parsing import is_inside
-from hostrouting.model.routes import Protocol, Route, RouteType
+from hostrouting.model.routes import Protocol, Route, RouteType, Table
 from hostrouting.overlap.uplinks import Uplinks
 
 # The blackhole route for Calico's own block has protocol 80; BIRD's has protocol 12.
@@ -28,8 +31,13 @@ CNI_PROTOCOLS = (Protocol.BIRD, 80)
 # to pods.
 _SERVICE_DEVS = ("kube-ipvs0", "kube-dummy-if", "nodelocaldns", "localdns")
 
-LINK_LOCAL = (0xA9FE0000, 16)
-"""169.254.0.0/16, in which clouds have their metadata service."""
+_LINK_LOCAL = IPv4Network("169.254.0.0/16")
+_AZURE_PLATFORM = IPv4Network("168.63.129.16/32")
+# The VPC CNI gives an IPv4 address of this network to each pod of an IPv6 cluster (egress-cni).
+_EKS_PODS = IPv4Network("169.254.172.0/22")
+
+OF_PLATFORMS = (numbers(_LINK_LOCAL), numbers(_AZURE_PLATFORM))
+"""Networks in which clouds have addresses of their own, such as the metadata service's."""
 
 
 def local_gateway(route: Route, addresses: Sequence[Address]) -> Address | None:
@@ -49,6 +57,16 @@ def local_gateway(route: Route, addresses: Sequence[Address]) -> Address | None:
             if address.local == hop.gateway and (address.dev == hop.dev) == is_of_link:
                 return address
     return None
+
+
+def _why_of_platform(route: Route, address: IpAddress) -> str:
+    """Return why an address belongs to a cloud instead of pods, or an empty string."""
+    if address in _AZURE_PLATFORM:
+        return f"{address} isn't a pod's: Azure's platform has it"
+    is_pod = is_inside(route.destination, _EKS_PODS) and route.destination.prefixlen == 32
+    if address in _LINK_LOCAL and not is_pod:
+        return f"{_LINK_LOCAL} isn't for pods: clouds have their metadata service there"
+    return ""
 
 
 class _Widths(NamedTuple):
@@ -96,8 +114,8 @@ class Bounds:
 
     def why_beyond(self, route: Route, address: IpAddress) -> str:
         """Return why a route through a pod's interface can't lead to pods, or an empty string."""
-        if address.version == 4 and int(address) >> 16 == LINK_LOCAL[0] >> 16:
-            return "169.254.0.0/16 isn't for pods: clouds have their metadata service there"
+        if reason := _why_of_platform(route, address):
+            return reason
         if route not in self._reasons:
             self._reasons[route] = self._why_beyond(route.destination)
         return self._reasons[route]
@@ -131,6 +149,29 @@ class Bounds:
         is_possible = any(hop.gateway in self._locals for hop in route.hops)
         return local_gateway(route, self._addresses) if is_possible else None
 
+    def is_of_pods(self, dev: str) -> bool:
+        """Return whether an interface may be a pod's, by its name."""
+        is_uplink = dev in self._uplinks.devs
+        return not is_uplink and dev not in _SERVICE_DEVS and is_like(dev, self._container_devs)
+
+    def lost_router(self, address: IpAddress) -> tuple[Route, Address] | None:
+        """Return an uplink's default route via an address that another interface has, if any.
+
+        The address comes with it. On the uplink's link, it is the router's.
+        """
+        return self._lost_routers.get(address)
+
+    @cached_property
+    def _lost_routers(self) -> dict[IpAddress, tuple[Route, Address]]:
+        lost: dict[IpAddress, tuple[Route, Address]] = {}
+        for route in unicast_defaults(self._routes):
+            hops = [hop for hop in route.hops if hop.dev in self._uplinks.devs]
+            for hop in hops:
+                own = self.local_gateway(attrs.evolve(route, hops=(hop,)))
+                if own is not None:
+                    lost.setdefault(own.local, (route, own))
+        return lost
+
     def is_block(self, discard: Route, cidr: IpNetwork) -> bool:
         """Return whether a CNI added this discard for its own block of pod addresses.
 
@@ -161,6 +202,38 @@ class Bounds:
         last = ends(block, self.bits)[1]
         return bisect_left(pods, (table, *block)) < bisect_right(pods, (table, last, self.bits))
 
+    def network_of_pods(self, address: IpAddress) -> tuple[IpNetwork, str] | None:
+        """Return the innermost network of this host's pods around an address, and its interface.
+
+        Table main leads to that network, unless another route or rule takes precedence. The result
+        is None if there is no such network.
+        """
+        networks, index = self._networks_of_pods
+        inner = next(index.around((int(address), self.bits)), None)
+        return None if inner is None else networks[inner]
+
+    def has_pods(self, network: IpNetwork) -> bool:
+        """Return whether a network overlaps one of this host's pods."""
+        return bool(self._networks_of_pods[1].meeting(numbers(network)))
+
+    @cached_property
+    def _networks_of_pods(self) -> tuple[Mapping[Prefix, tuple[IpNetwork, str]], PrefixIndex]:
+        networks: dict[Prefix, tuple[IpNetwork, str]] = {}
+        for route in self._routes:
+            network = route.destination
+            if route.table != Table.MAIN or not self._is_to_own_pods(route):
+                continue
+            if not self.why_beyond(route, network.network_address):
+                networks[numbers(network)] = network, route.devs[0]
+        return networks, PrefixIndex(networks, self.bits)
+
+    def _is_to_own_pods(self, route: Route) -> bool:
+        """Return whether a route leads to pods of this host, not to those of another node."""
+        # Cilium's route to the pods of this host has this host's own address as the gateway.
+        gateways = {hop.gateway for hop in route.hops} - {None}
+        is_near = gateways <= self._locals
+        return is_near and bool(route.devs) and all(map(self.is_of_pods, route.devs))
+
     @cached_property
     def _addresses_on_uplinks(self) -> list[Address]:
         return [each for each in self._addresses if each.dev in self._uplinks.devs]
@@ -188,15 +261,11 @@ class Bounds:
         return sorted(
             (route.table, *numbers(route.destination))
             for route in self._routes
-            if any(map(self._is_of_pods, route.devs))
+            if any(map(self.is_of_pods, route.devs))
         )
 
     @cached_property
     def _pod_addresses(self) -> list[tuple[int, int, int]]:
         """Return the addresses of pods' interfaces, sorted, in the form of ``_pods``."""
-        found = (each for each in self._addresses if self._is_of_pods(each.dev))
+        found = (each for each in self._addresses if self.is_of_pods(each.dev))
         return sorted((0, int(each.local), self.bits) for each in found)
-
-    def _is_of_pods(self, dev: str) -> bool:
-        is_uplink = dev in self._uplinks.devs
-        return not is_uplink and dev not in _SERVICE_DEVS and is_like(dev, self._container_devs)

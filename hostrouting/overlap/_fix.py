@@ -18,9 +18,12 @@ from hostrouting.config.routing import Config, StaticRule
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import numbers
 from hostrouting.overlap._cautions import cautions
+from hostrouting.overlap._fixed import ModelledHost, without_fix
 from hostrouting.overlap._group import findings_and_notes
-from hostrouting.overlap._keep import find_keep
+from hostrouting.overlap._keep import KeepSearch
+from hostrouting.overlap._losses import losses
 from hostrouting.overlap._places import Places
+from hostrouting.overlap._questions import Questions
 from hostrouting.overlap._read import Moment
 from hostrouting.overlap._routes import Found, RouteSearch
 from hostrouting.overlap._rules import RuleSearch
@@ -29,6 +32,8 @@ from hostrouting.overlap.proposals import Fix, HostSettings, Obstacle
 
 # Each round adds or excludes a place. Few rules decide, so few rounds are needed.
 _ROUNDS_MAX = 8
+
+_NO_DEFAULT = "the uplinks have no default route"
 
 
 def find_fix(
@@ -47,29 +52,62 @@ def find_fix(
         missing: why there is no default route, or an empty string if there is one.
         settings: the host's settings that the cautions depend on.
     """
-    found = RouteSearch(moment, config.route_overlap, missing, {}).find(findings)
-    rules: tuple[StaticRule, ...] = ()
-    ruled: Collection[IpAddress] = ()
-    if found.blocked:
-        rules, ruled, found = _with_rules(found, findings, moment, config, missing)
-    state = moment.state
-    host = found.host
-    wanted = _with_new_rules(config, rules)
-    diversions = found.search.diversions
-    keeping = find_keep(host, state, wanted, diversions.is_infiniband)
-    reasons = "\n".join(each.reason for each in found.fix.unfixable)
-    hints = diversions.hints(findings, config.route_overlap.expected_cidrs)
+    found, rules, ruled = _search(findings, moment, config, missing)
+    fix = _complete(found, rules, findings, moment, config, settings)
+    hints = found.search.diversions.hints(findings, config.route_overlap.expected_cidrs)
+
+    def fix_again(findings: Sequence[Finding], moment: Moment, config: Config) -> Fix:
+        missing = "" if moment.state.uplinks.default else _NO_DEFAULT
+        found, rules, _ = _search(findings, moment, config, missing)
+        return _complete(found, rules, findings, moment, config, settings)
+
+    unfixable = Questions(moment, config, found.search.diversions, fix, fix_again).answered()
+    reasons = "\n".join(each.reason for each in unfixable)
     fix = attrs.evolve(
-        found.fix,
-        rules=rules,
-        keep=keeping.keep,
-        consequences=tuple(
-            cautions(state, settings, host.model.added, host.model.fib, keeping),
-        ),
+        fix,
+        unfixable=unfixable,
         hints=tuple(hint for hint in hints if hint not in reasons),
     )
     with_routes = found.search.with_routes(findings, fix)
     return tuple(_with_own_rules(each, rules, moment.places, ruled) for each in with_routes), fix
+
+
+def _complete(
+    found: Found,
+    rules: tuple[StaticRule, ...],
+    findings: Iterable[Finding],
+    moment: Moment,
+    config: Config,
+    settings: HostSettings,
+) -> Fix:
+    """Return a fix with rules, interfaces to keep, and what it takes away."""
+    state = moment.state
+    wanted = _with_new_rules(config, rules)
+    before = without_fix(state, moment.places)
+    host = _changed(before, found.host)
+    is_infiniband = found.search.diversions.is_infiniband
+    keeping = KeepSearch(before, host, _ranges(findings), wanted, is_infiniband).find()
+    lines = cautions(state, settings, keeping.lost, host.model.fib, keeping)
+    return attrs.evolve(
+        found.fix,
+        rules=rules,
+        keep=keeping.keep,
+        consequences=tuple(lines),
+    )
+
+
+def _search(
+    findings: Sequence[Finding],
+    moment: Moment,
+    config: Config,
+    missing: str,
+) -> tuple[Found, tuple[StaticRule, ...], Collection[IpAddress]]:
+    """Return the routes, the rules, and the places for which the rules help."""
+    found = RouteSearch(moment, config.route_overlap, missing, {}).find(findings)
+    if not found.blocked:
+        return found, (), ()
+    rules, ruled, found = _with_rules(found, findings, moment, config, missing)
+    return found, rules, ruled
 
 
 def _with_rules(
@@ -82,6 +120,8 @@ def _with_rules(
     """Return the rules that help, the places for which they do, and the routes beside them."""
     search = RuleSearch(moment, config)
     wanted = dict(first.blocked)
+    before = without_fix(moment.state, moment.places)
+    intended = _ranges(findings)
     unruled: dict[IpAddress, Obstacle] = {}
     for _ in range(_ROUNDS_MAX):
         rules, refused = search.entries(wanted)
@@ -104,15 +144,30 @@ def _with_rules(
         still = {*found.stuck, *(found.blocked.keys() - lower.keys())} & wanted.keys()
         useless = {probe: _why_useless(found.stuck.get(probe)) for probe in still}
         useless |= search.refused(rules, found.host.model, wanted)
+        lost = losses(before, _changed(before, found.host), intended)
+        useless |= search.harmful(rules, lost, wanted)
         if not lower and not useless:
             break
         unruled |= useless
         wanted = {probe: each for probe, each in (wanted | lower).items() if probe not in useless}
     else:
         rules = ()
-    if rules and not search.why_unheard(ruled.state):
+    if rules:
         return rules, wanted.keys(), found
     return (), (), RouteSearch(moment, config.route_overlap, missing, unruled).find(findings)
+
+
+def _ranges(findings: Iterable[Finding]) -> list[IpNetwork]:
+    return [part for finding in findings for part in finding.ranges]
+
+
+def _changed(before: ModelledHost, after: ModelledHost) -> ModelledHost:
+    """Return a host after a fix, whose model knows all that has changed since before the fix."""
+    if after.state is before.state:
+        return after
+    model = before.model.with_rules(after.state.rules).with_routes(after.model.added)
+    known = attrs.evolve(model.known, sources=after.model.known.sources)
+    return attrs.evolve(after, model=attrs.evolve(model, known=known))
 
 
 def _why_useless(stuck: Obstacle | None) -> Obstacle:

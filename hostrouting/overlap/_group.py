@@ -106,6 +106,7 @@ def _finding(
         route=judgement.route,
         shadowed=shown,
         gateway=judgement.gateway,
+        port=judgement.port,
         discarded_by=tuple(sorted(types)),
         behind=tuple(sorted(behind)),
     )

@@ -11,39 +11,127 @@ to it, although all packets that it sends leave as expected.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import NamedTuple
 
 import attrs
 
-from hostrouting.kernel.rules import KERNEL_RULES, TCP, UDP, Flow, kernel_rules
+from hostrouting.config.routing import ExpectedCidr
+from hostrouting.kernel.port import Lookups
+from hostrouting.kernel.rules import KERNEL_RULES, LOOPBACK, NO_SOURCE, TCP, UDP, Flow, kernel_rules
 from hostrouting.model.family import Family, IpAddress, IpNetwork
+from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.links import Address
-from hostrouting.model.routes import Protocol, Route, RouteType
-from hostrouting.overlap._ask import asks_local_first, separates_tcp
-from hostrouting.overlap._places import Places
-from hostrouting.overlap._read import Moment
+from hostrouting.model.lookups import Lookup
+from hostrouting.model.routes import Protocol, Route, RouteType, Table
+from hostrouting.model.rules import Rule
+from hostrouting.overlap._ask import (
+    asks_local_first,
+    called_addresses,
+    is_told_apart,
+    selects_source,
+    separates_tcp,
+)
+from hostrouting.overlap._cut import Cutter
 from hostrouting.overlap._state import State
 
 
-def why_not_received(moment: Moment) -> str:
-    """Return why this host doesn't receive what is sent to its addresses, or an empty string."""
-    state = moment.state
-    if asks_local_first(state.rules):
+class _Lost(NamedTuple):
+    """A packet to this host that isn't delivered.
+
+    Args:
+        words: how it is sent.
+        flow: the key of its lookup.
+        route: the entry that decides, or None if none does.
+    """
+
+    words: str
+    flow: Flow
+    route: Route | None
+
+
+def why_not_received(state: State, expected: Iterable[ExpectedCidr], kernel: Lookups) -> str:
+    """Return why this host doesn't receive what is sent to its addresses, or an empty string.
+
+    The addresses are those on uplinks, those inside an expected CIDR, and those on the loopback
+    interface from which replies are judged.
+
+    Args:
+        state: the host's state.
+        expected: the expected CIDRs.
+        kernel: the kernel to ask about packets from this host.
+    """
+    cidrs = [numbers(each.cidr) for each in expected]
+    lost = _first_lost(state, cidrs, kernel)
+    if lost is None:
         return ""
+    whose = f"{lost.route} decides" if lost.route is not None else "no route does"
+    what = f"what is sent {lost.words} isn't delivered: {whose}, not table local"
+    steps = []
+    if asks := _have_local_asked(lost.flow, state, cidrs):
+        steps.append(f"have that table asked first: {asks}")
+    address = lost.flow.address
+    if not _is_local(state.fib.longest_match(Table.LOCAL, Flow(address))):
+        steps.append(f"add the entry that it lacks: {_missing_entry(address, state)}")
+    return "; ".join((what, *steps))
+
+
+def _first_lost(state: State, cidrs: Sequence[Prefix], kernel: Lookups) -> _Lost | None:
+    asked = [*_asked(state, PrefixSet(cidrs, state.family.bits))]
+    is_first = asks_local_first(state.rules)
+    if is_first:
+        # Table local decides, so its entries are delivered.
+        entries = _entries_of_local(state)
+        asked = [address for address in asked if address.local not in entries]
+    if is_first and not asked:
+        return None
+    own = dict.fromkeys(address.local for address in asked)
+    if not is_first:
+        own |= dict.fromkeys(each.local for each in state.addresses if each.local.is_loopback)
+    # The kernel is asked first, as it may be unable to tell.
+    from_here = _lost_from_here([*own], state, kernel)
     # As long as IPv6 has never had another rule, the kernel searches local and main, whatever the
     # rules say.
     usual = {*kernel_rules(Family.IPV6)}
-    may_ignore_rules = state.family is Family.IPV6 and {*state.rules} <= usual
-    if not may_ignore_rules:
-        for flow, words in _arriving(state, moment.places):
-            route = state.fib.decide(flow).route
-            if not _is_local(route):
-                return _sentence(f"to {flow.address}{words} through {flow.iif}", route, state)
-    for lookup in moment.local_lookups:
-        if not _is_local(lookup.route):
-            sent = f"by this host to {lookup.address}, its own address,"
-            return _sentence(sent, lookup.route, state)
-    return ""
+    if state.family is Family.IPV6 and {*state.rules} <= usual:
+        return from_here
+    for flow, words in _arriving(asked, cidrs, state):
+        route = state.fib.decide(flow).route
+        if not _is_local(route):
+            return _Lost(f"to {flow.address}{words} through {flow.iif}", flow, route)
+    return from_here
+
+
+def _asked(state: State, cidrs: PrefixSet) -> Iterator[Address]:
+    """Yield the addresses to which packets must be delivered."""
+    vrfs = _vrfs(state)
+    # The lookup of a packet that comes in through a port of a VRF starts in the VRF's table.
+    left_out = {link.name for link in state.links if not link.is_up or link.master in vrfs}
+    called: Collection[IpAddress] = ()
+    if selects_source(state.rules, state.routes, state.family):
+        called = {*called_addresses(state.addresses, (), state.rules)}
+    for address in state.addresses:
+        local = address.local
+        is_of_link = local.version == 6 and local.is_link_local
+        if not address.is_usable or is_of_link or address.dev in left_out:
+            continue
+        if (
+            address.dev in state.uplinks.devs
+            or local in called
+            or cidrs.covers((int(local), state.family.bits))
+        ):
+            yield address
+
+
+def _entries_of_local(state: State) -> set[IpAddress]:
+    return {
+        route.destination.network_address
+        for route in state.routes
+        if route.table == Table.LOCAL
+        and route.type is RouteType.LOCAL
+        and route.destination.prefixlen == state.family.bits
+    }
 
 
 def _is_local(route: Route | None) -> bool:
@@ -51,24 +139,39 @@ def _is_local(route: Route | None) -> bool:
     return route is not None and route.type in (RouteType.LOCAL, RouteType.BROADCAST)
 
 
-def _arriving(state: State, places: Places) -> Iterator[tuple[Flow, str]]:
-    """Yield packets that come in through each uplink for its addresses.
+def _arriving(
+    asked: Iterable[Address],
+    cidrs: Sequence[Prefix],
+    state: State,
+) -> Iterator[tuple[Flow, str]]:
+    """Yield packets for addresses of this host, as they come in.
 
     Each packet comes with words for an unusual sender.
     """
-    clients = {client: f" from {client}" for client in _clients(state, places)}
+    clients = {client: f" from {client}" for client in _clients(state, cidrs)}
     protocols = (UDP, TCP) if separates_tcp(state.rules) else (UDP,)
-    for local in state.addresses:
-        if local.dev not in state.uplinks.devs:
-            continue
-        if not local.is_usable or local.local.is_link_local:
-            continue
-        for sender, words in {_sender(local, state): "", **clients}.items():
-            for protocol in protocols:
-                yield Flow(local.local, sender, protocol, iif=local.dev), words
+    for local in asked:
+        for dev in _entrances(local, state):
+            senders = dict.fromkeys(_senders(local, dev, state), "")
+            for sender, words in {**senders, **clients}.items():
+                for protocol in protocols:
+                    yield Flow(local.local, sender, protocol, iif=dev), words
 
 
-def _clients(state: State, places: Places) -> Collection[IpAddress]:
+def _entrances(local: Address, state: State) -> Sequence[str]:
+    """Return the interfaces through which packets to an address come in.
+
+    Nothing comes in through lo or a dummy interface, so routers send to their addresses through the
+    uplinks.
+    """
+    dummies = {link.name for link in state.links if link.kind == "dummy"}
+    if local.dev != LOOPBACK and local.dev not in dummies:
+        return (local.dev,)
+    down = {link.name for link in state.links if not link.is_up}
+    return [dev for dev in state.uplinks.devs if dev not in down]
+
+
+def _clients(state: State, cidrs: Sequence[Prefix]) -> Collection[IpAddress]:
     """Return an expected address for each combination of rules that may divert its packets.
 
     Such rules match the address as the source.
@@ -82,7 +185,7 @@ def _clients(state: State, places: Places) -> Collection[IpAddress]:
         edges |= {int(source[0]), int(source[-1]) + 1}
     ordered = sorted(edges)
     candidates = set[int]()
-    for span in places.spans:
+    for span in Cutter(state.family, cidrs, (), (), ()).cut(()).spans:
         candidates.add(span.first)
         inside = slice(bisect_left(ordered, span.first), bisect_right(ordered, span.last))
         candidates.update(ordered[inside])
@@ -93,39 +196,82 @@ def _clients(state: State, places: Places) -> Collection[IpAddress]:
     return clients.values()
 
 
-def _sender(local: Address, state: State) -> IpAddress:
-    """Return a likely sender of packets to an uplink's address.
+def _senders(local: Address, dev: str, state: State) -> list[IpAddress]:
+    """Return a likely sender of packets that come in through an interface, if there is one.
 
-    That is the uplink's gateway, or else the next address.
+    That is the interface's gateway, or else a neighbor. The kernel drops packets that come from an
+    address of this host.
     """
-    for route in state.defaults:
-        for hop in route.hops:
-            if hop.dev != local.dev or hop.gateway is None:
-                continue
-            if hop.gateway.version == local.local.version:
-                return hop.gateway
-    return local.local + 1
+    own = {address.local for address in state.addresses}
+    gateways = [hop.gateway for route in state.defaults for hop in route.hops if hop.dev == dev]
+    likely = [gateway for gateway in gateways if gateway is not None]
+    first, last = local.network[0], local.network[-1]
+    near = [int(local.local) + step for step in (1, -1, 2, -2)]
+    likely += [state.family.address(each) for each in near if int(first) < each < int(last)]
+    likely.append(local.local + 1)
+    of_family = [each for each in likely if each.version == local.local.version]
+    return [each for each in of_family if each not in own][:1]
 
 
-def _sentence(sent: str, found: Route | None, state: State) -> str:
-    whose = f"{found} decides" if found is not None else "no route does"
-    return (
-        f"what is sent {sent} isn't delivered: {whose}, not table local;"
-        f" have that table asked first: {_fix(state)}"
-    )
+def _lost_from_here(own: Sequence[IpAddress], state: State, kernel: Lookups) -> _Lost | None:
+    """Return a packet from this host to one of its own addresses that isn't delivered, if any.
+
+    A socket that isn't connected has no source yet.
+    """
+    for is_tcp in (False, True) if separates_tcp(state.rules) else (False,):
+        plain = kernel.lookup(own, is_tcp=is_tcp)
+        sent: list[tuple[IpAddress | None, Sequence[Lookup]]] = [(None, plain)]
+        for source, addresses in _by_source(plain, state).items():
+            sent.append((source, kernel.lookup(addresses, source=source, is_tcp=is_tcp)))
+        for chosen, lookups in sent:
+            for lookup in lookups:
+                if not _is_local(lookup.route):
+                    words = "" if chosen is None else f" from {chosen}"
+                    flow = Flow(lookup.address, chosen or NO_SOURCE, TCP if is_tcp else UDP)
+                    words = f"by this host{words} to {lookup.address}, its own address,"
+                    return _Lost(words, flow, lookup.route)
+    return None
 
 
-def _fix(state: State) -> str:
-    """Return how to have table local searched first, even with other rules of preference 0."""
+def _by_source(plain: Iterable[Lookup], state: State) -> dict[IpAddress, list[IpAddress]]:
+    """Map each source that rules tell apart to the own addresses to which it sends.
+
+    A connection has the source that the entry names, or else the address itself. A server replies
+    from the address at which it was called.
+    """
+    if not selects_source(state.rules, state.routes, state.family):
+        return {}
+    by_source: dict[IpAddress, list[IpAddress]] = {}
+    for lookup in plain:
+        source = lookup.address
+        if lookup.route is not None and lookup.route.source is not None:
+            source = lookup.route.source
+        if is_told_apart(source, state.rules):
+            by_source.setdefault(source, []).append(lookup.address)
+    everything = [lookup.address for lookup in plain]
+    called = called_addresses(state.addresses, state.uplinks.devs, state.rules)
+    return by_source | dict.fromkeys(called, everything)
+
+
+def _missing_entry(address: IpAddress, state: State) -> str:
+    """Return the command that adds the entry that the kernel adds with an address."""
+    dev = next((each.dev for each in state.addresses if each.local == address), LOOPBACK)
+    scope = " scope host" if state.family is Family.IPV4 else ""
+    return f"{state.family.ip} route add local {address} dev {dev} table local proto kernel{scope}"
+
+
+def _have_local_asked(flow: Flow, state: State, cidrs: Sequence[Prefix]) -> str:
+    """Return how to have table local asked first, or an empty string if it is."""
     first = [rule for rule in state.rules if rule.preference == 0]
     others = [
         rule for rule in first if attrs.evolve(rule, protocol=Protocol.KERNEL) != KERNEL_RULES[0]
     ]
-    steps = (
-        [f"{state.family.ip} rule add preference 0 lookup local"]
-        if len(first) == len(others)
-        else []
-    )
+    steps = []
+    if len(first) == len(others):
+        preference = _behind_vrfs(flow, state, cidrs)
+        steps.append(f"{state.family.ip} rule add preference {preference} lookup local")
+        if preference == 0 and _vrfs(state):
+            steps[0] += " (this host then also receives what its VRFs send to such addresses)"
     if others:
         # fib_nl_newrule inserts a rule behind those of the same preference.
         steps.append(
@@ -133,3 +279,26 @@ def _fix(state: State) -> str:
             " which puts it behind that of table local"
         )
     return "; then ".join(steps)
+
+
+def _behind_vrfs(flow: Flow, state: State, cidrs: Sequence[Prefix]) -> int:
+    """Return the preference of a rule for table local: 0, or on a host with VRFs behind their rule.
+
+    What a VRF sends to an address that this host has outside of it must stay in the VRF. The rule
+    must still precede the one that decides about a packet now, and everything must be delivered.
+    """
+    decides = state.fib.decide(flow).rule
+    of_vrfs = [rule.preference for rule in state.rules if rule.is_l3mdev]
+    if decides is None or not of_vrfs or not _vrfs(state):
+        return 0
+    rule = Rule(decides.preference - 1, table=Table.LOCAL)
+    if rule.preference <= max(of_vrfs):
+        return 0
+    rules = sorted((*state.rules, rule), key=attrgetter("preference"))
+    after = attrs.evolve(state, rules=tuple(rules), is_merged=False)
+    lost = _first_lost(after, cidrs, after.model)
+    return rule.preference if lost is None else 0
+
+
+def _vrfs(state: State) -> set[str]:
+    return {link.name for link in state.links if link.kind == "vrf"}

@@ -6,17 +6,19 @@ This module does no I/O.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from operator import attrgetter
 
 from hostrouting.config.routing import RouteOverlap
 from hostrouting.kernel.default_routes import default_route
 from hostrouting.kernel.rules import is_about_other_packets, loopback_of
 from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.links import Hardware, Link
-from hostrouting.model.routes import Route, RouteType
+from hostrouting.model.routes import Route, RouteType, Table
 from hostrouting.model.text import shortened
-from hostrouting.overlap._places import Place, Places, SocketLookup
+from hostrouting.overlap._fewest_prefixes import summary_of
+from hostrouting.overlap._places import Place, Places, SocketLookup, Span
 from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import Note, NoteKind
 from hostrouting.overlap.uplinks import container_devs
@@ -34,6 +36,7 @@ def notes_on_host(overlap: RouteOverlap, state: State, places: Places) -> Iterab
     yield from _without_carrier(state)
     yield from _foreign_sources(state, places)
     yield from _beyond_mtu(state, places)
+    yield from _led_to_router(state, places)
     yield from _detours_to_pods(state, places, of_pods - {*state.uplinks.devs})
     loopback = loopback_of(state.links)
     others = [
@@ -178,6 +181,62 @@ def _beyond_mtu(state: State, places: Places) -> Iterable[Note]:
                     " larger packets are lost without an error"
                 )
                 yield Note(NoteKind.MTU, text, devs=(dev,))
+
+
+def _led_to_router(state: State, places: Places) -> Iterator[Note]:
+    """Yield a note for each route that leads neighbours in an uplink's subnet to a router."""
+    connected = _connected(state)
+    if not connected:
+        return
+    local = {span for span in places.spans if span.place.unconnected[1].is_local}
+    for (route, subnet), spans in _spans_by_router(state, places, connected).items():
+        parts = summary_of(sorted(spans), places.spans, local, state.family)
+        shown = shortened([*map(str, parts)], " ", _SHOWN_ADDRESSES)
+        text = (
+            f"{shown}, in the subnet of {','.join(route.devs)}, goes to the router by {route},"
+            f" and not by {connected[subnet]}: unless the link keeps its hosts apart,"
+            " neighbours there aren't reached reliably"
+        )
+        yield Note(NoteKind.ON_LINK, text, devs=route.devs, ranges=tuple(parts))
+
+
+def _spans_by_router(
+    state: State,
+    places: Places,
+    connected: Mapping[Prefix, Route],
+) -> dict[tuple[Route, Prefix], set[Span]]:
+    """Return the spans in subnets that routes lead to a router, by route and subnet."""
+    index = PrefixIndex(connected, state.family.bits)
+    routers = _routers(state)
+    found: dict[tuple[Route, Prefix], set[Span]] = {}
+    for place in places:
+        subnet = next(index.around((int(place.probe), state.family.bits)), None)
+        if subnet is None:
+            continue
+        for route in (each.route for each in place.lookups if each.route is not None):
+            hops = {(hop.dev, hop.gateway) for hop in route.hops}
+            if hops and hops <= routers and route.devs == connected[subnet].devs:
+                found.setdefault((route, subnet), set()).update(place.spans)
+    return found
+
+
+def _routers(state: State) -> set[tuple[str | None, IpAddress | None]]:
+    """Return the gateways of the default routes in all tables, each with its interface."""
+    defaults = [route for route in state.routes if route.destination.prefixlen == 0]
+    hops = [hop for route in defaults for hop in route.hops if hop.gateway is not None]
+    return {(hop.dev, hop.gateway) for hop in hops}
+
+
+def _connected(state: State) -> dict[Prefix, Route]:
+    """Return main's routes to the subnets of the uplinks' addresses."""
+    subnets = {*state.uplinks.subnets}
+    found: dict[Prefix, Route] = {}
+    for route in state.routes:
+        is_direct = route.table == Table.MAIN and all(hop.gateway is None for hop in route.hops)
+        prefix = numbers(route.destination)
+        if is_direct and len(route.devs) == 1 and (prefix, route.devs[0]) in subnets:
+            found.setdefault(prefix, route)
+    return found
 
 
 def _detours_to_pods(state: State, places: Places, of_pods: Collection[str]) -> Iterable[Note]:

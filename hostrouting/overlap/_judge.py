@@ -72,9 +72,22 @@ class Judge:
         It is judged for the first expected CIDR for which it fails or, if it fails for none, for
         the first CIDR.
         """
-        by_cidr = [self._of_lookups(lookups, expected) for expected in self._overlap.expected_cidrs]
+        by_cidr = [self._of_all(lookups, expected) for expected in self._overlap.expected_cidrs]
         by_lookup = zip(*by_cidr, strict=True)
         return [next(filter(_is_failure, found), found[0]) for found in by_lookup]
+
+    def _of_all(
+        self,
+        lookups: Sequence[SocketLookup],
+        expected: ExpectedCidr,
+    ) -> list[Judgement]:
+        """Judge all lookups, those that decide as ``of_place`` does."""
+        deciding = [lookup for lookup in lookups if decides(lookup, lookups)]
+        judged = iter(self._of_lookups(deciding, expected))
+        return [
+            next(judged) if decides(lookup, lookups) else self._of_lookup(lookup, expected)
+            for lookup in lookups
+        ]
 
     def _of_lookups(
         self,
@@ -149,6 +162,9 @@ class Judge:
         route: Route,
         expected: ExpectedCidr,
     ) -> Judgement:
+        if (lost := self._bounds.lost_router(lookup.address)) is not None:
+            default, own = lost
+            return Judgement(FindingKind.GATEWAY, lookup, default.devs, default, gateway=own)
         others = {*self._unexpected(route.devs, expected)} - {"lo"}
         if others and self._are_exempt_pods(others, expected):
             network = self._state.family.network((int(lookup.address), self._state.family.bits))
@@ -159,6 +175,9 @@ class Judge:
         return Judgement(kind, lookup, route.devs, route, is_lost=bool(others))
 
     def _of_expected(self, lookup: SocketLookup, route: Route, devs: tuple[str, ...]) -> Judgement:
+        port = next((port for dev in devs if (port := self._state.ports.get(dev))), None)
+        if port is not None:
+            return Judgement(FindingKind.PORT, lookup, devs, route, port=port)
         gateway = self._bounds.local_gateway(route)
         kind = None if gateway is None else FindingKind.GATEWAY
         return Judgement(kind, lookup, devs, route, gateway=gateway)
@@ -174,7 +193,8 @@ class Judge:
         """Judge a lookup whose result contains an unexpected interface, or none at all."""
         not_allowed = [dev for dev in foreign if not self._is_allowed(dev, expected)]
         if not devs or not self._are_exempt_pods(not_allowed, expected):  # no exemption
-            return Judgement(FindingKind.OVERLAP, lookup, devs, route)
+            is_of_pods = self._leads_to_pods(lookup, route, foreign)
+            return Judgement(FindingKind.OVERLAP, lookup, devs, route, is_of_pods=is_of_pods)
         # A pod's interface, but beyond the exemption's bounds.
         if not_allowed and (bound := self._bounds.why_beyond(route, lookup.address)):
             return Judgement(FindingKind.OVERLAP, lookup, devs, route, bound=bound)
@@ -195,6 +215,17 @@ class Judge:
         """
         return all(expected.devs is None and self._is_of_pods(dev) for dev in devs)
 
+    def _leads_to_pods(
+        self,
+        lookup: SocketLookup,
+        route: Route,
+        foreign: Sequence[str],
+    ) -> bool:
+        """Return whether a route leads to pods, whatever interfaces the expected CIDR names."""
+        if not foreign or not all(map(self._is_of_pods, foreign)):
+            return False
+        return not self._bounds.why_beyond(route, lookup.address)
+
     def _of_unrouted(self, lookup: SocketLookup, expected: ExpectedCidr) -> Judgement:
         discarded_by = lookup.result.discarded_by
         if discarded_by is None:
@@ -208,9 +239,10 @@ class Judge:
             # the entry's type.
             named = entry if entry.type is RouteType.UNICAST else None
             return Judgement(FindingKind.BLACKHOLE, lookup, (), named)
-        is_block = expected.devs is None and self._bounds.is_block(entry, expected.cidr)
-        kind = NoteKind.CNI_DISCARD if is_block else FindingKind.BLACKHOLE
-        return Judgement(kind, lookup, (), entry)
+        is_block = self._bounds.is_block(entry, expected.cidr)
+        if is_block and expected.devs is None:
+            return Judgement(NoteKind.CNI_DISCARD, lookup, (), entry)
+        return Judgement(FindingKind.BLACKHOLE, lookup, (), entry, is_of_pods=is_block)
 
 
 def _worth_telling(unconnected: Judgement, others: Sequence[Judgement]) -> list[Judgement]:

@@ -14,23 +14,33 @@ from itertools import islice
 
 import attrs
 
-from hostrouting.config.routing import Config, Keep, RouteOverlap, StaticRoutes
+from hostrouting.config.routing import (
+    KEEP_PRIORITIES,
+    Config,
+    Keep,
+    RouteOverlap,
+    StaticRoutes,
+)
 from hostrouting.kernel.fib import Fib
 from hostrouting.model.errors import RouteError
-from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import PrefixIndex, ends, numbers
 from hostrouting.model.links import Address, is_like
 from hostrouting.model.parsing import is_device
-from hostrouting.model.routes import Route, Scope
+from hostrouting.model.routes import Route, Scope, Table
+from hostrouting.model.rules import Rule
 from hostrouting.overlap._fixed import ModelledHost
+from hostrouting.overlap._losses import Loss, losses, taken_away
+from hostrouting.overlap._places import Judgement
 from hostrouting.overlap._rules import routing_of, with_added
 from hostrouting.overlap._state import State
+from hostrouting.routes.verify_policy import verify_policy
 
 # InfiniBand interfaces as named by the kernel and by systemd.
 _INFINIBAND = "ib*"
 
 
-def cut_off(state: State, added: Iterable[Route], fixed: Fib) -> list[Address]:
+def _cut_off(state: State, added: Iterable[Route], fixed: Fib) -> list[Address]:
     """Return the addresses from which packets no longer reach all neighbours of their interface.
 
     Args:
@@ -110,52 +120,105 @@ def entries_for(devs: Sequence[str], state: State) -> tuple[Keep, ...]:
 
 @attrs.frozen
 class Keeping:
-    """The interfaces whose own packets a fix leads away.
+    """The interfaces whose own packets a fix leads away, and what keeping them does.
 
     Args:
+        host: the host with the proposed entries.
+        lost: what the fix with these takes away.
         keep: the proposed entries.
         kept: the interfaces that these keep.
-        lost: the others.
-        offers: the entries that would keep these, by interface, if that works.
+        offers: the entries that would keep others, by interface, if that works.
+        offers_lose: a line for each kind of packets that these entries take away.
+        refused: a line for each reason why no entry is proposed.
     """
 
+    host: ModelledHost
+    lost: tuple[Loss, ...]
     keep: tuple[Keep, ...] = ()
     kept: frozenset[str] = frozenset()
-    lost: frozenset[str] = frozenset()
     offers: Mapping[str, Keep] = attrs.field(factory=dict[str, Keep])
+    offers_lose: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
 
 
-def find_keep(
-    host: ModelledHost,
-    before: State,
-    config: Config,
-    is_infiniband: Callable[[str], bool],
-) -> Keeping:
-    """Find which interfaces to keep, and prove on the model that it works and harms nothing.
+class KeepSearch:
+    """The search for interfaces to keep, each proven on the model to work and to harm nothing.
 
     InfiniBand's are proposed, as nothing else reaches their neighbours. Others are offered.
 
     Args:
+        before: the host before the fix.
         host: the host after the fix.
-        before: its state before the fix.
+        intended: the failing addresses that the fix is to lead elsewhere.
         config: the config, with the rules of the fix.
         is_infiniband: whether an interface is one of InfiniBand.
     """
-    cut = {*cut_off(before, host.model.added, host.model.fib)}
-    keeping = [address for address in keepable(before) if address in cut]
-    devs = _in_order(before, (address.dev for address in keeping))
-    fabric = [dev for dev in devs if is_infiniband(dev)]
-    others = [dev for dev in devs if not is_infiniband(dev)]
-    keep = entries_for(fabric, before)
-    offers = {dev: Keep(dev) for dev in others}
-    if not _is_proven(host, (*keep, *offers.values()), keeping, config):
-        offers = {}
-        of_fabric = [address for address in keeping if address.dev in fabric]
-        if not _is_proven(host, keep, of_fabric, config):
-            keep = ()
-            fabric = []
-    lost = {address.dev for address in cut.difference(keeping)} | {*devs} - {*fabric}
-    return Keeping(keep, frozenset(fabric), frozenset(lost), offers)
+
+    def __init__(
+        self,
+        before: ModelledHost,
+        host: ModelledHost,
+        intended: Sequence[IpNetwork],
+        config: Config,
+        is_infiniband: Callable[[str], bool],
+    ) -> None:
+        self._before = before
+        self._host = host
+        self._intended = intended
+        self._config = config
+        self._is_infiniband = is_infiniband
+
+    def find(self) -> Keeping:
+        """Find which interfaces to keep."""
+        state = self._before.state
+        lost = losses(self._before, self._host, self._intended)
+        found = Keeping(self._host, lost)
+        cut = {*_cut_off(state, self._host.model.added, self._host.model.fib)}
+        keeping = [address for address in keepable(state) if address in cut]
+        devs = _in_order(state, (address.dev for address in keeping))
+        fabric = [dev for dev in devs if self._is_infiniband(dev)]
+        others = [dev for dev in devs if not self._is_infiniband(dev)]
+        if fabric:
+            keep = entries_for(fabric, state)
+            after = self._kept(keep, keeping, fabric)
+            if isinstance(after, str):
+                found = attrs.evolve(found, refused=(_why_not(fabric, after),))
+            else:
+                found = attrs.evolve(after, keep=keep, kept=frozenset(fabric))
+        if others:
+            offers = {dev: Keep(dev) for dev in others}
+            after = self._kept((*found.keep, *offers.values()), keeping, [*found.kept, *others])
+            if isinstance(after, str):
+                refused = (*found.refused, _why_not(others, after))
+                return attrs.evolve(found, refused=refused)
+            also = [loss for loss in after.lost if loss not in found.lost]
+            return attrs.evolve(found, offers=offers, offers_lose=tuple(taken_away(also)))
+        return found
+
+    def _kept(
+        self,
+        keep: Sequence[Keep],
+        addresses: Iterable[Address],
+        devs: Container[str],
+    ) -> Keeping | str:
+        """Return the host with entries that keep interfaces, or why they aren't proposed."""
+        after = with_kept(self._host, keep, self._config)
+        if isinstance(after, str):
+            return after
+        lost = losses(self._before, after, self._intended)
+        still = {*_cut_off(after.state, self._host.model.added, after.model.fib)}
+        for address in addresses:
+            if address.dev in devs and address in still:
+                return f"packets from {address.local} would still not stay on {address.dev}"
+        unheard = [loss for loss in lost if loss.arrives_on]
+        if unheard:
+            return taken_away(unheard)[0]
+        why = _why_harmful(self._host, after, self._config.route_overlap)
+        return why or Keeping(after, lost)
+
+
+def _why_not(devs: Iterable[str], why: str) -> str:
+    return f"no keep is proposed for {', '.join(devs)}: {why}"
 
 
 def _in_order(state: State, devs: Iterable[str]) -> list[str]:
@@ -163,31 +226,15 @@ def _in_order(state: State, devs: Iterable[str]) -> list[str]:
     return [link.name for link in state.links if link.name in wanted]
 
 
-def _is_proven(
-    host: ModelledHost,
-    keep: Sequence[Keep],
-    addresses: Sequence[Address],
-    config: Config,
-) -> bool:
-    """Return whether entries keep addresses, and whether nothing fails that doesn't fail now."""
-    if not keep:
-        return True
-    after = with_kept(host, keep, config)
-    if after is None:
-        return False
-    still = {*cut_off(after.state, host.model.added, after.model.fib)}
-    if not still.isdisjoint(addresses):
-        return False
-    return _is_harmless(host, after, config.route_overlap)
-
-
-def is_kept(
+def lost_by_keeping(
     host: ModelledHost,
     keep: Sequence[Keep],
     packets: Iterable[tuple[IpAddress, Address]],
     config: Config,
-) -> bool:
-    """Return whether entries have packets stay on their interfaces, and harm nothing.
+) -> list[str] | None:
+    """Return a line for each kind of packets that entries take away.
+
+    None if they don't have packets stay on their interfaces, or if something expected fails.
 
     Args:
         host: the host.
@@ -196,27 +243,45 @@ def is_kept(
         config: see ``with_kept``.
     """
     after = with_kept(host, keep, config)
-    if after is None or any(_leaves(after.model.fib, to, address) for to, address in packets):
-        return False
-    return _is_harmless(host, after, config.route_overlap)
+    if isinstance(after, str):
+        return None
+    if any(_leaves(after.model.fib, to, address) for to, address in packets):
+        return None
+    if _why_harmful(host, after, config.route_overlap):
+        return None
+    kept = {address.local for _, address in packets}
+    lost = losses(host, after)
+    if any(loss.source not in kept for loss in lost):
+        return None
+    return taken_away(loss for loss in lost if loss.before != host.state.uplinks.devs)
 
 
-def _is_harmless(before: ModelledHost, after: ModelledHost, overlap: RouteOverlap) -> bool:
+def _why_harmful(before: ModelledHost, after: ModelledHost, overlap: RouteOverlap) -> str:
+    """Return which expected address fails only after a change, or an empty string."""
     overlap = overlap.of(before.state.family)
-    return _failing(after, overlap) <= _failing(before, overlap)
+    failing = _failures(before, overlap)
+    for key, judgement in _failures(after, overlap).items():
+        if key not in failing:
+            source = judgement.lookup.source
+            sent = f"packets from {source} to {judgement.address}"
+            through = ",".join(judgement.devs) or "no interface"
+            return f"{sent} would then leave through {through}"
+    return ""
 
 
-def _failing(host: ModelledHost, overlap: RouteOverlap) -> set[tuple[object, ...]]:
-    return {
-        (again.expected, again.place, judgement.kind, judgement.devs, judgement.lookup.source)
-        for again in host.judged(overlap)
-        for judgement in again.judgements
-        if judgement.is_failure
-    }
+def _failures(host: ModelledHost, overlap: RouteOverlap) -> dict[tuple[object, ...], Judgement]:
+    failures: dict[tuple[object, ...], Judgement] = {}
+    for again in host.judged(overlap):
+        for judgement in again.judgements:
+            if judgement.is_failure:
+                source = judgement.lookup.source
+                key = (again.expected, again.place, judgement.kind, judgement.devs, source)
+                failures[key] = judgement
+    return failures
 
 
-def with_kept(host: ModelledHost, keep: Sequence[Keep], config: Config) -> ModelledHost | None:
-    """Return the host with some interfaces kept, or None if that is refused.
+def with_kept(host: ModelledHost, keep: Sequence[Keep], config: Config) -> ModelledHost | str:
+    """Return the host with some interfaces kept, or why that is refused.
 
     Args:
         host: the host after the fix.
@@ -228,9 +293,17 @@ def with_kept(host: ModelledHost, keep: Sequence[Keep], config: Config) -> Model
     try:
         routing_of(host.state, everything, config.uplinks)
         routing = routing_of(host.state, StaticRoutes(enabled=True, keep=keep), config.uplinks)
-    except RouteError:
-        return None
-    rules = with_added(host.state.rules, routing.rules)
-    model = host.model.with_routes(routing.routes).with_rules(rules)
+        rules = with_added(host.state.rules, routing.rules)
+        model = host.model.with_routes(routing.routes).with_rules(rules)
+        if _may_come_late(host.state.rules):
+            verify_policy(routing, model)
+    except RouteError as error:
+        return f"apply would refuse it: {error.message}"
     state = attrs.evolve(host.state, rules=rules, routes=model.known.routes, is_merged=False)
     return attrs.evolve(host, state=state, model=model)
+
+
+def _may_come_late(rules: Iterable[Rule]) -> bool:
+    """Return whether another rule than table local's may decide before those of keep."""
+    earlier = (rule for rule in rules if rule.preference < KEEP_PRIORITIES[0])
+    return any(rule.table != Table.LOCAL or not rule.has_table for rule in earlier)

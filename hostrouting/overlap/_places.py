@@ -16,7 +16,7 @@ from hostrouting.config.routing import ExpectedCidr
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix, ends
-from hostrouting.model.links import Address
+from hostrouting.model.links import Address, Link
 from hostrouting.model.lookups import Lookup
 from hostrouting.model.routes import Route, RouteType
 from hostrouting.overlap.findings import FindingKind, NoteKind
@@ -75,7 +75,11 @@ class Judgement(NamedTuple):
             string.
         uplink_subnet: for an exempt network or an answered address, the uplink's subnet in which it
             lies, in words; or an empty string.
-        gateway: the local address that is the gateway of the matching entry, if any.
+        gateway: the local address that is the gateway of ``route``, if any. If packets are sent to
+            that address itself, ``route`` is the default route.
+        port: the expected interface whose master takes the replies, if any.
+        is_of_pods: whether this failure would be exempt as a pods' interface or a CNI's block, if
+            the expected CIDR didn't name its interfaces.
     """
 
     kind: FindingKind | NoteKind | None
@@ -87,6 +91,8 @@ class Judgement(NamedTuple):
     bound: str = ""
     uplink_subnet: str = ""
     gateway: Address | None = None
+    port: Link | None = None
+    is_of_pods: bool = False
 
     @property
     def address(self) -> IpAddress:
@@ -112,6 +118,12 @@ class Judgement(NamedTuple):
     def is_local(self) -> bool:
         """Return whether the address is local or broadcast and thus unaffected by routes."""
         return self.kind in (NoteKind.LOCAL, NoteKind.BROADCAST)
+
+    @property
+    def is_of_lost_router(self) -> bool:
+        """Return whether this host delivers to itself what is sent to its router."""
+        route = self.lookup.route
+        return self.gateway is not None and route is not None and route.type is RouteType.LOCAL
 
     @property
     def group(self) -> Hashable:

@@ -1,69 +1,236 @@
-"""Ask the operator about routes that may be there on purpose, and make the answers.
+"""Ask the operator about routes that may be there on purpose, and find the answers.
 
 This module does no I/O.
+
+Each answer is a change of the config. It is tried on the model of the host: the check and the
+search for a fix run again with that config. Only an answer that settles its question is given, with
+what the fix that follows from it takes away.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from operator import attrgetter, itemgetter
 
-from hostrouting.config.routing import ExpectedCidr
+import attrs
+
+from hostrouting.config.routing import Config, ExpectedCidr, StaticRoute
+from hostrouting.kernel.model import Model
+from hostrouting.model.errors import ConfigError, RouteError
+from hostrouting.model.family import IpNetwork
+from hostrouting.model.integer_prefixes import PrefixSet, numbers
 from hostrouting.model.parsing import is_device
+from hostrouting.model.routes import destination_words
 from hostrouting.model.text import shortened
+from hostrouting.overlap._cautions import OFFER
+from hostrouting.overlap._diversions import Diversions
+from hostrouting.overlap._fewest_prefixes import networks_of
+from hostrouting.overlap._fixed import without_fix
+from hostrouting.overlap._group import findings_and_notes
+from hostrouting.overlap._judge import Judge
 from hostrouting.overlap._places import Judgement, Place, Places, Span
-from hostrouting.overlap.findings import EXEMPTIONS, FindingKind
-from hostrouting.overlap.proposals import Obstacle, Question
+from hostrouting.overlap._read import Moment, moment_with
+from hostrouting.overlap.findings import EXEMPTIONS, Finding, FindingKind
+from hostrouting.overlap.proposals import Answer, AnswerKind, Fix, Obstacle, Question, Unfixable
 
-# A limit for human-readable lines.
-_SHOWN_ROUTES = 2
+# Each question takes up to two trials, besides two for all of them.
+_QUESTIONS_MAX = 4
+
+# A trial takes as long as a check. With more spans, only the answers to all questions are tried.
+_SPANS_MAX = 2000
+
+# Limits for human-readable lines.
+_SHOWN_ENTRIES = 2
+_SHOWN_LOSSES = 8
+_SHOWN_PARTS = 4
+
+FindFix = Callable[[Sequence[Finding], Moment, Config], Fix]
+"""Finds the fix for findings. Its questions have no answers."""
+
+
+@attrs.frozen(eq=False)
+class _Outcome:
+    """The result of a check with an answer in its config.
+
+    Args:
+        left: the failures that its fix doesn't fix.
+        effect: what the fix is, and what it takes away, as a clause.
+    """
+
+    left: tuple[Unfixable, ...] = ()
+    effect: str = ""
+
+    def left_of(self, ranges: Iterable[IpNetwork]) -> list[tuple[list[IpNetwork], Unfixable]]:
+        """Return the parts of ranges that still fail, each with its failure."""
+        ranges = [*ranges]
+        found: list[tuple[list[IpNetwork], Unfixable]] = []
+        for each in self.left:
+            parts = [
+                max(part, other, key=attrgetter("prefixlen"))
+                for part in ranges
+                for other in each.ranges
+                if part.overlaps(other)
+            ]
+            if parts:
+                found.append((parts, each))
+        return found
 
 
 class Questions:
-    """The questions to the operator about a host, with their answers.
+    """The questions to the operator about a host.
 
     Args:
-        uplinks: the host's uplinks.
-        places: the judged places.
-        devs: all interfaces that the questions are about. The answer that keeps one of them must
-            keep the others.
+        moment: the host, with judged places.
+        config: the config, without an answer.
+        diversions: the routes that may lead elsewhere on purpose.
+        fix: what is proposed without an answer.
+        find_fix: the search for a fix.
     """
 
-    def __init__(self, uplinks: tuple[str, ...], places: Places, devs: Iterable[str]) -> None:
-        self._uplinks = uplinks
-        self._places = places
-        # A config can't name an interface with an odd name, so that one must be renamed first.
-        self._devs = {dev for dev in devs if is_device(dev)}
+    def __init__(
+        self,
+        moment: Moment,
+        config: Config,
+        diversions: Diversions,
+        fix: Fix,
+        find_fix: FindFix,
+    ) -> None:
+        self._moment = moment
+        self._state = moment.state
+        self._places = moment.places
+        self._config = config
+        self._diversions = diversions
+        self._fix = fix
+        self._find_fix = find_fix
+        self._uplinks = moment.state.uplinks.devs
+        self._devs: set[str] = set()
+        # The same answer may settle several questions.
+        self._outcomes: dict[Answer, _Outcome | None] = {}
 
-    def completed(self, obstacle: Obstacle, spans: Iterable[Span]) -> Obstacle:
-        """Return an obstacle whose reason names the routes, and whose question has the answers.
+    def answered(self) -> tuple[Unfixable, ...]:
+        """Return the failures that no entry fixes, with the answers to their questions.
 
-        Args:
-            obstacle: the obstacle, with or without a question.
-            spans: the spans that the question is about.
+        Without an answer that settles it, a question isn't asked.
         """
-        if obstacle.question is None:
-            return obstacle
-        devs = obstacle.question.devs
-        failing = [*_failing(spans)]
-        reason = obstacle.reason or _on_purpose(devs, [judgement for _, judgement in failing])
-        unnameable = [dev for dev in (*devs, *self._uplinks) if not is_device(dev)]
+        # The answer that keeps one of these interfaces must keep the others. A config can't name
+        # an interface with an odd name, so that one must be renamed first.
+        for each in self._fix.unfixable:
+            if each.obstacle.question is not None:
+                self._devs.update(filter(is_device, each.obstacle.question.devs))
+        completed: list[Unfixable] = []
+        more: list[Unfixable] = []
+        asked = 0
+        for each in self._fix.unfixable:
+            if each.obstacle.question is None:
+                completed.append(each)
+            elif asked < _QUESTIONS_MAX:
+                asked += 1
+                completed.append(self._completed(each, each.obstacle.question))
+            else:
+                more.append(each)
+        return (*completed, *_joined(more, self._places))
+
+    def _completed(self, unfixable: Unfixable, question: Question) -> Unfixable:
+        """Return failures with the answers to their question, and a reason."""
+        obstacle = unfixable.obstacle
+        reason = obstacle.reason
+        if question.is_ours:
+            question, about = self._about_ours(unfixable, question)
+            reason = f"{reason}: {about}" if reason else about
+        elif not reason:
+            reason = _on_purpose([question])
+        unnameable = [dev for dev in (*question.devs, *self._uplinks) if not is_device(dev)]
         if unnameable:
             names = ", ".join(unnameable)
-            return Obstacle(f"{reason}, but {names} has a name that no config accepts: rename it")
-        cidrs = dict.fromkeys(expected for expected, _ in failing)
-        limited = [
-            ExpectedCidr(each.cidr, sorted({*devs, *self._carrying[each]})) for each in cidrs
+            rename = f"{reason}, but {names} has a name that no config accepts: rename it"
+            return attrs.evolve(unfixable, obstacle=Obstacle(rename))
+        question = self._answered(unfixable, question)
+        if question.answers:
+            obstacle = obstacle._replace(reason=reason, question=question)
+        else:
+            reason = f"{reason}: {question.otherwise}" if question.otherwise else reason
+            obstacle = obstacle._replace(reason=reason, question=None)
+        return attrs.evolve(unfixable, obstacle=obstacle)
+
+    def _about_ours(self, unfixable: Unfixable, question: Question) -> tuple[Question, str]:
+        """Return a question about static routes, and what it is about."""
+        ours = [
+            route
+            for route in self._state.routes
+            if route.is_ours
+            and not {*question.devs}.isdisjoint(route.devs)
+            and any(map(route.destination.overlaps, unfixable.ranges))
         ]
-        # The answer "wanted" adds the interfaces asked about to the uplinks. The answer "unwanted"
-        # names only the uplinks that the host has now.
-        question = Question(
-            devs,
-            wanted=tuple(sorted(self._devs.union(*self._carrying.values()))),
-            cidrs=() if self._exempting.intersection(cidrs) else tuple(limited),
-            unwanted=self._uplinks,
-        )
-        return obstacle._replace(reason=reason, question=question)
+        listed = shortened([*map(str, ours)], "; ", _SHOWN_ENTRIES)
+        what = "is a static route" if len(ours) == 1 else "are static routes"
+        question = question._replace(devs=tuple(sorted({d for route in ours for d in route.devs})))
+        through = ",".join(question.devs)
+        by_destination = {route.destination for route in ours}
+        for static in self._config.static_routes.routes:
+            if static.dev is not None and static.destination in by_destination:
+                # The config says what it wants, but in two ways.
+                question = question._replace(is_ours=False)
+                return question, f"{listed} {what} of this config, which names {static.dev}"
+        uplinks = ",".join(self._uplinks)
+        return question, f"{listed} {what} through {through}, but the uplink is now {uplinks}"
+
+    # --- possible answers -------------------------------------------------------------------------
+
+    def _answered(self, unfixable: Unfixable, question: Question) -> Question:
+        """Return a question with the answers that settle it, each with its effect."""
+        proven: list[Answer] = []
+        for answer in self._possible(unfixable, question):
+            outcome = self._outcome(answer)
+            if outcome is None:
+                continue
+            left = outcome.left_of(unfixable.ranges)
+            if not left:
+                proven.append(answer._replace(effect=outcome.effect))
+            elif answer.kind is not AnswerKind.UNWANTED:
+                continue
+            elif _size(part for parts, _ in left for part in parts) == _size(unfixable.ranges):
+                reasons = dict.fromkeys(each.obstacle.sentence() for _, each in left)
+                question = question._replace(otherwise="; ".join(reasons))
+            else:
+                effect = outcome.effect
+                for parts, each in left:
+                    effect += f"; {_words(parts)} still fails then: {each.reason}"
+                proven.append(answer._replace(effect=effect))
+        return question._replace(answers=tuple(proven))
+
+    def _outcome(self, answer: Answer) -> _Outcome | None:
+        if answer not in self._outcomes:
+            self._outcomes[answer] = self._tried(answer)
+        return self._outcomes[answer]
+
+    def _possible(self, unfixable: Unfixable, question: Question) -> Iterator[Answer]:
+        spans = _spans(unfixable, self._places)
+        cidrs = dict.fromkeys(expected for expected, _ in _failing(spans))
+        if question.is_ours:
+            yield Answer(AnswerKind.WANTED, question.devs)
+            yield Answer(AnswerKind.UNWANTED, self._uplinks)
+            return
+        # If a CIDR with pods named its interfaces, the exemption would end.
+        if len(self._places.spans) <= _SPANS_MAX and not self._exempting.intersection(cidrs):
+            if question.near:
+                outside = self._carrying_outside({*spans})
+                devs = {each: {question.near, *outside.get(each, ())} for each in cidrs}
+                yield _of_cidrs(AnswerKind.NEAR, devs)
+            devs = {each: {*question.devs, *self._carrying[each]} for each in cidrs}
+            yield _of_cidrs(AnswerKind.WANTED, devs)
+        yield Answer(AnswerKind.WANTED, self._wanted)
+        # Otherwise routes would lead the interface's own neighbours to the uplinks.
+        if not question.near or question.near in self._uplinks:
+            yield Answer(AnswerKind.UNWANTED, self._uplinks)
+
+    @property
+    def _wanted(self) -> tuple[str, ...]:
+        """Return the uplinks to name if all interfaces asked about are wanted.
+
+        The host's uplinks stay uplinks, because static routes inherit from their default route.
+        """
+        return tuple(sorted(self._devs.union(self._uplinks)))
 
     @cached_property
     def _carrying(self) -> dict[ExpectedCidr, set[str]]:
@@ -72,8 +239,14 @@ class Questions:
         These are the interfaces asked about that carry a part now, and the uplinks if they carry a
         part now or will once it is fixed.
         """
+        return self._carrying_outside(())
+
+    def _carrying_outside(self, spans: Container[Span]) -> dict[ExpectedCidr, set[str]]:
+        """Return ``_carrying`` for the places that have other spans than these."""
         carrying: dict[ExpectedCidr, set[str]] = {}
         for place in self._places:
+            if all(span in spans for span in place.spans):
+                continue
             for expected, judgement in _unlimited(place):
                 carrying.setdefault(expected, set()).update(self._carriers(judgement))
         return carrying
@@ -91,8 +264,7 @@ class Questions:
     def _exempting(self) -> set[ExpectedCidr]:
         """Return the expected CIDRs with parts that are exempt, or would be without a bound.
 
-        Pods' networks are such parts. If such a CIDR named its interfaces, the exemption would end,
-        and routes to those parts would be proposed.
+        Pods' networks are such parts. If such a CIDR named its interfaces, the exemption would end.
         """
         return {
             expected
@@ -100,6 +272,128 @@ class Questions:
             for expected, judgement in _unlimited(place)
             if judgement.kind in EXEMPTIONS or judgement.bound
         }
+
+    # --- trials -----------------------------------------------------------------------------------
+
+    def _tried(self, answer: Answer) -> _Outcome | None:
+        """Return what a check with an answer reports, or None if it has no verdict."""
+        try:
+            config = self._with_answer(answer)
+            moment = moment_with(config, self._moment, self._model)
+        except (ConfigError, RouteError):
+            return None
+        if moment.state.uplinks.unknown or moment.not_received:
+            return None
+        overlap = config.route_overlap
+        Judge(overlap, moment.state).judge(moment.places)
+        findings, _ = findings_and_notes(overlap, moment.state, moment.places)
+        waits = self._waits(config, moment)
+        if not findings:
+            return None if self._lost_pods else _Outcome(effect=waits)
+        fix = self._find_fix(findings, moment, config)
+        failing = [part for finding in findings for part in finding.ranges]
+        left = [part for each in fix.unfixable for part in each.ranges]
+        if not all(map(self._fails_now, left)) or self._hides_pods(failing):
+            return None
+        return _Outcome(fix.unfixable, f"{self._proposed(fix)}{waits}")
+
+    def _hides_pods(self, failing: Iterable[IpNetwork]) -> bool:
+        """Return whether pods that can't be reached are no failure any more."""
+        covered = PrefixSet(map(numbers, failing), self._state.family.bits)
+        return not all(covered.overlaps(span.first, span.last) for span in self._lost_pods)
+
+    @cached_property
+    def _lost_pods(self) -> list[Span]:
+        return [
+            span
+            for span in self._places.spans
+            for _, judgement in _unlimited(span.place)
+            if judgement.is_failure and self._diversions.takes_pods(judgement)
+        ]
+
+    @cached_property
+    def _model(self) -> Model:
+        return without_fix(self._state, self._places).model
+
+    def _with_answer(self, answer: Answer) -> Config:
+        if answer.uplinks:
+            return attrs.evolve(self._config, uplinks=answer.uplinks)
+        overlap = self._config.route_overlap
+        named = {each.cidr: each for each in answer.cidrs}
+        expected = [
+            named.get(each.cidr, each) if each.devs is None else each
+            for each in overlap.expected_cidrs
+        ]
+        overlap = attrs.evolve(overlap, expected_cidrs=tuple(expected))
+        return attrs.evolve(self._config, route_overlap=overlap)
+
+    def _proposed(self, fix: Fix) -> str:
+        """Return what is only proposed after an answer, and what that takes away, as a clause."""
+        now = self._fix
+        routes = {*map(self._led, fix.routes)}.difference(map(self._led, now.routes))
+        rules = {*fix.rules}.difference(now.rules)
+        counts = [
+            _count(len(routes), "more route" if now.routes else "route"),
+            _count(len(rules), "more rule" if now.rules else "rule"),
+        ]
+        proposed = " and ".join(filter(None, counts))
+        if not proposed:
+            return ""
+        told = {*map(_briefly, now.consequences)}
+        new = [line for line in map(_briefly, fix.consequences) if line not in told]
+        after = f", after which {shortened(new, '; ', _SHOWN_LOSSES)}" if new else ""
+        return f", and hostrouting fix proposes {proposed}{after}"
+
+    def _led(self, static: StaticRoute) -> tuple[IpNetwork, object, object]:
+        """Return where a static route leads, whether it names the uplink or inherits from it."""
+        return static.destination, static.gateway, static.dev or ",".join(self._uplinks)
+
+    def _waits(self, config: Config, moment: Moment) -> str:
+        """Return a clause if runs with an answer would wait for a default route that is missing."""
+        uplinks = moment.state.uplinks
+        if config.uplinks is None or uplinks.default is not None or not config.wait_seconds:
+            return ""
+        on = ",".join(config.uplinks)
+        return f" (each run then waits {config.wait_seconds} s for a default route through {on})"
+
+    def _fails_now(self, network: IpNetwork) -> bool:
+        """Return whether all addresses in a network fail already, without an answer."""
+        return all(
+            any(each.is_failure for found in span.place.judgements.values() for each in found)
+            for span in self._places.inside(numbers(network))
+        )
+
+
+def _of_cidrs(kind: AnswerKind, devs: Mapping[ExpectedCidr, Iterable[str]]) -> Answer:
+    cidrs = tuple(ExpectedCidr(each.cidr, sorted(named)) for each, named in devs.items())
+    return Answer(kind, cidrs=cidrs)
+
+
+def _briefly(consequence: str) -> str:
+    """Return a consequence as a part of a sentence, without what it offers."""
+    return consequence.partition(OFFER)[0].replace("the node then ", "the node ")
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number:,} {name}{'' if number == 1 else 's'}" if number else ""
+
+
+def _joined(more: Iterable[Unfixable], places: Places) -> Iterator[Unfixable]:
+    """Yield the failures whose questions aren't asked yet, one for each group of interfaces."""
+    by_devs: dict[tuple[str, ...], list[Unfixable]] = {}
+    for each in more:
+        by_devs.setdefault(each.devs, []).append(each)
+    for devs, group in by_devs.items():
+        questions = [each.obstacle.question for each in group]
+        asked = [question for question in questions if question is not None]
+        about = f"{_on_purpose(asked)}, too: answer the other questions, and check again"
+        spans = {span for each in group for span in _spans(each, places)}
+        ranges = networks_of(sorted(spans, key=itemgetter(0)), places.family)
+        yield Unfixable(ranges, devs, Obstacle(about, is_policy=True))
+
+
+def _spans(unfixable: Unfixable, places: Places) -> list[Span]:
+    return [span for part in unfixable.ranges for span in places.inside(numbers(part))]
 
 
 def _unlimited(place: Place) -> Iterator[tuple[ExpectedCidr, Judgement]]:
@@ -117,10 +411,14 @@ def _failing(spans: Iterable[Span]) -> Iterator[tuple[ExpectedCidr, Judgement]]:
                 yield expected, judgement
 
 
-def _on_purpose(devs: Iterable[str], failures: Iterable[Judgement]) -> str:
-    routes = [
-        str(failure.route)
-        for failure in failures
-        if failure.route is not None and not {*devs}.isdisjoint(failure.route.devs)
-    ]
-    return f"{shortened([*dict.fromkeys(routes)], '; ', _SHOWN_ROUTES)} may be there on purpose"
+def _on_purpose(questions: Iterable[Question]) -> str:
+    entries = dict.fromkeys(str(question.entry) for question in questions)
+    return f"{shortened([*entries], '; ', _SHOWN_ENTRIES)} may be there on purpose"
+
+
+def _size(networks: Iterable[IpNetwork]) -> int:
+    return sum(network.num_addresses for network in networks)
+
+
+def _words(networks: Sequence[IpNetwork]) -> str:
+    return shortened([*map(destination_words, networks)], " ", _SHOWN_PARTS)

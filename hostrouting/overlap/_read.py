@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from ipaddress import IPv6Address
+from typing import TYPE_CHECKING
 
 import attrs
 
-from hostrouting.config.routing import Config, RouteOverlap
+from hostrouting.config.routing import Config, ExpectedCidr, RouteOverlap
 from hostrouting.kernel.merging import are_merged
 from hostrouting.kernel.port import (
     RouteBackend,
@@ -24,7 +25,6 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix, PrefixSet, ends, numbers
 from hostrouting.model.links import Address
-from hostrouting.model.lookups import Lookup
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.routes import Route, RouteType, Table
 from hostrouting.model.rules import Rule
@@ -33,15 +33,21 @@ from hostrouting.overlap._ask import (
     asks_local_first,
     called_addresses,
     selects_source,
-    separates_tcp,
     source_borders,
 )
 from hostrouting.overlap._cut import Cutter
-from hostrouting.overlap._exemptions import CNI_PROTOCOLS, LINK_LOCAL
+from hostrouting.overlap._exemptions import CNI_PROTOCOLS, OF_PLATFORMS
+from hostrouting.overlap._hearing import why_not_received
 from hostrouting.overlap._places import Places
 from hostrouting.overlap._state import State
 from hostrouting.overlap.uplinks import find_uplinks, ipv4_defaults_for
 from phases import CancelScope
+
+if TYPE_CHECKING:
+    from hostrouting.kernel.model import Model
+
+# The shortest IPv4 prefix of an uplink's subnet whose plain routes are read.
+_NEIGHBOURS_LENGTH_MIN = 16
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -51,13 +57,12 @@ class Moment:
     Args:
         state: the state of the host.
         places: the places in the expected CIDRs, with their lookups.
-        local_lookups: the lookups of this host's own addresses. Empty if table local is searched
-            first, because then they are certainly delivered here.
+        not_received: why this host doesn't receive what is sent to it, or an empty string.
     """
 
     state: State
     places: Places
-    local_lookups: Sequence[Lookup] = ()
+    not_received: str = ""
 
 
 def read_host(
@@ -108,6 +113,7 @@ def read_once(
     ipv4: RouteBackend | None = None,
     *,
     needs_uplinks: bool = True,
+    received: Iterable[ExpectedCidr] | None = None,
 ) -> Moment:
     """Read the tables, cut the expected CIDRs, and ask, without retrying; see ``read_host``.
 
@@ -116,21 +122,61 @@ def read_once(
         backend: the kernel to query.
         ipv4: see ``uplinks.read_uplinks``.
         needs_uplinks: whether to skip the lookups if there is no uplink to compare with.
+        received: the CIDRs inside which this host must receive what is sent to it; by default, the
+            expected ones.
     """
     state, cutter = _read_state(config, backend, ipv4)
     if needs_uplinks and state.uplinks.unknown:
         return Moment(state, Places((), state.family))
     _refuse_mapped(state.addresses)
-    borders = [subnet for subnet, _ in state.uplinks.subnets]
+    return _asked(config, state, cutter, backend, received)
+
+
+def moment_with(config: Config, moment: Moment, model: Model) -> Moment:
+    """Return the same moment of a host as a check with another config would read it.
+
+    Args:
+        config: the config. It names uplinks, or its expected CIDRs name interfaces.
+        moment: the moment.
+        model: the model of the host, which answers instead of the kernel.
+
+    Returns:
+        The moment. It has no places if the uplinks are unknown.
+
+    Raises:
+        RouteError: see ``read_host``.
+    """
+    state = moment.state
+    if config.uplinks is not None:
+        uplinks = find_uplinks(config, state.links, state.addresses, state.routes)
+        state = attrs.evolve(state, uplinks=uplinks)
+    if state.uplinks.unknown:
+        return Moment(state, Places((), state.family))
+    cutter = _cutter(config.route_overlap, state, _sources(state.addresses))
+    return _asked(config, state, cutter, model)
+
+
+def _asked(
+    config: Config,
+    state: State,
+    cutter: Cutter,
+    backend: RouteBackend,
+    received: Iterable[ExpectedCidr] | None = None,
+) -> Moment:
+    """Cut the expected CIDRs, and ask; see ``read_once``."""
+    borders = [address.prefix for address in state.addresses]
     if state.family is Family.IPV4:
-        borders.append(LINK_LOCAL)
+        borders += OF_PLATFORMS
     elif selects_source(state.rules, state.routes, state.family):
         borders += source_borders(state.addresses, state.labels)
     places = cutter.cut(state.routes, borders)
     _ask(places, state, backend)
-    local_lookups = _look_up_local_addresses(state, backend)
-    state = attrs.evolve(state, is_merged=_read_merged(state, backend))
-    return Moment(state, places, local_lookups)
+    expected = config.route_overlap.expected_cidrs
+    cidrs = expected if received is None else received
+    _refuse_unknown_masters(places, state, expected)
+    if state.is_merged is None:
+        state = attrs.evolve(state, is_merged=_read_merged(state, backend))
+    return Moment(state, places, why_not_received(state, cidrs, backend))
 
 
 # --- the state ------------------------------------------------------------------------------------
@@ -192,8 +238,7 @@ def _with_routes(
     backend: RouteBackend,
 ) -> tuple[State, Cutter]:
     """Return the state with the routes that matter, and the cutter that tells which these are."""
-    # No packet leaves from an address in 127.0.0.0/8.
-    sources = {address.local for address in state.addresses if not address.local.is_loopback}
+    sources = _sources(state.addresses)
     cutter = _cutter(overlap, state, sources)
     devs = state.uplinks.devs
     if _needs_whole_tables(state):
@@ -211,6 +256,11 @@ def _with_routes(
     return attrs.evolve(state, routes=routes), cutter
 
 
+def _sources(addresses: Iterable[Address]) -> set[IpAddress]:
+    """Return the addresses from which packets may leave, so none in 127.0.0.0/8."""
+    return {address.local for address in addresses if not address.local.is_loopback}
+
+
 def _cutter(overlap: RouteOverlap, state: State, sources: Collection[IpAddress]) -> Cutter:
     cidrs = [numbers(expected.cidr) for expected in overlap.expected_cidrs]
     # A CIDR that isn't allowed on all uplinks is a suspect. Without a default route, every CIDR is
@@ -220,8 +270,13 @@ def _cutter(overlap: RouteOverlap, state: State, sources: Collection[IpAddress])
         for expected in overlap.expected_cidrs
         if state.uplinks.default is None or not expected.allows_all(state.uplinks.devs)
     ]
-    suspects = map(numbers, (*overlap.foreseen, *elsewhere))
-    return Cutter(state.family, cidrs, state.uplinks.devs, state.rules, suspects, sources)
+    suspects = [*map(numbers, (*overlap.foreseen, *elsewhere))]
+    subnets = [subnet for subnet, _ in state.uplinks.subnets]
+    if any(map(_is_before_main, state.rules)):
+        # The rule's table may lack a subnet's route.
+        suspects += subnets
+    devs = state.uplinks.devs
+    return Cutter(state.family, cidrs, devs, state.rules, suspects, sources, subnets)
 
 
 def _needs_whole_tables(state: State) -> bool:
@@ -257,14 +312,14 @@ def _likely_suspects(state: State) -> Iterator[Prefix]:
 
 
 def _subnets_with_gateways(state: State) -> list[Prefix]:
-    """Return the uplinks' IPv6 subnets, in which plain routes may matter, too.
+    """Return the uplinks' subnets, in which plain routes may matter, too.
 
-    The kernel refuses an IPv6 route via a gateway that it reaches through another gateway. The
-    route to the gateway may be a plain one.
+    They may lead neighbours to the router. The kernel refuses an IPv6 route via a gateway that it
+    reaches through another gateway. A flat IPv4 network may hold the routes of a whole site, so
+    nothing is told about neighbours there.
     """
-    if state.family is Family.IPV4:
-        return []
-    return [each.prefix for each in state.addresses if each.dev in state.uplinks.devs]
+    shortest = _NEIGHBOURS_LENGTH_MIN if state.family is Family.IPV4 else 0
+    return [subnet for subnet, _ in state.uplinks.subnets if subnet[1] >= shortest]
 
 
 def _cidrs_with_blocks(overlap: RouteOverlap, routes: Iterable[Route]) -> list[Prefix]:
@@ -328,21 +383,23 @@ def _ask(places: Places, state: State, backend: RouteBackend) -> None:
                 raise RouteError(f"what is sent to {lookup.address} is {encap}, {why}")
 
 
-def _look_up_local_addresses(state: State, backend: RouteBackend) -> list[Lookup]:
-    """Look up this host's own addresses, unless table local is searched first.
+def _refuse_unknown_masters(
+    places: Places,
+    state: State,
+    expected: Sequence[ExpectedCidr],
+) -> None:
+    """Raise a RouteError if packets leave as expected, by a port of an unknown kind of master.
 
-    Otherwise packets may not reach them.
+    A bridge takes all replies, and a VRF doesn't. A snapshot may lack the kind.
     """
-    if asks_local_first(state.rules):
-        return []
-    local = [
-        address.local
-        for address in state.addresses
-        if address.is_usable
-        and (address.dev in state.uplinks.devs or address.local.is_loopback)
-        and not address.local.is_link_local
-    ]
-    lookups = [*backend.lookup(local)]
-    if separates_tcp(state.rules):
-        lookups += backend.lookup(local, is_tcp=True)
-    return lookups
+    kinds = {link.name: link.kind for link in state.links}
+    doubtful = {link.name: link.master for link in state.links if link.master is not None}
+    doubtful = {dev: master for dev, master in doubtful.items() if kinds.get(master) is None}
+    if not doubtful:
+        return
+    routes = [lookup.route for place in places for lookup in place.lookups]
+    used = {dev for route in routes if route is not None for dev in route.devs}
+    for dev in sorted(used & doubtful.keys()):
+        if any(each.is_expected(dev, state.uplinks.devs) for each in expected):
+            what = f"{dev} is a port of {doubtful[dev]}, whose kind isn't known"
+            raise RouteError(f"{what} (ip -d link show {doubtful[dev]})")

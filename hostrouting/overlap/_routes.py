@@ -18,7 +18,7 @@ interfaces gets separate entries, which cover no failure that needs a different 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 
 import attrs
@@ -33,8 +33,8 @@ from hostrouting.overlap._diversions import Diversions
 from hostrouting.overlap._entries import Entries
 from hostrouting.overlap._fewest_prefixes import fewest_prefixes, networks_of, summary_of
 from hostrouting.overlap._fixed import ModelledHost, Rejudged, why_unproven, with_fix, without_fix
+from hostrouting.overlap._losses import losses, taken_away
 from hostrouting.overlap._places import Place, Span, distinct
-from hostrouting.overlap._questions import Questions
 from hostrouting.overlap._read import Moment
 from hostrouting.overlap.findings import Finding
 from hostrouting.overlap.proposals import Fix, Obstacle, Unfixable
@@ -108,7 +108,7 @@ class RouteSearch:
         self._unruled_host = unruled_host
         self._family = self._state.family
         self._bits = self._state.family.bits
-        self.diversions = Diversions(self._state)
+        self.diversions = Diversions(self._state, overlap.container_devs)
         self._entries = Entries(self._state, missing)
         self._constraints = Constraints(self._state, self._entries, self.diversions)
         # Static routes to any of these destinations would be refused.
@@ -120,7 +120,7 @@ class RouteSearch:
         has_our_key = route.tos == 0 and route.metric == self._family.usual_metric
         return has_our_key or route.is_connected
 
-    def find(self, findings: Iterable[Finding]) -> Found:
+    def find(self, findings: Collection[Finding]) -> Found:
         """Find the routes for the findings of this host."""
         for place in self._places:
             place.constraint = self._constraints.derive(place)
@@ -129,16 +129,15 @@ class RouteSearch:
             self._exclude(refused)
             proposal = self._propose()
         judged = proposal.host.judged(self._overlap)
-        if why := why_unproven(judged, proposal.fixed):
+        if why := why_unproven(judged, proposal.fixed) or self._why_harmful(proposal, findings):
             proposal = self._unproven(why, proposal.left)
             judged = proposal.host.judged(self._overlap)
         fix = proposal.fix
         left_after = self._left_after(proposal.host, judged)
-        questions = self._questions_about([*proposal.left, *left_after])
         unfixable = [
-            *self._unfixable(proposal.left, questions),
+            *self._unfixable(proposal.left),
             *fix.unfixable,
-            *self._unfixable(left_after, questions),
+            *self._unfixable(left_after),
         ]
         unfixable += [*self._unexplained(self.with_routes(findings, fix), unfixable)]
         fix = attrs.evolve(fix, unfixable=tuple(unfixable))
@@ -180,6 +179,13 @@ class RouteSearch:
         targets = [span for span in self._places.spans if _needs_route(span)]
         unfixable = Unfixable(networks_of(targets, self._family), (), Obstacle(why))
         return _Proposal(Fix(unfixable=(unfixable,)), without_fix(self._state, self._places), left)
+
+    def _why_harmful(self, proposal: _Proposal, findings: Iterable[Finding]) -> str:
+        """Return what the entries would take away that no fix may, or an empty string."""
+        before = without_fix(self._state, self._places)
+        intended = (part for finding in findings for part in finding.ranges)
+        lost = losses(before, proposal.host, intended)
+        return next(iter(taken_away(loss for loss in lost if loss.is_refused)), "")
 
     def _prefixes(self) -> dict[Prefix, str | None]:
         """Return the fewest prefixes that fix every place, each with the interface to lead to.
@@ -283,15 +289,8 @@ class RouteSearch:
         reason = f"{obstacle.reason}, and {why.reason}"
         return obstacle._replace(reason=reason, question=why.question)
 
-    def _questions_about(self, keys: Iterable[tuple[tuple[str, ...], Obstacle]]) -> Questions:
-        devs = set[str]()
-        for _, obstacle in keys:
-            if obstacle.question is not None:
-                devs.update(obstacle.question.devs)
-        return Questions(self._state.uplinks.devs, self._places, devs)
-
-    def _unfixable(self, left: _Left, questions: Questions) -> list[Unfixable]:
-        """Return the failures that no entry fixes, with complete questions to the operator."""
+    def _unfixable(self, left: _Left) -> list[Unfixable]:
+        """Return the failures that no entry fixes. Their questions have no answers yet."""
         if not left:
             return []
         local = {span for span in self._places.spans if span.place.unconnected[1].is_local}
@@ -299,7 +298,7 @@ class RouteSearch:
             Unfixable(
                 networks_of(spans, self._family),
                 devs,
-                questions.completed(obstacle, spans),
+                obstacle,
                 tuple(summary_of(spans, self._places.spans, local, self._family)),
             )
             for (devs, obstacle), spans in left.items()

@@ -32,7 +32,7 @@ from hostrouting.config.routing import (
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.model import Model
 from hostrouting.kernel.port import Facts
-from hostrouting.kernel.rules import NO_SOURCE, Flow, is_about_other_packets
+from hostrouting.kernel.rules import Flow, is_about_other_packets
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers
@@ -44,6 +44,7 @@ from hostrouting.overlap._ask import Sockets, called_addresses, is_modelled, mod
 from hostrouting.overlap._fewest_prefixes import Segment, fewest_prefixes, networks_of
 from hostrouting.overlap._fixed import without_fix
 from hostrouting.overlap._judge import Judge
+from hostrouting.overlap._losses import Loss, taken_away
 from hostrouting.overlap._places import Place, Places, SocketLookup, Span
 from hostrouting.overlap._read import Moment
 from hostrouting.overlap._state import State
@@ -289,7 +290,7 @@ class RuleSearch:
             place.lookups = lookups
         places = Places(spans, self._family)
         Judge(self._overlap, state).judge(places)
-        return Moment(state, places, self._moment.local_lookups)
+        return Moment(state, places)
 
     def refused(
         self,
@@ -314,14 +315,28 @@ class RuleSearch:
                 refused |= {probe: why for probe in wanted if probe in rule.to}
         return refused
 
-    def why_unheard(self, after: State) -> str:
-        """Return which own address packets no longer reach, or an empty string."""
-        for address in self._state.addresses:
-            flow = Flow(address.local, NO_SOURCE, iif=address.dev)
-            before = self._state.fib.decide(flow).route
-            if before is not None and after.fib.decide(flow).route != before:
-                return f"what arrives for {address.local} would no longer be delivered"
-        return ""
+    def harmful(
+        self,
+        rules: Iterable[StaticRule],
+        lost: Iterable[Loss],
+        wanted: Iterable[IpAddress],
+    ) -> dict[IpAddress, Obstacle]:
+        """Return the places whose rule takes away too much, each with the reason.
+
+        Args:
+            rules: the rules of a fix.
+            lost: what the fix takes away.
+            wanted: the places for which main must decide, by their probes.
+        """
+        harmful: dict[IpAddress, Obstacle] = {}
+        for loss in lost:
+            if not loss.is_refused:
+                continue
+            why = Obstacle(f"with a rule before it, {taken_away([loss])[0]}")
+            for rule in rules:
+                if any(map(rule.to.overlaps, loss.ranges)):
+                    harmful |= {probe: why for probe in wanted if probe in rule.to}
+        return harmful
 
 
 def _priority_before(preference: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,10 @@ from hostrouting.overlap.uplinks import Uplinks
 if TYPE_CHECKING:
     from hostrouting.kernel.fib import Fib
     from hostrouting.kernel.model import Model
+
+
+# The kinds of masters that take what comes in through their ports.
+_MASTERS = ("bridge", "bond", "team", "openvswitch")
 
 
 # eq and repr are off because they aren't needed, and generating them takes as long as querying the
@@ -59,6 +63,15 @@ class State:
     def defaults(self) -> Sequence[Route]:
         """Return the unicast default routes in table main, including dead ones."""
         return unicast_defaults(self.routes)
+
+    @cached_property
+    def ports(self) -> Mapping[str, Link]:
+        """Return the interfaces that are ports of a bridge or bond, by name.
+
+        Their masters take what comes in (rx_handler), so no reply reaches a port's own address.
+        """
+        kinds = {link.name: link.kind for link in self.links}
+        return {link.name: link for link in self.links if kinds.get(link.master or "") in _MASTERS}
 
     @property
     def default_expires(self) -> int | None:

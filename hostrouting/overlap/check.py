@@ -4,32 +4,39 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
 from hostrouting.boot.host import Host
 from hostrouting.config.routing import Config, RouteOverlap
-from hostrouting.kernel.default_routes import missing_default_route
+from hostrouting.kernel.default_routes import (
+    default_beside_main,
+    missing_default_route,
+    tables_for_all,
+)
 from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.errors import FileError, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import rfc_3339
-from hostrouting.model.routes import Route, Table
+from hostrouting.model.parsing import is_device
+from hostrouting.model.routes import Table
 from hostrouting.model.text import shortened
 from hostrouting.model.verified import VerifiedUplink, find_swapped
 from hostrouting.overlap._group import findings_and_notes
-from hostrouting.overlap._hearing import why_not_received
 from hostrouting.overlap._judge import Judge
 from hostrouting.overlap._read import read_host
 from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import FamilyVerdict, OverlapReport, UnknownReason, Verdict
-from hostrouting.overlap.proposals import Fix, HostSettings, Unfixable
-from hostrouting.overlap.uplinks import contested_error, wait_for_addresses
+from hostrouting.overlap.proposals import Answer, AnswerKind, Fix, HostSettings, Unfixable
+from hostrouting.overlap.uplinks import container_devs, contested_error, wait_for_addresses
 from phases import CancelScope
 
 # A limit for human-readable lines.
 _SHOWN_DEVS = 3
+
+_ADD_ONE = "add one, in its network manager's configuration or at the DHCP server"
 
 
 def unjudged(
@@ -142,30 +149,50 @@ def _joined_fixes(fixes: Sequence[Fix]) -> Fix:
 
 
 def _with_uplinks_of_both(config: Config, reports: dict[Family, OverlapReport]) -> list[Fix]:
-    """Return each family's fix, whose ``wanted`` uplinks also carry the other family's traffic.
+    """Return each family's fix, whose answers keep what carries the other family's traffic.
 
     The config names uplinks for the whole node, so an answer for one family must not divert traffic
     of the other family that may be wanted.
     """
     wanted: set[str] = set()
     for family, report in reports.items():
-        obstacles = [each.obstacle for each in report.fix.unfixable]
-        questions = [each.question for each in obstacles if each.question is not None]
-        for question in questions:
-            wanted.update(question.wanted)
+        answers = [*_answers_with_uplinks(report.fix)]
+        for answer in answers:
+            wanted.update(answer.uplinks)
         expected = config.route_overlap.of(family).expected_cidrs
-        if not questions and any(each.devs is None for each in expected):
+        if not answers and any(each.devs is None for each in expected):
             wanted.update(report.default_devs)
 
-    def completed(unfixable: Unfixable) -> Unfixable:
-        obstacle = unfixable.obstacle
-        if obstacle.question is None:
-            return unfixable
-        question = obstacle.question._replace(wanted=tuple(sorted(wanted)))
-        return attrs.evolve(unfixable, obstacle=obstacle._replace(question=question))
+    def completed(answer: Answer) -> Answer:
+        is_wider = _keeps_uplinks(answer)
+        return answer._replace(uplinks=tuple(sorted(wanted))) if is_wider else answer
 
-    fixes = [report.fix for report in reports.values()]
-    return [attrs.evolve(fix, unfixable=tuple(map(completed, fix.unfixable))) for fix in fixes]
+    fixes: list[Fix] = []
+    for report in reports.values():
+        unfixable = [_with_each_answer(each, completed) for each in report.fix.unfixable]
+        fixes.append(attrs.evolve(report.fix, unfixable=tuple(unfixable)))
+    return fixes
+
+
+def _answers_with_uplinks(fix: Fix) -> Iterator[Answer]:
+    """Yield the answers that name the interfaces asked about as uplinks."""
+    for each in fix.unfixable:
+        question = each.obstacle.question
+        if question is not None and not question.is_ours:
+            yield from filter(_keeps_uplinks, question.answers)
+
+
+def _keeps_uplinks(answer: Answer) -> bool:
+    return answer.kind is AnswerKind.WANTED and bool(answer.uplinks)
+
+
+def _with_each_answer(unfixable: Unfixable, change: Callable[[Answer], Answer]) -> Unfixable:
+    obstacle = unfixable.obstacle
+    question = obstacle.question
+    if question is None or question.is_ours:
+        return unfixable
+    question = question._replace(answers=tuple(map(change, question.answers)))
+    return attrs.evolve(unfixable, obstacle=obstacle._replace(question=question))
 
 
 def check_overlap(
@@ -213,8 +240,8 @@ def check_overlap(
     state = moment.state
     if state.uplinks.unknown is not None:
         return unjudged(overlap, state.uplinks.unknown, _why_unknown(config, state, host))
-    if deaf := why_not_received(moment):
-        return unjudged(overlap, UnknownReason.NO_LOCAL_TABLE, deaf)
+    if moment.not_received:
+        return unjudged(overlap, UnknownReason.NO_LOCAL_TABLE, moment.not_received)
     Judge(overlap, state).judge(moment.places)
     findings, notes = findings_and_notes(overlap, state, moment.places)
     verdict = Verdict.OVERLAP if findings else Verdict.OK
@@ -262,8 +289,10 @@ def _why_unknown(config: Config, state: State, host: Host | None) -> str:
         missing = missing_default_route(state.defaults, family, uplinks.named)
         has_one = f"{','.join(elsewhere[0].devs)} has one ({elsewhere[0]})"
         return f"missing is {missing}{ignored}; {has_one}"
-    other = _default_of_other_table(state.routes)
+    other = _default_of_other_table(state)
     if not state.defaults:
+        naming = _naming(_attached(config.route_overlap, state))
+        other = other or f"; {_ADD_ONE}, or, if this host needs none, {naming}"
         return f"table main has no unicast {family.any} to compare with{ignored}{other}"
     return f"missing is {missing_default_route(state.defaults, family)}{ignored}{other}"
 
@@ -277,12 +306,36 @@ def _swap(was: VerifiedUplink, name: str, state: State) -> str:
     )
 
 
-def _default_of_other_table(routes: Iterable[Route]) -> str:
+def _default_of_other_table(state: State) -> str:
     """Return a clause with a default route of another table than main, or an empty string."""
-    for route in routes:
+    asked = default_beside_main(state.routes, tables_for_all(state.rules))
+    if asked is not None:
+        return f"; another table has one: {asked}; to compare with that, {_naming(asked.devs)}"
+    for route in state.routes:
         if route.destination.prefixlen == 0 and route.hops and route.table != Table.MAIN:
-            return f"; another table has one: {route}"
+            unused = "no policy rule looks it up for every packet: add it to table main"
+            return f"; another table has one: {route}; {unused}"
     return ""
+
+
+def _naming(devs: Sequence[str]) -> str:
+    """Return how to name interfaces as uplinks, or the uplinks if no interface is known."""
+    if devs and all(map(is_device, devs)):
+        names = ", ".join(f'"{dev}"' for dev in devs)
+        return f'set "uplinks": [{names}]'
+    return "name the node's uplinks (hostRouting.uplinks)"
+
+
+def _attached(overlap: RouteOverlap, state: State) -> list[str]:
+    """Return the interfaces with a network around or inside an expected CIDR, except pods'."""
+    ignored = container_devs(overlap, state.links) | {
+        link.name for link in state.links if link.kind == "bridge"
+    }
+    attached: set[str] = set()
+    for expected in overlap.expected_cidrs:
+        near = (each for each in state.addresses if each.network.overlaps(expected.cidr))
+        attached.update(each.dev for each in near if expected.devs is None)
+    return sorted(attached - ignored - {LOOPBACK})
 
 
 def _ignored_advertisements(state: State, host: Host | None) -> str:

@@ -21,10 +21,11 @@ from hostrouting.model.jsonable import JsonObject, fields_in_json, in_json
 from hostrouting.model.routes import Route, Route6, RouteType, Table, word_of
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap._ask import is_modelled, modelled_lookups
-from hostrouting.overlap._hearing import why_not_received
+from hostrouting.overlap._group import findings_and_notes
 from hostrouting.overlap._judge import Judge, decides
 from hostrouting.overlap._places import Judgement, SocketLookup
 from hostrouting.overlap._read import read_once, watched
+from hostrouting.overlap.findings import Finding, Note, NoteKind
 from hostrouting.overlap.uplinks import contested_error
 from phases import CancelScope
 
@@ -104,6 +105,10 @@ class Explanation:
         default_devs: sorted names of the uplinks, or empty if there is no default route to compare
             with.
         lookups: the lookups performed by a socket, in order.
+        is_judged: whether there are interfaces to compare with: uplinks, or those that the config
+            names for the CIDR.
+        findings: the check's failures for this address. Empty if nothing is judged.
+        notes: the check's notes on this address.
         is_torn: whether the host changed during every read, so that the result may be inconsistent.
         not_received: why packets to this host aren't delivered, or null if they are (see
             ``no-local-table``).
@@ -113,18 +118,22 @@ class Explanation:
     expected: tuple[ExpectedCidr, ...]
     default_devs: tuple[str, ...]
     lookups: tuple[ExplainedLookup, ...]
+    is_judged: bool
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[Note, ...] = ()
     is_torn: bool = False
     not_received: str | None = None
 
     @property
     def is_as_expected(self) -> bool | None:
-        """Return whether all packets are sent as expected.
+        """Return the check's verdict on this address: whether all packets are sent as expected.
 
-        The result is None without uplinks, or if replies aren't delivered.
+        The result is None if there is nothing to compare with, or if this host doesn't receive what
+        is sent to its addresses.
         """
-        if not self.default_devs or self.not_received:
+        if not self.is_judged or self.not_received:
             return None
-        return not any(each.sends and each.judgement.is_failure for each in self.lookups)
+        return not self.findings
 
     def to_json(self) -> dict[str, Any]:
         """Return the explanation as JSON."""
@@ -134,6 +143,8 @@ class Explanation:
             "is_as_expected",
             "default_devs",
             "lookups",
+            "findings",
+            "notes",
             "is_torn",
             "not_received",
         )
@@ -173,25 +184,44 @@ def explain(
     narrow = attrs.evolve(config, route_overlap=narrowed)
 
     def read() -> Explanation:
-        moment = read_once(narrow, backend, ipv4, needs_uplinks=False)
+        received = (*overlap.of(family).expected_cidrs, *narrowed.expected_cidrs)
+        moment = read_once(narrow, backend, ipv4, needs_uplinks=False, received=received)
         uplinks = moment.state.uplinks
         if uplinks.contested:
             raise contested_error(uplinks)
         whole = attrs.evolve(moment.state, routes=read_routes(backend))
-        devs = () if uplinks.unknown else uplinks.devs
+        is_judged = uplinks.unknown is None
         # Whether a discard is a CNI's own block depends on the whole CIDR.
         judged = attrs.evolve(narrowed, expected_cidrs=around or (network,))
+        judge = Judge(judged if is_judged else anything, whole)
         (place,) = moment.places
-        judgements = Judge(judged if devs else anything, whole).of_each_lookup(place.lookups)
+        judgements = judge.of_each_lookup(place.lookups)
+        findings: tuple[Finding, ...] = ()
+        notes: tuple[Note, ...] = ()
+        if is_judged:
+            judge.judge(moment.places)
+            findings, notes = findings_and_notes(judged, whole, moment.places)
         lookups = [
             _explained(each, whole.fib, backend, sends=decides(each.lookup, place.lookups))
             for each in judgements
         ]
-        not_received = why_not_received(moment) or None
-        return Explanation(address, around, devs, tuple(lookups), not_received=not_received)
+        return Explanation(
+            address,
+            around,
+            uplinks.devs if is_judged else (),
+            tuple(lookups),
+            is_judged,
+            tuple(attrs.evolve(finding, shadowed=(finding.cidr,)) for finding in findings),
+            tuple(filter(_is_about_address, notes)),
+            not_received=moment.not_received or None,
+        )
 
     explanation, why_torn = read_consistently(watched(narrow, backend, ipv4), scope, read)
     return attrs.evolve(explanation, is_torn=why_torn is not None)
+
+
+def _is_about_address(note: Note) -> bool:
+    return note.cidr is not None or note.kind in (NoteKind.SOURCE, NoteKind.MTU)
 
 
 def _explained(

@@ -14,7 +14,7 @@ from hostrouting.model.changes import Changes
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.jsonable import JsonObject, StrEnum
-from hostrouting.model.links import Address
+from hostrouting.model.links import Address, Link
 from hostrouting.model.routes import Route, RouteType
 from hostrouting.model.text import shortened
 from hostrouting.overlap.proposals import Fix
@@ -52,6 +52,7 @@ class FindingKind(StrEnum):
     NO_ROUTE = "NO-ROUTE"
     BLACKHOLE = "BLACKHOLE"
     GATEWAY = "GATEWAY"
+    PORT = "PORT"
 
 
 class NoteKind(StrEnum):
@@ -72,6 +73,7 @@ class NoteKind(StrEnum):
     SOURCE = "SOURCE"
     MTU = "MTU"
     LINK = "LINK"
+    ON_LINK = "ON-LINK"
 
 
 EXEMPTIONS = (NoteKind.CONTAINER, NoteKind.ALLOWED, NoteKind.CNI_DISCARD)
@@ -84,9 +86,10 @@ class Finding(JsonObject):
 
     Args:
         kind: type of failure: ``OVERLAP`` if packets leave through the wrong interface,
-            ``NO-ROUTE`` if there is no route, ``BLACKHOLE`` if packets are discarded, or
-            ``GATEWAY`` if the next hop is also an address of this host on another interface, so
-            that the router's ARP requests aren't answered.
+            ``NO-ROUTE`` if there is no route, ``BLACKHOLE`` if packets are discarded, ``GATEWAY``
+            if the next hop is also an address of this host on another interface, so that the
+            router's ARP requests aren't answered, or ``PORT`` if packets leave through a port of a
+            bridge or bond, to which no reply comes back.
         cidr: the expected CIDR, without host bits.
         probe: the first failing address.
         devs: sorted names of the interfaces that packets leave through, or empty if they are
@@ -97,7 +100,8 @@ class Finding(JsonObject):
             has no source, such as that of unconnected packets.
         ranges: the failing addresses, as the fewest CIDRs.
         route: the entry that matches ``probe``, in the format of ``ip route show``, or null if no
-            entry matches or a policy rule discards the packets.
+            entry matches or a policy rule discards the packets. For ``GATEWAY``, the route via that
+            next hop.
         fix: the routes that fix this failure, as far as routes can fix it.
         rules: the rules that it also takes, because a policy rule decides before table main.
         shadowed: the failing addresses as a shorter list of prefixes that also includes adjacent
@@ -106,6 +110,7 @@ class Finding(JsonObject):
         behind: sorted names of further unexpected interfaces that packets would use in turn if the
             matching routes were removed. Not included in the JSON.
         gateway: for ``GATEWAY``, this host's address. Not included in the JSON.
+        port: for ``PORT``, the interface whose master takes the replies. Not included in the JSON.
         is_reply: whether a server's replies from ``source`` fail, rather than connections. Not
             included in the JSON.
     """
@@ -138,6 +143,7 @@ class Finding(JsonObject):
     rules: tuple[StaticRule, ...] = ()
     behind: tuple[str, ...] = ()
     gateway: Address | None = None
+    port: Link | None = None
     is_reply: bool = False
 
     @property
@@ -155,6 +161,9 @@ class Finding(JsonObject):
         elif self.gateway is not None:
             owner = f"which is also an address of this host ({self.gateway.dev})"
             text = f"{subject} leaves for {self.gateway.local}, {owner}; expected via {expected}"
+        elif self.port is not None:
+            taken = f"a port of {self.port.master}, which takes all replies"
+            text = f"{subject} leaves through {self.port.name}, {taken}; expected via {expected}"
         elif self.kind is FindingKind.NO_ROUTE:
             text = f"{subject} has no {Family.of(self.cidr)} route; expected via {expected}"
         else:

@@ -20,7 +20,7 @@ from hostrouting.model.links import Address, Hardware, is_like
 from hostrouting.overlap._diversions import Diversions
 from hostrouting.overlap._fixed import ModelledHost, without_fix
 from hostrouting.overlap._judge import Judge
-from hostrouting.overlap._keep import entries_for, is_kept, keepable
+from hostrouting.overlap._keep import entries_for, keepable, lost_by_keeping
 from hostrouting.overlap._read import read_host
 from hostrouting.routes.verify_policy import ELSEWHERE
 from phases import CancelScope
@@ -60,7 +60,7 @@ class _Offers:
         rules = (rule for rule in self._state.rules if rule.uid_range is None)
         self._fib = host.model.with_rules(rules).fib
         self._own = {address.local for address in self._state.addresses}
-        self._diversions = Diversions(self._state)
+        self._diversions = Diversions(self._state, config.route_overlap.container_devs)
         self._virtual = {
             link.name
             for link in self._state.links
@@ -138,7 +138,10 @@ class _Offers:
             return
         stand_in = self._near(address)
         proven = keep or (None if stand_in is None else _entry(dev, stand_in))
-        if proven is None or not is_kept(self._host, proven, [(to, address)], self._config):
+        if proven is None:
+            return
+        lost = lost_by_keeping(self._host, proven, [(to, address)], self._config)
+        if lost is None:
             return
         entries = json.dumps(
             [{"dev": dev, "gateway": _GATEWAY}]
@@ -147,11 +150,12 @@ class _Offers:
         )
         through = ",".join(self._through(to, address))
         where = f" to {address.network}" if to != ELSEWHERE else ""
+        but = "".join(f", but {line}" for line in lost)
         fill = f" with its router's address for {_GATEWAY}" if keep is None else ""
         yield (
             f"packets from {address.local} ({dev}){where} leave through {through}; "
             f'add to hostRouting.staticRoutes: "keep": {entries}{fill}, and packets from '
-            "these interfaces' own addresses stay on them"
+            f"these interfaces' own addresses stay on them{but}"
         )
 
 

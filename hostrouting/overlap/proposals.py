@@ -8,8 +8,8 @@ import attrs
 
 from hostrouting.config.routing import ExpectedCidr, Keep, StaticRoute, StaticRoutes, StaticRule
 from hostrouting.model.family import IpAddress, IpNetwork
-from hostrouting.model.jsonable import JsonObject
-from hostrouting.model.routes import destination_words
+from hostrouting.model.jsonable import JsonObject, StrEnum
+from hostrouting.model.routes import Route, destination_words
 from hostrouting.model.rules import Rule
 from hostrouting.model.text import shortened
 
@@ -17,47 +17,90 @@ from hostrouting.model.text import shortened
 _SHOWN_CIDRS = 4
 
 
+class AnswerKind(StrEnum):
+    """The statement of an answer about packets that bypass the uplinks."""
+
+    NEAR = "near"
+    """They belong into the connected network of another interface than the one that takes them."""
+    WANTED = "wanted"
+    """They are meant to go where they go."""
+    UNWANTED = "unwanted"
+    """They are meant to go through the uplinks."""
+
+
+class Answer(NamedTuple):
+    """An answer to a question, which is a change of the config.
+
+    Args:
+        kind: what the answer says.
+        uplinks: the uplinks to name, or an empty tuple if the answer names expected CIDRs.
+        cidrs: the expected CIDRs, each with the interfaces to name.
+        effect: what a check of this host then proposes, and what that takes away, as a clause. An
+            empty string if it proposes nothing.
+    """
+
+    kind: AnswerKind
+    uplinks: tuple[str, ...] = ()
+    cidrs: tuple[ExpectedCidr, ...] = ()
+    effect: str = ""
+
+    def keys(self) -> dict[str, Any]:
+        """Return the keys of the config to set."""
+        if self.uplinks:
+            return {"uplinks": list(self.uplinks)}
+        return {"expectedCidrs": [expected.to_mapping() for expected in self.cidrs]}
+
+    def clause(self) -> str:
+        """Return the answer, ready to paste."""
+        from json import dumps
+
+        if self.uplinks:
+            return f'set hostRouting\'s "uplinks": {dumps(self.uplinks)}{self.effect}'
+        cidrs = [dumps(expected.to_mapping()) for expected in self.cidrs]
+        shown = shortened(cidrs, ", ", _SHOWN_CIDRS)
+        return f"expect {shown} instead of the CIDR alone{self.effect}"
+
+
 class Question(NamedTuple):
     """A question to the user: whether some packets bypass the uplinks on purpose.
 
-    These are packets to expected addresses that leave through another interface. Each answer is a
-    change of the config.
+    These are packets to expected addresses that one entry leads through another interface.
 
     Args:
         devs: the interfaces that carry the addresses now.
-        wanted: the uplinks to name if this is on purpose for the whole node.
-        cidrs: the expected CIDRs, each with the interfaces to name if this is on purpose for these
-            CIDRs only. Empty if such names would end an exemption in one of the CIDRs.
-        unwanted: the uplinks to name if this isn't on purpose. After that, a fix is proposed.
+        entry: the entry, or None if packets have none. All static routes that an earlier run has
+            installed are one question, without an entry.
+        near: the interface in whose connected network the addresses are, although the entry takes
+            precedence, or an empty string.
+        is_ours: whether it is about static routes that an earlier run has installed.
+        answers: the answers, the likeliest first.
+        otherwise: what helps if the packets are meant to go through the uplinks, and no answer
+            does. An empty string if that isn't known.
     """
 
     devs: tuple[str, ...]
-    wanted: tuple[str, ...] = ()
-    cidrs: tuple[ExpectedCidr, ...] = ()
-    unwanted: tuple[str, ...] = ()
-
-    def answers(self) -> list[dict[str, Any]]:
-        """Return the answers as keys to set: ``wanted``, then any ``cidrs``, then ``unwanted``."""
-        cidrs = [expected.to_mapping() for expected in self.cidrs]
-        of_cidrs = [{"expectedCidrs": cidrs}] if cidrs else []
-        return [{"uplinks": list(self.wanted)}, *of_cidrs, {"uplinks": list(self.unwanted)}]
+    entry: Route | None = None
+    near: str = ""
+    is_ours: bool = False
+    answers: tuple[Answer, ...] = ()
+    otherwise: str = ""
 
     def sentence(self) -> str:
         """Return the answers, ready to paste."""
-        from json import dumps
-
-        shown = shortened(
-            [dumps(expected.to_mapping()) for expected in self.cidrs],
-            ", ",
-            _SHOWN_CIDRS,
-        )
-        replace = f", or expect {shown} instead of the CIDR alone" if shown else ""
-        wanted = f'if it is wanted, set hostRouting\'s "uplinks": {dumps(self.wanted)}{replace}'
-        unwanted = (
-            f'if it isn\'t, set "uplinks": {dumps(self.unwanted)},'
-            " and hostrouting fix proposes routes"
-        )
-        return f"{wanted}; {unwanted}"
+        if_ = {
+            AnswerKind.NEAR: f"if these addresses belong to the network of {self.near}",
+            AnswerKind.WANTED: "if it is wanted",
+            AnswerKind.UNWANTED: "if it isn't",
+        }
+        if self.is_ours:
+            if_[AnswerKind.WANTED] = "if that change isn't wanted"
+            if_[AnswerKind.UNWANTED] = "if it is"
+        clauses: dict[AnswerKind, list[str]] = {}
+        for answer in self.answers:
+            clauses.setdefault(answer.kind, []).append(answer.clause())
+        if self.otherwise:
+            clauses[AnswerKind.UNWANTED] = [self.otherwise]
+        return "; ".join(f"{if_[kind]}, {', or '.join(told)}" for kind, told in clauses.items())
 
 
 class Obstacle(NamedTuple):
@@ -110,8 +153,9 @@ class Unfixable(JsonObject):
 
     @property
     def answers(self) -> list[dict[str, Any]]:
-        """Return ``Question.answers`` to choose from, or an empty list without a question."""
-        return [] if self.obstacle.question is None else self.obstacle.question.answers()
+        """Return the answers to choose from, each as the keys of the config to set."""
+        question = self.obstacle.question
+        return [] if question is None else [answer.keys() for answer in question.answers]
 
     @property
     def parts(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from hostrouting.model.family import IpNetwork
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.model.text import shortened
 from hostrouting.overlap.findings import OverlapReport, Verdict
-from hostrouting.overlap.proposals import Fix
+from hostrouting.overlap.proposals import Fix, Unfixable
 
 # Limits for human-readable lines; ``hostrouting fix`` prints everything.
 _SHOWN_ENTRIES = 50
@@ -32,11 +32,16 @@ def summary(report: OverlapReport) -> str:
         lines.insert(0, f"the check couldn't judge {what}: {report.reason}")
     if lines:
         return "\n".join(lines)
-    devs = ",".join(report.default_devs)  # empty if each CIDR names its interfaces
+    return f"every expected CIDR leaves through {_expected_devs(report)}"
+
+
+def _expected_devs(report: OverlapReport) -> str:
+    named = "the devs that it names"
+    if all(each.devs is not None for each in report.expected):
+        return named
+    uplinks = ",".join(report.default_devs)
     return (
-        f"every expected CIDR leaves through {devs}"
-        if devs
-        else "every expected CIDR leaves as expected"
+        uplinks if all(each.devs is None for each in report.expected) else f"{uplinks}, or {named}"
     )
 
 
@@ -80,10 +85,16 @@ def reasons(report: OverlapReport, cidr: IpNetwork | None = None) -> list[str]:
         if cidr is None or any(map(cidr.overlaps, each.ranges))
     ]
     return [
-        f"no route {'is proposed for' if each.obstacle.is_policy else 'fixes'} "
-        f"{shortened(each.parts, ' ', _SHOWN_RANGES)}: {each.reason}"
+        f"{_verdict_on(each)} {shortened(each.parts, ' ', _SHOWN_RANGES)}: {each.reason}"
         for each in unfixable
     ]
+
+
+def _verdict_on(unfixable: Unfixable) -> str:
+    obstacle = unfixable.obstacle
+    if obstacle.question is not None:  # after an answer, it may also be a rule
+        return "nothing is proposed for"
+    return "no route is proposed for" if obstacle.is_policy else "no route fixes"
 
 
 def decided_by(rule: Rule) -> str:

@@ -9,12 +9,14 @@ import attrs
 from hostrouting.config.routing import Config, RouteOverlap
 from hostrouting.kernel.default_routes import (
     contested_defaults,
+    default_beside_main,
     default_route,
     inherited_route,
+    tables_for_all,
     unicast_defaults,
     uplink_patterns,
 )
-from hostrouting.kernel.port import RouteBackend, read_default_routes
+from hostrouting.kernel.port import RouteBackend, read_default_routes, read_routes
 from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import RouteError
@@ -284,6 +286,7 @@ def wait_for_addresses(
         is_known = config.uplinks is not None or uplinks.is_verified
         is_needed = is_known or uplinks.unknown is not None
         is_awaited = is_needed and not (uplinks.default or uplinks.contested)
+        is_awaited = is_awaited and not _has_default_beside_main(backend, uplinks.named)
         return f"the {whose}default route{on}" if is_awaited else None
 
     def find_pending() -> str | None:
@@ -294,3 +297,14 @@ def wait_for_addresses(
     missing = look_until(backend, scope, started, config.wait_seconds, find_default)
     if missing is None or read_uplinks(config, backend).devs:
         look_until(backend, scope, started, config.route_overlap.address_seconds, find_pending)
+
+
+def _has_default_beside_main(backend: RouteBackend, named: tuple[str, ...] | None) -> bool:
+    """Return whether another table than main has a default route for every packet.
+
+    Then no default route in main is waited for: that one may be all that the host ever gets.
+    """
+    tables = tables_for_all(backend.facts().rules)
+    return any(
+        default_beside_main(read_routes(backend, table), (table,), named) for table in tables
+    )

@@ -21,6 +21,8 @@ _IP = """\
 # Each line adds a route until the next boot and never changes an existing one. "File exists": \
 there is one with this
 # destination and metric, ours or another program's; "ip {} route show exact DESTINATION" shows it.
+# Delete them (with "del" for "add") before "hostrouting apply", which takes them for another \
+program's.
 """
 
 _IP_RULES = """\

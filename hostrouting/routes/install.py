@@ -306,14 +306,20 @@ def _bulks(
 
 def _ours_around(failures: Sequence[RouteFailure], backend: RouteBackend) -> Sequence[Route]:
     """Return our routes to the gateways of IPv6 routes that were rejected with EHOSTUNREACH."""
-    gateways: list[IpAddress] = []
-    for failure in failures:
-        if failure.errno == errnos.EHOSTUNREACH and isinstance(failure.route, Route6):
-            gateways += [hop.gateway for hop in failure.route.hops if hop.gateway is not None]
+    gateways = [*_unreachable_gateways(failures)]
     if not gateways:
         return []
     found = [answer.route for answer in backend.lookup(gateways)]
     return [route for route in found if route is not None and route.is_ours]
+
+
+def _unreachable_gateways(failures: Iterable[RouteFailure]) -> Iterator[IpAddress]:
+    for failure in failures:
+        if failure.errno != errnos.EHOSTUNREACH or not isinstance(failure.route, Route6):
+            continue
+        for hop in failure.route.hops:
+            if hop.gateway is not None:
+                yield hop.gateway
 
 
 def refuse(verb: str, failures: Sequence[RouteFailure], ours: Sequence[Route] = ()) -> None:

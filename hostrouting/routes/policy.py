@@ -254,6 +254,9 @@ class KeptInterfaces:
     awaited: tuple[str, ...]
 
 
+_NEVER_KEPT = f"{LOOPBACK} never is, and there is no other such interface"
+
+
 def find_kept(config: Config, facts: Facts, defaults: Sequence[Route]) -> KeptInterfaces:
     """Find the interfaces that a config keeps. The arguments are those of ``resolve_policy``."""
     finder = _Finder(config, facts, defaults)
@@ -261,8 +264,9 @@ def find_kept(config: Config, facts: Facts, defaults: Sequence[Route]) -> KeptIn
     links = [link for link in facts.links if link.name != loopback]
     for entry in config.static_routes.keep:
         if not any(is_like(link.name, (entry.dev,)) for link in links):
-            absent = LeftOut(entry.dev, "there is no such interface", is_there=False)
-            finder.left_out.append(absent)
+            is_loopback = is_like(LOOPBACK, (entry.dev,))
+            why = _NEVER_KEPT if is_loopback else "there is no such interface"
+            finder.left_out.append(LeftOut(entry.dev, why, is_there=False))
     for link in links:
         entries = (each for each in config.static_routes.keep if is_like(link.name, (each.dev,)))
         first = next(entries, None)
@@ -298,28 +302,30 @@ class _Finder:
             for each in self.facts.addresses
             if each.dev == link.name and each.scope == Scope.UNIVERSE
         ]
-        if not (addresses and link.is_up):
-            reason = "it has no address" if link.is_up else "it is down"
-            self.pending.append(f"{link.name} ({reason})")
-            if link.is_up:
-                self.awaited.append(self.pending[-1])
-            return
-        own = self._without_shared(addresses)
+        if not link.is_up:
+            self.pending.append(f"{link.name} (it is down)")
+        elif not addresses:
+            phrase = f"{link.name} (it has no address)"
+            self.pending.append(phrase)
+            self.awaited.append(phrase)
+        elif own := self._without_shared(addresses):
+            self._sort_by_networks(link.name, entry, own)
+
+    def _sort_by_networks(self, dev: str, entry: Keep, own: Sequence[Address]) -> None:
+        """Sort an interface that is ready, given the addresses that only it has."""
         networks = _networks(own)
-        gateway = self._gateway(link.name, entry, networks)
-        if not own:
-            return
+        gateway = self._gateway(dev, entry, networks)
         if not (networks or gateway):
             reason = "it has neither a connected network nor a gateway"
-            self.left_out.append(LeftOut(link.name, reason))
+            self.left_out.append(LeftOut(dev, reason))
         elif not any(map(_is_early_local, self.facts.rules)):
             # Hosts with VRFs often have that rule at 32765 (vrf.rst in the kernel). Packets between
             # this host's own addresses would then leave it.
             reason = f"no rule before {_KEEP} looks up table local"
-            self.left_out.append(LeftOut(link.name, reason))
+            self.left_out.append(LeftOut(dev, reason))
         else:
             sources = dict.fromkeys(IPv4Address(address.local) for address in own)
-            self.kept.append(KeptInterface(link.name, tuple(sources), networks, gateway))
+            self.kept.append(KeptInterface(dev, tuple(sources), networks, gateway))
 
     def _why_unkept(self, link: Link) -> str | None:
         if self._is_uplink(link):
@@ -517,14 +523,9 @@ class PolicyPlan:
         staying: set[int] = set()
         add: list[Rule] = []
         for alike in _by_selectors(self.wanted.rules):
-            before = -1
-            for position, rule in enumerate(alike):
-                index = last.get(rule, -1)
-                if index <= before:
-                    add += alike[position:]
-                    break
-                staying.add(index)
-                before = index
+            in_order = _in_order(alike, last)
+            staying.update(in_order)
+            add += alike[len(in_order) :]
         gone = [rule for index, rule in enumerate(there) if index not in staying]
         first = [rule for rule in gone if any(_may_be_mistaken(rule, new) for new in add)]
         later = [rule for rule in gone if rule not in first]
@@ -584,6 +585,17 @@ def _by_selectors(rules: Iterable[Rule]) -> Iterable[list[Rule]]:
         key = (rule.preference, rule.source, rule.destination)
         groups.setdefault(key, []).append(rule)
     return groups.values()
+
+
+def _in_order(rules: Iterable[Rule], index_of: Mapping[Rule, int]) -> list[int]:
+    """Return the indexes of the first rules, up to one that is missing or before the others."""
+    indexes: list[int] = []
+    for rule in rules:
+        index = index_of.get(rule, -1)
+        if index <= max(indexes, default=-1):
+            break
+        indexes.append(index)
+    return indexes
 
 
 def _may_be_mistaken(rule: Rule, other: Rule) -> bool:

@@ -75,13 +75,8 @@ def losing_routes(
     entries = backend.entries(Selection(Table.MAIN)).groups
     # As long as old routes are there, leave out all of ours: the old ones will be removed, and the
     # wanted ones are then looked up in the kernel.
-    others = (group for group in entries if group[0].protocol != Protocol.HOSTROUTING)
-    left = unproven(
-        wanted,
-        rules=facts.rules,
-        main=[*others] if has_old else entries,
-        local=local,
-    )
+    main = _of_others(entries) if has_old else entries
+    left = unproven(wanted, rules=facts.rules, main=main, local=local)
     beaten = _beaten_in_kernel(left, wanted, backend)
     if has_old:
         beaten = [each for each in beaten if not _is_by_ours(each[1])]
@@ -89,6 +84,10 @@ def losing_routes(
     if not beaten and not covered:
         return []
     return _explained(beaten, covered, local, facts, backend)
+
+
+def _of_others(entries: Iterable[Group]) -> list[Group]:
+    return [group for group in entries if group[0].protocol != Protocol.HOSTROUTING]
 
 
 def _explained(
@@ -233,9 +232,9 @@ def _covered(
 
     Routes that are covered by our own routes, possibly together with local addresses, are fine.
     """
-    places = [numbers(route.destination) for route in routes]
-    locals_ = [numbers(route.destination) for route in local]
-    ours = [numbers(route.destination) for route in main if route.is_ours and _is_asked(route)]
+    places = _destinations(routes)
+    locals_ = _destinations(local)
+    ours = _destinations(route for route in main if route.is_ours and _is_asked(route))
     left_by_locals = uncovered_addresses((*places, *locals_), family.bits)
     left_by_ours = uncovered_addresses((*places, *locals_, *ours), family.bits)
     losers: list[tuple[Route, Refusal]] = []
@@ -250,6 +249,10 @@ def _covered(
         look = f"look at: ip -{family.value} route show root {route.destination}"
         losers.append((route, Refusal(reason, look)))
     return losers
+
+
+def _destinations(routes: Iterable[Route]) -> list[Prefix]:
+    return [numbers(route.destination) for route in routes]
 
 
 def _longer_entry(route: Route, entries: Iterable[Route]) -> Route | None:
@@ -286,30 +289,31 @@ def unproven(
         return []
     family = wanted[0].family
     asked = [(entry, prefixes) for entry, prefixes in main if _is_asked(entry)]
-    places = [numbers(route.destination) for route in wanted]
-    locals_ = [numbers(entry.destination) for entry in local]
+    places = _destinations(wanted)
+    locals_ = _destinations(local)
     uncovered = uncovered_addresses(
         chain(*(prefixes for _, prefixes in asked), places, locals_, (_THIS_HOST[family],)),
         family.bits,
     )
-    # With the default rules, every packet is looked up in table local first and then in main. Until
-    # the first custom rule is added, the two share one trie, in which the longer prefix wins. For
-    # IPv6, the tables don't tell whether a route is used, because the kernel passes over
-    # unreachable routers.
-    can_prove = family is Family.IPV4 and tuple(rules) == KERNEL_RULES
-    winners = _winners(asked) if can_prove else {}
+    winners = _winners(asked) if _do_tables_decide(family, rules) else {}
     covered_by_local = PrefixSet(locals_, family.bits).overlaps
     left: list[tuple[Route, IpAddress | None]] = []
     for route, place in zip(wanted, places, strict=True):
         address = uncovered[place]
         if address is None:
             left.append((route, None))
-            continue
-        winner = winners.get(place)
-        wins = winner is not None and _is_as_wanted(winner, route)
-        if not wins or covered_by_local(address, address):
+        elif not _wins(route, winners.get(place)) or covered_by_local(address, address):
             left.append((route, family.address(address)))
     return left
+
+
+def _do_tables_decide(family: Family, rules: Sequence[Rule]) -> bool:
+    """Return whether the entries alone tell which of them the kernel uses for a packet."""
+    # With the default rules, every packet is looked up in table local first and then in main. Until
+    # the first custom rule is added, the two share one trie, in which the longer prefix wins. For
+    # IPv6, the tables don't tell whether a route is used, because the kernel passes over
+    # unreachable routers.
+    return family is Family.IPV4 and tuple(rules) == KERNEL_RULES
 
 
 def _is_asked(entry: Route) -> bool:
@@ -331,6 +335,10 @@ def _winners(main: Sequence[Group]) -> dict[Prefix, Route]:
             if winners.setdefault(prefix, entry).metric > entry.metric:
                 winners[prefix] = entry
     return winners
+
+
+def _wins(route: Route, winner: Route | None) -> bool:
+    return winner is not None and _is_as_wanted(winner, route)
 
 
 def _is_as_wanted(entry: Route, route: Route) -> bool:

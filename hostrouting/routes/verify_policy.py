@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from ipaddress import IPv4Address
+from itertools import chain
 
 from hostrouting.kernel.port import Facts, RouteBackend
 from hostrouting.kernel.rules import NO_SOURCE, Flow
@@ -50,26 +51,33 @@ def verify_policy(wanted: PolicyRouting, backend: RouteBackend) -> None:
 
 
 def _late_rules(wanted: PolicyRouting, backend: RouteBackend) -> Iterator[Refusal]:
-    probes = {
-        rule: _first_addresses(rule.destination)
-        for rule in wanted.rules
-        if rule.destination is not None and rule.table == Table.MAIN
-    }
-    asked = dict.fromkeys(address for addresses in probes.values() for address in addresses)
-    if not asked:
+    probes: dict[Rule, list[IpAddress]] = {}
+    for rule in wanted.rules:
+        if rule.destination is not None and rule.table == Table.MAIN:
+            probes[rule] = _first_addresses(rule.destination)
+    if not probes:
         return
-    found = dict(zip(asked, backend.lookup([*asked]), strict=True))
-    for rule, addresses in probes.items():
-        answers = (found[address] for address in addresses)
-        answer = next((each for each in answers if not _is_of_this_host(each)), None)
-        if answer is None or answer.route is None or answer.route.table == Table.MAIN:
-            continue
-        yield _beaten(f"the rule {rule_words(rule)} has no effect", answer, rule, backend)
+    addresses = [*dict.fromkeys(chain.from_iterable(probes.values()))]
+    found = dict(zip(addresses, backend.lookup(addresses), strict=True))
+    for rule, tried in probes.items():
+        answer = _first_beyond(found[address] for address in tried)
+        if answer is not None and not _is_by_main(answer):
+            yield _beaten(f"the rule {rule_words(rule)} has no effect", answer, rule, backend)
 
 
 def _first_addresses(network: IpNetwork) -> list[IpAddress]:
     count = min(_TRIED, network.num_addresses)
     return [network[number] for number in range(count)]
+
+
+def _first_beyond(answers: Iterable[Lookup]) -> Lookup | None:
+    """Return the first answer about an address that isn't this host's own, if any."""
+    return next((answer for answer in answers if not _is_of_this_host(answer)), None)
+
+
+def _is_by_main(answer: Lookup) -> bool:
+    """Return whether table main decides about a packet, or no table does."""
+    return answer.route is None or answer.route.table == Table.MAIN
 
 
 def _is_of_this_host(answer: Lookup) -> bool:
@@ -89,7 +97,7 @@ def _lost_addresses(wanted: PolicyRouting, backend: RouteBackend) -> Iterator[Re
         if not _has_carrier(routes, facts):
             continue  # the kernel may skip the routes
         probes = [*_probes(routes, facts)]
-        (dev,) = {dev for route in routes for dev in route.devs}
+        (dev,) = _devs_of(routes)
         for answer in backend.lookup(probes, source=source):
             if not _is_kept(answer, table):
                 rule = next(each for each in wanted.rules if each.table == table)
@@ -106,8 +114,12 @@ def _sources(rules: Iterable[Rule]) -> list[tuple[IpAddress, int]]:
     return [*pairs]
 
 
+def _devs_of(routes: Iterable[Route]) -> set[str]:
+    return {dev for route in routes for dev in route.devs}
+
+
 def _has_carrier(routes: Sequence[Route], facts: Facts) -> bool:
-    names = {dev for route in routes for dev in route.devs}
+    names = _devs_of(routes)
     return all(link.has_carrier for link in facts.links if link.name in names)
 
 

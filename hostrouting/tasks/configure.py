@@ -177,8 +177,10 @@ class RemoveHostRouting(HostTask):
         Raises:
             RouteError: a route can't be removed; the table is unchanged.
             FileError: a file can't be removed or inspected; everything else is removed, and the
-                task can be run again.
+                task can be run again. Or this process shares the host's files but not its network
+                namespace, and nothing is removed.
         """
+        self.host.refuse_another_network("can't remove what is installed")
         report = configure(Config(), self.host, scope)
         if report.warnings:
             raise FileError(

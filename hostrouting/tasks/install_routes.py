@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno as errnos
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -229,12 +229,18 @@ def _verify_early(plan: RoutePlan, backend: RouteBackend) -> None:
     back in front of them.
     """
     ours = [route for route in plan.remove if isinstance(route, Route6)]
-    keys = {route.key for route in ours if route.source_prefix is None}
-    table = read_routes(backend, Table.MAIN) if keys else ()
     shares_hops = any(len(route.hops) > 1 for route in ours)
-    has_followers = any(route.key in keys and not route.is_ours for route in table)
-    if shares_hops or has_followers:
+    if shares_hops or _has_followers(ours, backend):
         verify_routes(plan.wanted, backend, has_old=True)
+
+
+def _has_followers(ours: Iterable[Route6], backend: RouteBackend) -> bool:
+    """Return whether another program's entries follow any of our routes."""
+    keys = {route.key for route in ours if route.source_prefix is None}
+    if not keys:
+        return False
+    table = read_routes(backend, Table.MAIN)
+    return any(route.key in keys and not route.is_ours for route in table)
 
 
 def write_routes(

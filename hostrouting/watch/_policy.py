@@ -82,19 +82,7 @@ class PolicyReconciler:
         if not (static.rules or static.keep):
             self.kept = frozenset()
             return None
-        plans: list[tuple[RouteBackend, PolicyPlan]] = []
-        problems: list[str] = []
-        for backend in backends:
-            try:
-                planned = plan_policy(
-                    config,
-                    backend,
-                    backend.facts(),
-                    read_default_routes(backend),
-                )
-                plans += [(backend, plan) for plan in planned]
-            except RouteError as error:
-                problems.append(str(error))
+        plans, problems = _plan(config, backends)
         due = self._count_losses([plan for _, plan in plans], scope.clock.monotonic())
         if due is not None:
             return PolicyRepair(self._rules_kept, problems=(*problems, CONTESTED), due=due)
@@ -132,6 +120,28 @@ class PolicyReconciler:
         self.failures = self.failures.again(now) if is_contested else Failures()
         self.kept -= lost
         return self.failures.due if self.failures.wait_seconds else None
+
+
+def _plan(
+    config: Config,
+    backends: Iterable[RouteBackend],
+) -> tuple[list[tuple[RouteBackend, PolicyPlan]], list[str]]:
+    """Plan the repairs of each address family, and describe what blocks those that can't be."""
+    plans: list[tuple[RouteBackend, PolicyPlan]] = []
+    problems: list[str] = []
+    for backend in backends:
+        try:
+            planned = plan_policy(
+                config,
+                backend,
+                backend.facts(),
+                read_default_routes(backend),
+            )
+        except RouteError as error:
+            problems.append(str(error))
+        else:
+            plans += [(backend, plan) for plan in planned]
+    return plans, problems
 
 
 def _possible(plan: PolicyPlan) -> PolicyPlan:

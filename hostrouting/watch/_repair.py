@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping
+from itertools import chain
 
 import attrs
 
@@ -327,7 +328,7 @@ def without_moves(
     Returns:
         The rest of the plan, and the routes that it would have moved.
     """
-    links = [link for backend in backends for link in backend.facts().links]
+    links = [*chain.from_iterable(backend.facts().links for backend in backends)]
     if config.uplinks is not None or find_verified(config.verified, links):
         return plan, ()
     inheriting = {_key_of(static) for static in config.static_routes.routes if static.dev is None}

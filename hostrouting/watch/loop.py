@@ -94,12 +94,7 @@ class WatchHostRouting:
                 watcher shares the host's files but not its network namespace.
         """
         load_all()
-        if self.host.has_another_network:
-            attempt = f"can't leave markers in {self.host.layout.run_dir}"
-            raise FileError(
-                f"{attempt}: it is the host's, and this is another network namespace",
-                hint="to enter the host's: nsenter --target 1 --net",
-            )
+        self.host.refuse_another_network(f"can't leave markers in {self.host.layout.run_dir}")
         seen = tuple(map(_state, self.files))
         watch = _Watch(self, scope, self.host.with_verified(self.read()), seen=seen)
         watch.clear_up()

@@ -14,7 +14,7 @@ UNIT = "load-balancer-probe.service"
 FLUSH = "nftables-flush.service"
 NFT, AWAY = "/usr/sbin/nft", "/usr/sbin/nft.away"
 LISTING = ("nft", "-s", "list", "table", "ip6", "azure_slb_probe")
-PINNED = ("ip", "-6", "route", "show", "2603:1062:0:1:fe80:1234:5678:9abc")
+SHOW_HOST_ROUTE = ("ip", "-6", "route", "show", "2603:1062:0:1:fe80:1234:5678:9abc")
 
 # The reference agent's unit is meant to run before the machine, but isn't ordered before it, and
 # runs again for each machine. This one also leaves the time.
@@ -103,7 +103,9 @@ def test_rules_are_there_before_the_machine_starts(node: Machine) -> None:
     assert 'comment "answer out"' in wanted
     assert (seen(node), is_ordered(node, payload)) == (wanted, True)
     assert node.show(UNIT, "Result")["Result"] == "success"
-    assert "via fe80::1234:5678:9abc dev eth0 proto 218 metric 1" in node.run(*PINNED).stdout
+    assert (
+        "via fe80::1234:5678:9abc dev eth0 proto 218 metric 1" in node.run(*SHOW_HOST_ROUTE).stdout
+    )
 
     assert start(node, other)  # this flushes again while a machine runs
     other.wait_until_it_ran()
@@ -112,7 +114,7 @@ def test_rules_are_there_before_the_machine_starts(node: Machine) -> None:
     node.ip("-6", "route", "flush", "proto", "218")
     run_again(node, payload)
     assert (seen(node), listing(node), is_ordered(node, payload)) == (wanted, wanted, True)
-    assert "dev eth0" in node.run(*PINNED).stdout
+    assert "dev eth0" in node.run(*SHOW_HOST_ROUTE).stdout
     for verb, unit in (
         ("start", FLUSH),
         *((verb, "nftables.service") for verb in ("reload", "restart", "stop", "start")),
@@ -153,7 +155,7 @@ def test_no_change_restarts_a_running_machine(node: Machine) -> None:
     change(node, "eth0")
     wanted = listing(node)
     assert 'iifname "eth0"' in wanted
-    assert "dev eth0" in node.run(*PINNED).stdout
+    assert "dev eth0" in node.run(*SHOW_HOST_ROUTE).stdout
     done = node.run("systemd-analyze", "verify", "--man=no", f"{UNITS}/{UNIT}", check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
     node.systemctl("restart", UNIT)
@@ -166,7 +168,7 @@ def test_no_change_restarts_a_running_machine(node: Machine) -> None:
     change(node)
     assert files(node) == before
     assert (payload.main_pid(), payload.is_running()) == (pid, True)
-    assert (listing(node), node.run(*PINNED).stdout) == ("none\n", "")
+    assert (listing(node), node.run(*SHOW_HOST_ROUTE).stdout) == ("none\n", "")
 
 
 def test_a_failure_at_boot_is_retried(node: Machine) -> None:
@@ -185,7 +187,7 @@ def test_a_failure_at_boot_is_retried(node: Machine) -> None:
     )
     node.add_nic("none0")
     node.wait_until(
-        lambda: "dev none0" in node.run(*PINNED).stdout,
+        lambda: "dev none0" in node.run(*SHOW_HOST_ROUTE).stdout,
         "it is tried again, and the device is there",
     )
     node.run("mv", NFT, AWAY)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 from incident_outcomes import Outcome, outcome
-from incidents import Case, Rebuilt, documents
+from incidents import FOLDER, Case, Rebuilt, documents
 from needs import needs_linux
 
 from hostrouting.kernel.release import separates_on_deletion
@@ -23,6 +24,7 @@ from hostrouting.kernel.release import separates_on_deletion
 pytestmark = pytest.mark.kernel
 
 CASES, HEALTHY = documents("cases"), documents("healthy")
+REASONS = json.loads((FOLDER / "reasons.json").read_text())
 
 
 def expected(document: dict[str, Any]) -> Outcome:
@@ -51,6 +53,10 @@ def turned_round(told: Outcome) -> list[Outcome]:
     ]
 
 
+def is_found(says: Iterable[str]) -> bool:
+    return any(not each.startswith("note ") for each in says)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_an_incident_ends_as_its_file_expects(name: str, tmp_path: Path) -> None:
     document = CASES[name]
@@ -71,8 +77,22 @@ def test_an_incident_ends_as_its_file_expects(name: str, tmp_path: Path) -> None
     assert found not in turned_round(told)
     # It is an incident, and what isn't found has a reason.
     assert any(way != probe.expected for probe, way in zip(case.probes, found.leaves, strict=True))
-    is_found = any(not each.startswith("note ") for each in found.says)
-    assert is_found != ("why" in document)
+    assert is_found(found.says) != ("why" in document)
+
+
+def test_most_incidents_are_found_and_fixed() -> None:
+    """Count what the files expect, each of which a test above verifies."""
+    in_scope = [
+        document["expect"]
+        for document in CASES.values()
+        if "why" not in document or REASONS[document["why"]]["in_scope"]
+    ]
+    found = [expect for expect in in_scope if is_found(expect["says"])]
+    fixed = [expect for expect in found if "fixes" in expect]
+    assert len(CASES) >= 130
+    assert len(found) / len(in_scope) >= 0.92
+    assert len(fixed) / len(in_scope) >= 0.85
+    assert [name for name, each in CASES.items() if "breaks" in each["expect"]] == []
 
 
 @pytest.mark.parametrize("name", HEALTHY)

@@ -90,6 +90,13 @@ WAS_LOCAL = (
     "route add local 10.7.7.7 dev lo\nroute add {} via 10.1.0.1 src 10.7.7.7\n"
     "route del local 10.7.7.7 dev lo table local"
 )
+# A rule before table local leads a network away.
+LED = """
+    rule add pref 500 lookup local
+    rule del pref 0
+    rule add pref 90 to 10.5.5.0/24 lookup 50
+    route add default via 10.1.0.1 dev eth0 table 50
+"""
 # The interfaces are registered in a different order from their indexes.
 UNORDERED = nics("eth1 index 50", "ib0 index 60", "eth2 index 40", "tun0 index 70")
 BY_TUN0 = "addr add 10.1.0.4/24 dev eth1\naddr add 10.9.0.1/24 dev eth2\nroute add default dev tun0"
@@ -555,8 +562,7 @@ CASES = {
     "a rule before table local for a local source": Case(
         f"addr add 10.5.0.9/32 dev ib0\nrule add pref 500 lookup local\nrule del pref 0\n{AWAY}\n"
         "rule add pref 100 from 10.5.0.9 lookup 100",
-        "ib0 at 10.5.0.9 from 10.5.0.9",
-        notes="LOCAL",
+        unknown="no-local-table",
     ),
     "route_localnet allows an address of scope host as the source": Case(
         "addr add 10.1.0.4/32 dev eth0 scope host\naddr add 10.1.7.5/24 dev eth0\n"
@@ -621,15 +627,54 @@ CASES = {
         "BLACKHOLE at 10.5.5.255 from 10.1.0.4",
         cidr="10.5.5.128/25",
     ),
+    "an address of another interface isn't delivered": Case(
+        f"{LED}\naddr add 10.5.5.1/24 dev ib0", unknown="no-local-table"
+    ),
+    "an address on lo isn't delivered": Case(
+        f"{LED}\naddr add 10.5.5.1/32 dev lo", unknown="no-local-table"
+    ),
+    "an address on lo that is called from elsewhere isn't delivered": Case(
+        f"rule add pref 500 lookup local\nrule del pref 0\naddr add 10.6.6.6/32 dev lo\n{AWAY}\n"
+        "rule add pref 90 from 10.6.6.6 lookup 100",
+        unknown="no-local-table",
+    ),
+    "an address outside of the expected CIDRs isn't delivered": Case(
+        f"{LED.replace('10.5.5.0', '10.6.6.0')}\naddr add 10.6.6.6/32 dev lo"
+    ),
+    "an address of an interface that is down isn't delivered": Case(
+        f"{LED}\n{nics('eth9')}\naddr add 10.5.5.1/32 dev eth9\nlink set eth9 down"
+    ),
+    "table local lacks an address": Case(
+        "addr add 10.5.5.1/24 dev eth0\nroute del local 10.5.5.1 dev eth0 table local",
+        unknown="no-local-table",
+    ),
+    "table local has all of a network": Case(
+        "addr add 10.5.5.1/24 dev eth0\nroute del local 10.5.5.1 dev eth0 table local\n"
+        "route add local 10.5.5.0/24 dev lo",
+        "lo at 10.5.5.0",
+        notes=None,
+    ),
     "connections to a broadcast address use another interface": Case(
         "addr add 10.5.5.1/24 dev eth0 brd +\nrule add pref 10 lookup local\n"
-        "rule add pref 5 from 10.5.5.1 lookup 100\n"
+        "rule add pref 5 from 10.5.5.1 to 10.5.5.128/25 lookup 100\n"
         f"{BY_IB0}\nrule del pref 0",
         "ib0 at 10.5.5.128 from 10.5.5.1",
         notes="BROADCAST",
         cidr="10.5.5.128/25",
     ),
     # Interfaces.
+    "the uplink is a port of a bridge": Case(
+        "link add br0 type bridge\nlink set eth0 master br0", "PORT", notes=None
+    ),
+    "the uplink is a port of a bridge, for replies alone": Case(
+        f"link add br0 type bridge\nlink set ib0 master br0\n{AWAY}\n"
+        "rule add pref 90 from 10.1.0.4 lookup 100",
+        "PORT from 10.1.0.4",
+        uplinks="eth0 ib0",
+    ),
+    "a port of a bridge carries nothing expected": Case(
+        "link add br0 type bridge\nlink set ib0 master br0"
+    ),
     "an interface with commas in its name": Case(
         f"{nics('eth0,eth0')}\naddr add 10.5.0.1/24 dev eth0,eth0",
         "eth0,eth0",

@@ -103,7 +103,7 @@ def test_the_promises_hold_between_any_two_messages(
     host: Host, monkeypatch: pytest.MonkeyPatch, start: str
 ) -> None:
     between = Between(monkeypatch)
-    for case, rng in siblings.cases(start, [*WANTED], 3, defaults=2):
+    for case, rng in siblings.cases(start, [*WANTED], 2, defaults=2):
         case.build()
         between.expect(-1)
         install(host, case.wanted)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from nightly import by_day
+from nightly import some
 from node import nics, on_linux, run_ip, run_ip6, tool
-from scripts import AWKS, Sandbox, awk_or_skip, judged_soundly
+from scripts import AWKS, Sandbox, awk_or_skip, awks_for, judged_soundly
 
 import phases
 from hostrouting import Config, Host, Layout
@@ -69,13 +69,14 @@ def see_sound(config: Config, awk: str, root: Path) -> str:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_check_takes_no_name_for_a_word(name: str, tmp_path: Path) -> None:
-    awk = AWKS[NAMES.index(name) % len(AWKS)]
-    for host in [*HOSTS][NAMES.index(name) % 3 :: by_day(3, by_night=1)]:
+    number = NAMES.index(name)
+    awk = AWKS[number % len(AWKS)]
+    for turn, host in enumerate(some(HOSTS, one_of=3, first=number), number // 3):
         kernel = on_linux()  # as long as it exists, so does its namespace
         run_ip(nics(eth0="10.1.0.4/24"), "route add default via 10.1.0.1 dev eth0 metric 100")
         add_link(name, "10.2.0.4/24")
         run_ip(HOSTS[host].format(name))
-        for uplinks in (None, ("eth0",), ("*",)):
+        for uplinks in some((None, ("eth0",), ("*",)), one_of=3, first=turn):
             config = Config(
                 uplinks=uplinks,
                 route_overlap={"expectedCidrs": ["10.96.0.0/12", "10.1.0.0/24"]},
@@ -86,7 +87,7 @@ def test_a_check_takes_no_name_for_a_word(name: str, tmp_path: Path) -> None:
         del kernel
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", some(NAMES, one_of=2))
 def test_an_uplink_may_have_any_name(name: str, tmp_path: Path) -> None:
     awk = AWKS[NAMES.index(name) % len(AWKS)]
     kernel = on_linux()  # as long as it exists, so does its namespace
@@ -158,8 +159,9 @@ ODD_HOSTS = {
 }
 
 
-@pytest.mark.parametrize("awk", AWKS)
-@pytest.mark.parametrize("host", ODD_HOSTS)
+@pytest.mark.parametrize(
+    ("host", "awk"), [(host, awk) for host in ODD_HOSTS for awk in awks_for(host)]
+)
 def test_what_was_once_taken_for_fine_is_not(host: str, awk: str, tmp_path: Path) -> None:
     kernel = on_linux()  # as long as it exists, so does its namespace
     add_link("10", "10.1.0.4/24", "2001:db8::4/64")
@@ -189,8 +191,9 @@ FORGED = {
 }
 
 
-@pytest.mark.parametrize("awk", AWKS)
-@pytest.mark.parametrize("what", FORGED)
+@pytest.mark.parametrize(
+    ("what", "awk"), [(what, awk) for what in FORGED for awk in awks_for(what)]
+)
 def test_no_alias_passes_for_a_line_of_ip(what: str, awk: str, tmp_path: Path) -> None:
     line, hidden = FORGED[what]
     kernel = on_linux()  # as long as it exists, so does its namespace

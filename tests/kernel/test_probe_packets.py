@@ -86,7 +86,7 @@ def bare(kernel: NamespaceKernel, request: pytest.FixtureRequest) -> lab.World:
 def world(bare: lab.World) -> lab.World:
     """Return a node with the rules and the host route, but without a default route."""
     lab.load_rules()
-    run_ip6(f"route add {lab.PIN}")
+    run_ip6(f"route add {lab.HOST_ROUTE}")
     return bare
 
 
@@ -137,7 +137,7 @@ def test_a_probe_of_a_node_port_is_answered(bare: lab.World) -> None:
     ):
         assert bare.is_lost(lab.NODE, NODE_PORT)  # address translation alone doesn't help
         lab.load_rules()
-        run_ip6(f"route add {lab.PIN}")
+        run_ip6(f"route add {lab.HOST_ROUTE}")
         wire.packets()
         assert bare.probe(lab.NODE, NODE_PORT) == lab.ANSWER
         went = [packet for packet in wire.packets() if packet.protocol == frames.TCP]
@@ -242,7 +242,7 @@ def test_probes_of_the_host_need_the_route(bare: lab.World, defaults: list[str])
     lab.load_rules()
     with lab.serving(lab.HOST_PORT) as peers, lab.serving(lab.SERVICE_PORT, bare.pod):
         assert bare.is_lost(lab.NODE, lab.HOST_PORT)
-        run_ip6(f"route add {lab.PIN}")
+        run_ip6(f"route add {lab.HOST_ROUTE}")
         assert bare.probe(lab.NODE, lab.HOST_PORT) == lab.ANSWER
         assert bare.probe() == lab.ANSWER
     assert REWRITTEN_SOURCE in peers
@@ -365,7 +365,7 @@ def test_the_rules_survive_changes_of_the_default_route(
 def test_another_run_restores_wiped_rules(bare: lab.World, host: Host, wipe: str) -> None:
     configure(host)
     lab.nft(wipe)
-    run_ip6(f"route del {lab.PIN}")
+    run_ip6(f"route del {lab.HOST_ROUTE}")
     with lab.serving(lab.SERVICE_PORT, bare.pod):
         assert bare.is_lost()
         assert configure(host).rules == "loaded"
@@ -403,7 +403,7 @@ def test_in_bridge_mode_the_rules_name_the_bridge(
 def test_a_failure_or_a_removal_leaves_nothing(bare: lab.World, host: Host) -> None:
     before = lab.everything()
     with pytest.raises(
-        LoadBalancerProbeError, match="can't pin the route .* dev none0 .*Cannot find device"
+        LoadBalancerProbeError, match="can't add the host route .* dev none0 .*Cannot find device"
     ):
         configure(host, "none0")
     assert lab.everything() == before

@@ -122,6 +122,13 @@ HEALTHY = {
         rule add pref 1536 from 10.0.97.41 lookup 2""",
         "10.0.0.0/16 172.20.0.0/16 169.254.169.254/32",
     ),
+    "AWS, IPv6 cluster, whose pods have IPv4 addresses for egress": node(
+        "ens5=192.168.7.5/19 veth1=169.254.172.1/32 veth2=169.254.172.1/32",
+        """route add default via 192.168.0.1 dev ens5 metric 512
+        route add 169.254.172.5 dev veth1 scope host
+        route add 169.254.175.9 dev veth2 scope host""",
+        "192.168.0.0/16 169.254.0.0/16",
+    ),
     "GKE": node(
         "eth0=10.164.0.7/32 lxc75 gke0a1 cilium_host=169.254.4.6/32",
         f"""route add 10.164.0.1 dev eth0 scope link metric 1024
@@ -408,6 +415,18 @@ SICK = {
         "169.254.169.254/32",
         "veth1 at 169.254.169.254",
     ),
+    "a network of containers where EKS' pods have single addresses": node(
+        f"{UP} veth1",
+        f"{VIA}; route add 169.254.172.0/22 dev veth1; route add 169.254.169.253 dev veth1",
+        "169.254.0.0/16",
+        "veth1 at 169.254.169.253",
+    ),
+    "Azure's platform within a wider network of containers": node(
+        f"{UP} veth1",
+        f"{VIA}; route add 168.63.0.0/16 dev veth1",
+        "168.0.0.0/8",
+        "veth1 at 168.63.129.16",
+    ),
     "link-local addresses within a wider network of containers": node(
         f"{UP} veth1",
         f"{VIA}; route add 169.0.0.0/8 dev veth1",
@@ -419,6 +438,9 @@ SICK = {
         "route add default via 10.244.0.1 dev ens160; addr add 10.244.0.1/24 dev cni0",
         SERVICES,
         "GATEWAY at 10.96.0.0",
+    ),
+    "the gateway's address on a bridge, in the nodes' network": node(
+        f"{UP} cni0+=10.1.0.1/32", VIA, NODES, "GATEWAY at 10.1.0.1"
     ),
     "a route's gateway on the loopback interface": node(
         UP,
@@ -567,6 +589,13 @@ NODES6 = {
         f"{VIA6}; route add c000::/2 dev veth1",
         f"{SERVICES6} 2001:db8:5::/64",
         "veth1 at fd00:96::",
+    ),
+    "the gateway's address on a bridge, in the nodes' network": node(
+        f"{UP6} cni0+",
+        """link set lo up; route add default via 2001:db8:5::1 dev eth0
+        addr add 2001:db8:5::1/128 dev cni0""",
+        "2001:db8:5::/64",
+        "GATEWAY at 2001:db8:5::1",
     ),
     "discarded Services": node(
         f"{UP6} cali1",

@@ -32,7 +32,7 @@ from scripts import (
 )
 from test_promises import DESTINATION, entries_of, table
 
-from hostrouting import Config, Layout
+from hostrouting import Config, Host, Layout, check
 from hostrouting.boot.render import render_check
 from hostrouting.boot.trial_timer import times_of
 from hostrouting.kernel.namespace import NamespaceKernel
@@ -41,6 +41,8 @@ from hostrouting.kernel.rtnetlink.conversation import Listener, everywhere
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import to_json_text
 from hostrouting.model.routes import NextHop, Protocol, Route, Table
+from hostrouting.overlap.summary import summary
+from hostrouting.testing import FakeSystemd
 
 pytestmark = pytest.mark.kernel
 
@@ -545,6 +547,45 @@ def test_the_gate_waits_for_the_default_route(kernel: NamespaceKernel, sandbox: 
     assert kernel.write(Write.ADD, [default_route()]) == ()
     out, error = process.communicate(timeout=30)
     assert (process.returncode, out, error) == (0, "every expected CIDR leaves through eth0\n", "")
+
+
+@pytest.mark.parametrize(
+    ("cidrs", "through"),
+    [
+        (["10.96.0.0/12"], "eth0"),
+        (
+            ["10.96.0.0/12", {"cidr": "10.2.0.0/24", "devs": ["eth1"]}],
+            "eth0, or the devs that it names",
+        ),
+        ([{"cidr": "10.2.0.0/24", "devs": ["eth1"]}], "the devs that it names"),
+    ],
+)
+def test_script_and_library_say_through_what_the_cidrs_leave(
+    node: NamespaceKernel, plain: Sandbox, cidrs: list[Any], through: str
+) -> None:
+    config = Config.from_mapping({"hostRouting": {"routeOverlap": {"expectedCidrs": cidrs}}})
+    said = f"every expected CIDR leaves through {through}"
+    assert (
+        summary(
+            check(config, host=Host(routes=node, units=FakeSystemd(), layout=Layout(plain.root)))
+        )
+        == said
+    )
+    assert plain.run(render_check(config)).stdout == f"{said}\n"
+
+
+@pytest.mark.parametrize("uplinks", [None, ["eth0"]])
+def test_a_default_route_beside_main_is_not_waited_for(
+    kernel: NamespaceKernel, plain: Sandbox, uplinks: list[str] | None
+) -> None:
+    build_links(kernel)
+    assert kernel.write(Write.ADD, [default_route(table=Table.DEFAULT)]) == ()
+    section: dict[str, Any] = {"routeOverlap": {"expectedCidrs": ["10.96.0.0/12"]}}
+    named = {} if uplinks is None else {"uplinks": uplinks}
+    done = plain.run(render_check(Config.from_mapping({"hostRouting": section | named})))
+    assert "waiting" not in done.stdout
+    assert ("table 253" in done.stderr) == (uplinks is None)
+    assert ("every expected CIDR leaves through eth0" in done.stdout) == (uplinks is not None)
 
 
 SIZES = [f"size={room}" for room in range(8192, 61440, by_day(24576, by_night=4096))]

@@ -28,7 +28,7 @@ class FakeProbeNode:
 
     assigned: Sequence[IPv6Address] = ()
     tables: dict[str, str] = attrs.field(factory=dict)
-    pinned: str | None = None
+    host_route: str | None = None
     problem: str | None = None
 
     def assigned_addresses(self, scope: CancelScope) -> tuple[IPv6Address, ...]:
@@ -46,13 +46,13 @@ class FakeProbeNode:
             self.tables[TABLE] = listing
 
     def route(self) -> str | None:
-        return self.pinned
+        return self.host_route
 
-    def pin(self, route: str) -> None:
-        self.pinned = route
+    def add_host_route(self, route: str) -> None:
+        self.host_route = route
 
-    def unpin(self) -> None:
-        self.pinned = None
+    def delete_host_route(self) -> None:
+        self.host_route = None
 
     def _work(self) -> None:
         if self.problem is not None:

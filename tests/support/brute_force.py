@@ -28,13 +28,14 @@ from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import RouteBackend, read_routes
 from hostrouting.kernel.release import passes_discards
 from hostrouting.model.family import IpAddress, IpNetwork
+from hostrouting.model.links import Address
 from hostrouting.model.lookups import Lookup
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.routes import DEFAULT_DESTINATION, Route, RouteType, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap.findings import Finding, OverlapReport
 
-FAILURES = ("OVERLAP", "NO-ROUTE", "BLACKHOLE", "GATEWAY")
+FAILURES = ("OVERLAP", "NO-ROUTE", "BLACKHOLE", "GATEWAY", "PORT")
 FINE = "fine"
 _UNJUDGED = tuple(map(IPv4Network, ("0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/3")))
 _DISCARDED = {
@@ -151,6 +152,9 @@ class Judge:
         )
         self._walked: dict[tuple[int, int, int], Route | int] = {}
         self.addresses = kernel.facts().addresses
+        kinds = {link.name: link.kind for link in kernel.facts().links}
+        self._masters = {link.name: kinds.get(link.master or "") for link in kernel.facts().links}
+        self._down = {link.name for link in kernel.facts().links if not link.is_up}
         self.default = default_route(self._routes)
         self.expected = live(self.default) if self.default is not None else ()
 
@@ -264,26 +268,44 @@ class Judge:
     def is_deaf(self) -> bool:
         """Return whether this host doesn't receive what is sent to one of its addresses."""
         found: list[Route | int] = []
+        called = self.called
         for own, protocol in product(self.addresses, (17, 6)):
+            if not (own.local.is_loopback or self._must_hear(own, called)):
+                continue
             to = int(own.local)
-            if own.local.is_loopback:
-                found.append(self.walk(to, protocol=protocol))
-            elif own.dev in self.expected and not own.local.is_link_local:
-                gateways = (
-                    [hop.gateway for hop in self.default.hops if hop.dev == own.dev]
-                    if self.default
-                    else []
-                )
-                sender = next((each for each in gateways if each is not None), own.local + 1)
+            found += [self.walk(to, int(each), protocol) for each in (0, *called)]
+            plain = found[-1 - len(called)]
+            if not own.local.is_loopback:
+                source = plain.source if isinstance(plain, Route) else None
+                found.append(self.walk(to, int(source or own.local), protocol))
                 found += [
-                    self.walk(to, int(each), protocol, iif=own.dev)
-                    for each in (sender, *self._clients())
+                    self.walk(to, int(sender), protocol, iif=dev)
+                    for dev in (self.expected if own.dev == "lo" else [own.dev])
+                    for sender in (*self._sender(own, dev), *self._clients())
+                    if dev not in self._down
                 ]
-                found.append(self.walk(to, protocol=protocol))
         return any(
             isinstance(each, int) or each.type not in (RouteType.LOCAL, RouteType.BROADCAST)
             for each in found
         )
+
+    def _must_hear(self, own: Address, called: Sequence[IpAddress]) -> bool:
+        is_expected = any(own.local in each.cidr for each in self._overlap.expected_cidrs)
+        is_called = own.dev == "lo" and own.local in called
+        return own.dev not in self._down and (is_expected or is_called or own.dev in self.expected)
+
+    def _sender(self, own: Address, dev: str) -> list[IpAddress]:
+        """Return the gateway or a neighbour, if it isn't an address of this host."""
+        hops = self.default.hops if self.default else ()
+        gateways = [hop.gateway for hop in hops if hop.dev == dev and hop.gateway]
+        near = [
+            IPv4Address(int(own.local) + step)
+            for step in (1, -1, 2, -2)
+            if int(own.network[0]) < int(own.local) + step < int(own.network[-1])
+        ]
+        mine = {each.local for each in self.addresses}
+        likely = [each for each in (*gateways, *near, own.local + 1) if each not in mine]
+        return likely[:1]
 
     def _clients(self) -> list[IpAddress]:
         """Return expected addresses at which the set of rules for sources may change."""
@@ -305,6 +327,8 @@ class Judge:
         devs = live(route)
         if route.type in (RouteType.LOCAL, RouteType.BROADCAST):
             if _is_kernels_local_route(decision):
+                if via := self._default_via(answer.address):
+                    return Sort("GATEWAY", live(via), via)
                 return Sort(route.type.name, devs, route)
             # Like any other route, a shorter local prefix captures packets meant for the cluster.
             devs = ("lo",) if route.type is RouteType.LOCAL else devs
@@ -323,10 +347,26 @@ class Judge:
     def _sort_expected(self, route: Route, devs: tuple[str, ...]) -> Sort:
         if route.type in _UNCONNECTED:
             return _without_connection(route)
+        if any(self._masters.get(dev) in ("bridge", "bond", "team", "openvswitch") for dev in devs):
+            return Sort("PORT", devs, route)
         for hop in route.hops:
             if not hop.is_dead and self._has_on_another_link(hop.gateway, hop.dev):
                 return Sort("GATEWAY", devs, route)
         return Sort(FINE, devs, route)
+
+    def _default_via(self, address: IpAddress) -> Route | None:
+        """Return an uplink's default route via an address that this host has on another link."""
+        for route in self._routes:
+            is_default = (route.destination, route.table) == (DEFAULT_DESTINATION, Table.MAIN)
+            for hop in route.hops if is_default and route.tos == 0 else ():
+                is_live = hop.dev in self.expected and not hop.is_dead
+                if (
+                    is_live
+                    and hop.gateway == address
+                    and self._has_on_another_link(address, hop.dev)
+                ):
+                    return route
+        return None
 
     def _has_on_another_link(self, gateway: IpAddress | None, dev: str | None) -> bool:
         return any(own.local == gateway and own.dev != dev for own in self.addresses)
@@ -348,7 +388,11 @@ class Judge:
         gateways = [hop.gateway for r in defaults for hop in r.hops if hop.dev in self.expected]
         subnets = [each.network for each in mine if each.prefix_length >= 12]
         return (
-            address in IPv4Network("169.254.0.0/16")
+            (
+                address in IPv4Network("169.254.0.0/16")
+                and not (network.prefixlen == 32 and address in IPv4Network("169.254.172.0/22"))
+            )
+            or address == IPv4Address("168.63.129.16")
             or network.prefixlen < 8
             or any(
                 each in network

@@ -114,6 +114,8 @@ class _Expected:
         told: set[str | None] = {dev for finding in about for dev in finding.devs}
         if any(finding.kind in _DROPS for finding in about) or holds(self._discards, address):
             told.add(None)
+        if any(_is_router(finding, address) for finding in about):
+            told.add("lo")
         unsaid = {dev for dev in devs - told if not self._is_fine(dev)}
         if holds(self._own, address):
             if unsaid - {"lo", None}:
@@ -131,6 +133,8 @@ class _Expected:
             is_excused = is_refused or self._is_hidden(finding, is_connected=is_connected)
             if passes_hops and (len(finding.devs) > 1 or finding.source is not None):
                 is_excused = True
+            if _is_router(finding, address) and "lo" in soon:
+                continue
             if not (self._is_seen(finding, soon) or is_excused):
                 yield f"{what} leaves through {words(devs)}, but: {finding.message}"
 
@@ -151,7 +155,7 @@ class _Expected:
         """Return whether a socket behaved as the finding says."""
         if finding.kind in _DROPS:
             return None in devs
-        if finding.kind is FindingKind.GATEWAY:
+        if finding.kind in (FindingKind.GATEWAY, FindingKind.PORT):
             return any(dev in devs for dev in finding.devs)
         if finding.source is not None and any(map(self._is_fine, finding.devs)):
             # Linux 6.15 and later prefer the hop whose own address is the source, and that hop is
@@ -161,6 +165,11 @@ class _Expected:
         # elsewhere.
         strays = [dev for dev in finding.devs if not self._is_fine(dev)] or finding.devs
         return any(dev in devs for dev in strays)
+
+
+def _is_router(finding: Finding, address: IpAddress) -> bool:
+    """Return whether an address is a router's that this host has, too."""
+    return finding.gateway is not None and finding.gateway.local == address
 
 
 def local_ranges(report: OverlapReport) -> list[IpNetwork]:

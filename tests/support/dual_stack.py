@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ipaddress import IPv4Address, IPv6Address, IPv6Interface, IPv6Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 
 from scenario import number, parsed
 
@@ -19,6 +19,7 @@ from hostrouting.model.routes import (
     Protocol,
     Route,
     Route6,
+    RouteType,
     Scope,
     Table,
 )
@@ -55,6 +56,18 @@ def routes_of(address: Address6) -> list[Route6]:
     return [entry(local), entry(f"{address.network} dev {address.dev} proto kernel metric 256")]
 
 
+def local_route(address: Address) -> Route:
+    """Return the entry in table local that the kernel creates for an IPv4 address."""
+    return Route(
+        IPv4Network(int(address.local)),
+        (NextHop(address.dev),),
+        RouteType.LOCAL,
+        table=Table.LOCAL,
+        protocol=Protocol.KERNEL,
+        scope=Scope.HOST,
+    )
+
+
 def host(
     *lines: str,
     addresses: Sequence[str] = (),
@@ -85,6 +98,7 @@ def host(
         Route(each.network, (NextHop(each.dev),), protocol=Protocol.KERNEL, scope=Scope.LINK)
         for each in own4
     ]
+    routes4 += [local_route(each) for each in own4]
     if ipv4_default is not None:
         gateway = NextHop(
             ipv4_default, IPv4Address("10.1.0.1" if ipv4_default == "eth0" else "10.2.0.1")

@@ -177,6 +177,10 @@ class Leaving:
     def _asked(self, request: int, dev: str) -> bytes:
         return fcntl.ioctl(self._wires, request, struct.pack("16s16x", dev.encode()))
 
+    def link_address(self, dev: str) -> str:
+        """Return an interface's Ethernet address."""
+        return self._asked(_SIOCGIFHWADDR, dev)[18:24].hex(":")
+
     def __enter__(self) -> Leaving:
         return self
 
@@ -245,7 +249,7 @@ class Leaving:
             port: the client's port.
         """
         self._prepare(address)
-        link_address = self._asked(_SIOCGIFHWADDR, dev)[18:24].hex(":")
+        link_address = self.link_address(dev)
         # Once the server is closed, the kernel doesn't repeat its answer.
         with socket.create_server(("", _SERVED), family=Family.of(own).af):
             self._send_back(
@@ -310,12 +314,16 @@ class Leaving:
         hasn't left.
         """
         # On lo, an error reply is also addressed to the same address.
-        seen = [frame.dev for frame in self._leaving_for(address)]
+        seen = self.passing(address)
         if not seen and self._answers:
             # The kernel had asked who the neighbour is before, for an error that it sent.
             self._set(self._answers)
             seen = [frame.dev for frame in self._leaving_for(address)]
         return next(iter(seen or self._newly_dropped()), 0)
+
+    def passing(self, address: IpAddress) -> list[str]:
+        """Return the interfaces through which packets to an address have just left, in order."""
+        return [frame.dev for frame in self._leaving_for(address)]
 
     def _newly_dropped(self) -> list[str]:
         """Return the interfaces that dropped a packet for lack of a carrier; packet sockets don't

@@ -8,10 +8,13 @@ tests.
 from __future__ import annotations
 
 import os
-from typing import NoReturn
+from collections.abc import Iterable
+from typing import NoReturn, TypeVar
 from zlib import crc32
 
 import pytest
+
+T = TypeVar("T")
 
 IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 REQUIRED = {
@@ -29,6 +32,11 @@ def refuse(mark: str, reason: str) -> NoReturn:
 def by_day(few: int, *, by_night: int) -> int:
     """Return the number of examples, steps or positions to try."""
     return by_night if IS_NIGHTLY else few
+
+
+def some(cases: Iterable[T], *, one_of: int, first: int = 0) -> list[T]:
+    """Return all cases in nightly runs, otherwise every nth one."""
+    return [*cases] if IS_NIGHTLY else [*cases][first % one_of :: one_of]
 
 
 def is_chosen(name: str, *, one_of: int) -> bool:

@@ -49,7 +49,7 @@ PATIENCE_SECONDS = 5.0
 LOST_AFTER_SECONDS = 0.1
 _POLL_SECONDS = 0.01
 
-PIN = f"{REWRITTEN_SOURCE} via {PROBE_SOURCE} dev eth0 proto 218 metric 1"
+HOST_ROUTE = f"{REWRITTEN_SOURCE} via {PROBE_SOURCE} dev eth0 proto 218 metric 1"
 
 _SIOCETHTOOL, _STXCSUM = 0x8946, 0x17  # linux/sockios.h, linux/ethtool.h
 _ETH_P_IPV6 = 0x86DD

@@ -32,10 +32,10 @@ class ProbeNode(Protocol):
     def route(self) -> str | None:
         """Return the route that wins for the rewritten source address in ip(8) syntax, or None."""
 
-    def pin(self, route: str) -> None:
+    def add_host_route(self, route: str) -> None:
         """Add a route to table main, replacing any route with the same destination and metric."""
 
-    def unpin(self) -> None:
+    def delete_host_route(self) -> None:
         """Delete hostrouting's routes to the rewritten source address, if any."""
 
 
@@ -65,16 +65,16 @@ class LinuxProbeNode(Programs):
         printed = self.run("look up a route", command, "RTNETLINK answers")
         return printed.partition(" pref ")[0].strip() or None
 
-    def pin(self, route: str) -> None:
+    def add_host_route(self, route: str) -> None:
         """Add a route to table main, replacing any route with the same destination and metric."""
         self.run(
-            f"pin the route {route} (devices names its interface)",
+            f"add the host route {route} (devices names its interface)",
             f"ip -6 route replace {route}",
         )
 
-    def unpin(self) -> None:
+    def delete_host_route(self) -> None:
         """Delete hostrouting's routes to the rewritten source address, if any."""
         self.run(
-            "delete the pinned route",
+            "delete the host route",
             f"ip -6 route flush table main proto 218 {REWRITTEN_SOURCE}",
         )

@@ -103,8 +103,8 @@ def plan_probe(
         return ProbeReport(skipped_because=why)
     _refuse_port(probe.device, host.routes.facts().links)
     rules = None if ruleset.has_rules(node.listing(), probe.device) else "loaded"
-    pinned = _plan_route(ruleset.host_route(probe.device), _in_place(node.route()))
-    return ProbeReport(probe.device, rules=rules, changes=pinned | boot)
+    route = _plan_route(ruleset.host_route(probe.device), _in_place(node.route()))
+    return ProbeReport(probe.device, rules=rules, changes=route | boot)
 
 
 def _plan_route(wanted: str, replaced: str | None) -> Changes:
@@ -216,11 +216,11 @@ def _load(node: ProbeNode, device: str) -> None:
     """Load the rules, add the route, and verify it, because a policy rule may bypass table main."""
     wanted = ruleset.host_route(device)
     node.load(ruleset.render_ruleset(device))
-    node.pin(wanted)
+    node.add_host_route(wanted)
     route = node.route()
     if _in_place(route) != wanted:
         raise LoadBalancerProbeError(
-            f"the pinned route doesn't win ({wanted}): "
+            f"the host route doesn't win ({wanted}): "
             f"answers to probes would take {route or 'none'}",
             hint=f"look at: ip -6 rule; ip -6 route show table all {REWRITTEN_SOURCE}",
         )
@@ -229,9 +229,9 @@ def _load(node: ProbeNode, device: str) -> None:
 def _put_back(node: ProbeNode, rules: str | None = None, route: str | None = None) -> None:
     """Remove the rules and the route, and restore the given ones."""
     node.load(ruleset.REMOVAL + (rules or ""))
-    node.unpin()
+    node.delete_host_route()
     if was := _in_place(route):
-        node.pin(was)
+        node.add_host_route(was)
 
 
 # --- removal --------------------------------------------------------------------------------------

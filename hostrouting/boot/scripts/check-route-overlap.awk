@@ -5,20 +5,22 @@
 # collects these borders, and find_places() keeps those in expected CIDRs. A "place" reaches from one border to the next
 # one. All its addresses have the same result, so its first one, the "probe", stands for all.
 #
-# Ask. look_up() asks about each place's probe: without a source, as for a datagram, and, if rules match on sources,
-# with each address of this host that a rule treats unlike a packet without a source. Whichever source the kernel
-# chooses for a connection, and at whichever address a server is called, is among these, or has the result of no source.
+# Ask. look_up() asks for the route to each place's probe. First, it asks without a source, as for a datagram. If rules
+# match on sources, it also asks with this host's addresses, except those that every rule treats like a packet without a
+# source. Thus, the results include those for the source that the kernel chooses for a connection, and for each address
+# from which a server may reply.
 #
-# Judge. why_wrong() returns what is wrong with a result, or "". Besides the uplinks, it forgives what every node has:
-# addresses of this host (table local), pods' interfaces within bounds (is_beyond_pods()), and the blackholes that a CNI
-# adds for its own pods (is_block()).
+# Judge. why_wrong() returns what is wrong with a result, or "" if nothing is. A packet may leave through an uplink. It
+# may also end in what every node has: an address of this host (table local), a pod's interface (is_beyond_pods() has
+# the bounds), or a blackhole that a CNI adds for its own pods (is_block()).
 #
-# Like the library, it judges what root sends without a mark: no other user, and no packet with a mark.
+# Like the library, this program judges packets that root sends without a mark. Packets of other users, and packets with
+# a mark, may leave otherwise.
 #
-# This program never says "ok" where `hostrouting check` doesn't; it needn't be able to judge every host. It knows a
-# list of shapes: of rules (read_rule()), results (why_wrong()) and discards (why_discarded()). Whatever else it meets,
-# it doesn't try to understand: can_not() makes the verdict "unknown", and Python decides, if it is there. A failure
-# counts as a failure only where Python would report it, too; else it is "unknown" as well.
+# This program never says "ok" where `hostrouting check` doesn't, but it can't judge every host. It knows some shapes of
+# rules (read_rule()), results (why_wrong()) and discards (why_discarded()). If it meets any other shape, can_not()
+# makes the verdict "unknown", and Python judges the host, if it is there. If Python might not report a failure, the
+# verdict is "unknown", too.
 #
 # Interfaces may be named like any word that ip prints: "via", "from", "lookup". So lines aren't searched for words.
 # Each word is read by its position, or as the value of the key before it (take_apart(), read_rule()).
@@ -40,6 +42,7 @@ section == "config" && $1 == "expect" && length($2) == length("x" ZEROS) {
   devs_pattern[ranges] = $5
   devs_words[ranges] = $6
   needs_uplinks = needs_uplinks || $5 == ""
+  names_devs = names_devs || $5 != ""
 }
 
 # The patterns are regular expressions; "/" matches no interface name.
@@ -90,7 +93,9 @@ function read_link(    name) {
     ;
   if (/ link\/(\[32\]|infiniband) / && $3 ~ pattern_of["awaited"] && !(name in has_address))
     infiniband[++infinibands] = name
-  if (are_ports_led && / master /)
+  is_down[name] = $3 !~ /[<,]UP[,>]/
+  is_port[name] = / master /
+  if (are_ports_led && is_port[name])
     can_not("table local isn\047t asked first")
 }
 
@@ -103,6 +108,7 @@ function read_address(    i) {
   for (i = 5; i < NF && $i != "scope"; i += 2)
     ;
   is_global[owns] = $(i + 1) == 0
+  is_tentative[owns] = / (tentative|dadfailed) /
   discards_elsewhere = discards_elsewhere || (own[owns] ~ /^127[.]/ && ($2 != "lo" || $(i + 1) != 254))
   has_address[$2] = 1
   is_own[own[owns]]++
@@ -132,6 +138,9 @@ function read_rule(    word, count, i, value, is_not, action) {
     can_not("the policy rule " in_words($0))
   if ("to" in value)
     cut(value["to"])
+  # Beside main, such a table may have the host's default route.
+  if ($0 ~ /^[0-9]+:\tfrom all lookup [0-9]+( proto [0-9]+)? *$/)
+    is_for_all[word[5]] = 1
   if (value["from"] != "all")
     add_sources(value["from"])
   discards_elsewhere = discards_elsewhere || action == "6"
@@ -277,9 +286,13 @@ function may_be_of_pods(names,    part, i) {
 function read_default(text) {
   if (type == 1 && table != 254 && elsewhere == "")
     elsewhere = "; another table has one: " in_words(text)
+  if (type == 1 && table != 254 && table in is_for_all && gateways != "" && !is_dead && \
+    ((uplink_pattern == "" && expected == "") || has_uplink(devs)))
+    has_default_beside_main = 1
   if (type != 1 || table != 254 || "tos" in field || devs == "lo")
     return
   default_gateways = default_gateways gateways
+  has_dead_default = has_dead_default || is_dead
   if ((uplink_pattern != "" || expected != "") && !has_uplink(devs))
     return
   default_text[++defaults] = text
@@ -359,8 +372,10 @@ function cut(prefix) {
 
 # Sets the places, in order: probe[1..places], and place_at[probe].
 function find_places(    i, covered, line, word) {
-  if (family == 4)
-    cut("169.254.0.0/16") # where nothing is a pod's
+  if (family == 4) { # clouds have addresses there
+    cut("169.254.0.0/16")
+    cut("168.63.129.16")
+  }
   for (i = 1; i <= ranges; i++)
     print range_first[i] "\n" after(range_last[i]) "\n" range_first[i], range_last[i] | SORTER
   if (close(SORTER) != 0)
@@ -514,7 +529,7 @@ function why_wrong(r, p, text,    what) {
   if ((type, to) in is_of_host) {
     if (type == 3 && text != text_of[(p - 1) * lookups_each + 1])
       can_not("what is sent to " dotted(probe[p]) " depends on its source")
-    return ""
+    return type == 2 ? why_router_lost() : ""
   }
   # Packets that match a wider local route stay on this host.
   if (type == 2)
@@ -537,8 +552,11 @@ function why_wrong(r, p, text,    what) {
 # Returns the same for the interfaces and gateways alone.
 function failure_of(r, p,    part, i, is_foreign, is_by_pods, has_others) {
   for (i = split(devs, part, "/"); i > 0; i--) {
-    if (devs_pattern[r] != "" ? is_like(part[i], devs_pattern[r]) : is_uplink(part[i]))
+    if (devs_pattern[r] != "" ? is_like(part[i], devs_pattern[r]) : is_uplink(part[i])) {
+      if (is_port[part[i]])
+        can_not(part[i] " is a port of another interface")
       continue
+    }
     has_others = 1
     is_foreign = is_foreign || devs_pattern[r] != "" || \
       !is_like(part[i], pattern_of["allowed"] "|" pattern_of["container"])
@@ -556,7 +574,10 @@ function is_beyond_pods(p,    i, part, hop, low, high, length_) {
   low = first
   high = last
   length_ = bits
-  if (length_ < (family == 6 ? 16 : 8) || (family == 4 && probe[p] ~ /^xa9fe/))
+  if (length_ < (family == 6 ? 16 : 8))
+    return 1
+  # EKS gives addresses in 169.254.172.0/22 to pods.
+  if (family == 4 && probe[p] ~ /^x(a9fe|a83f8110)/ && !(length_ == 32 && probe[p] ~ /^xa9fea[c-f]/))
     return 1
   for (i = split(default_gateways, part, " "); i > 0; i--)
     if (split(part[i], hop, "/") && is_uplink(hop[2]) && !index(hop[1], ":") == (family == 4) && \
@@ -581,6 +602,17 @@ function why_local(list,    part, hop, i, k) {
         return "GATEWAY leaves for " hop[1] ", which is also an address of this host (" own_dev[k] "); expected via"
   }
   return ""
+}
+
+# Returns the same if the address of this host that take_apart() has read is the gateway of an uplink's default route.
+function why_router_lost(    part, hop, i, list, what) {
+  for (i = split(default_gateways, part, " "); i > 0; i--)
+    if (split(part[i], hop, "/") && hop[1] == to && is_uplink(hop[2]))
+      list = list " " part[i]
+  what = why_local(list)
+  if (what != "" && has_dead_default)
+    can_not("a default route has a dead next hop")
+  return what
 }
 
 # --- the verdict -----------------------------------------------------------------------------------------------------
@@ -615,15 +647,29 @@ function find_problem() {
   if (uplink_pattern != "" && expected == "")
     problem = "no-uplink: there is no interface " uplink_words ", which hostRouting.uplinks names"
   else if (uplink_pattern == "" && needs_uplinks && !defaults)
-    problem = "no-default-route" (family == 6 ? ": IPv6" : "") "\t: table main has none that is unicast" elsewhere
+    problem = "no-default-route" (family == 6 ? ": IPv6" : "") "\t: table main has none that is unicast" elsewhere \
+      "; if this node needs none there, name its uplinks (hostRouting.uplinks)"
   else if (!is_local_asked)
     can_not("no policy rule asks table local about everything")
+  find_undelivered()
+}
+
+# Gives up if table local lacks an address at which this host must be reached: one of an uplink, or an expected one.
+function find_undelivered(    i, r) {
+  for (i = 1; i <= owns; i++) {
+    if ((2, own[i]) in is_of_host || is_tentative[i] || own[i] ~ /^fe[89ab]/ || is_down[own_dev[i]])
+      continue
+    for (r = 1; r <= ranges && !is_between(range_first[r], own_number[i], range_last[r]); r++)
+      ;
+    if (r <= ranges || is_uplink(own_dev[i]))
+      can_not("table local has no entry for " own[i])
+  }
 }
 
 # Prints the verdict; the default route that may still come, or an empty line; the InfiniBand interfaces whose address
 # may still come, or an empty line; and the messages, of which the marker omits what follows a tab.
 function print_verdict(verdict,    i, lacking, pending) {
-  if (problem ~ /^no-(uplink|default)/ || (uplink_pattern != "" && !defaults))
+  if ((problem ~ /^no-(uplink|default)/ || (uplink_pattern != "" && !defaults)) && !has_default_beside_main)
     lacking = "the default route" (uplink_pattern == "" ? "" : " on an uplink")
   for (i = 1; i <= infinibands; i++)
     if (family == 4 && problem !~ /^no-/ && !is_uplink(infiniband[i]))
@@ -634,7 +680,8 @@ function print_verdict(verdict,    i, lacking, pending) {
   if (verdict == "unknown")
     print problem
   else if (verdict == "ok")
-    print "every expected CIDR leaves " (expected == "" ? "as expected" : "through " with_commas(expected))
+    print "every expected CIDR leaves through " (needs_uplinks ? with_commas(expected) : "") \
+      (needs_uplinks && names_devs ? ", or " : "") (names_devs ? "the devs that it names" : "")
   for (i = 1; i <= findings && verdict == "overlap"; i++)
     print finding[i]
   print "end"

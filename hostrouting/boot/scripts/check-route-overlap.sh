@@ -11,14 +11,15 @@ false # what bash returns if it can't parse the group
 #
 # In STRICT mode, it exits with 1 if anything fails or there is no verdict; in WARN mode, it only reports this.
 #
-# attempt() takes the lock if it can, so that no run is changing our routes, and looks: ip lists the tables, and awk
-# judges them by asking the kernel (the program begins with how it does that). Meanwhile, an ip monitor of this run
-# records all changes. If one of them may have mattered, the look is repeated. If the network isn't complete, because
-# the default route or the address of an InfiniBand interface may still come, keep_trying() gives up the lock and waits.
+# attempt() takes the lock, so that no other run changes our routes meanwhile; if it can't, it goes on without the lock.
+# Then it looks: ip lists the tables, and awk judges them by asking the kernel, as the awk program explains. During a
+# look, an ip monitor records all changes. If one of them may have mattered, the look is repeated. The default route, or
+# the address of an InfiniBand interface, may still come. As long as it is missing, keep_trying() gives up the lock,
+# waits, and attempts again.
 #
-# awk knows the shapes of ordinary hosts. If it has no verdict, Python judges the host, if it still exists, and its
-# verdict counts. After a failure that awk has found, Python only explains it. At the end, report() leaves one marker.
-# A run that is killed leaves none of its own that says more than it knows.
+# awk knows the shapes of ordinary hosts. If awk has no verdict, Python judges the host, if Python still exists, and
+# Python's verdict counts. If awk has found a failure, Python only explains it. At the end, report() leaves one marker.
+# A run that is killed leaves no marker that says more than the run knew.
 
 @common.sh@
 

@@ -138,7 +138,8 @@ function resolve_policy(    i, k, name, list, count, entry, is_met) {
   }
   for (k = 1; k <= keeps; k++)
     if (!(k in is_met))
-      leave_out(keep_words[k], "there is no such interface")
+      leave_out(keep_words[k], "lo" ~ ("^(" keep_pattern[k] ")$") ? \
+        "lo never is, and there is no other such interface" : "there is no such interface")
   sort_by_index(list, count)
   for (i = 1; i <= count; i++)
     keep(list[i], keep_gateway[entry[list[i]]])

@@ -1,23 +1,25 @@
-# Makes our routes (protocol 217, in table main and in side tables) and rules (protocol 217) of one family equal to
-# lists. Installing, removing and undoing are the same job with other lists: what is wanted, nothing, or what was there
-# before. What is peculiar to rules and side tables is in policy.awk.
+# Makes our routes and rules of one family equal to lists. Ours have the protocol 217; the routes are in table main and
+# in side tables. To install, the lists have what is wanted; to remove, nothing; to undo, what was there before.
+# policy.awk has what concerns only rules and side tables.
 #
-# Input. Sections follow each other: "==config", what is wanted; "==adopted", routes of the Go package; "==kernel", what
-# ip listed at the start, which is rules, the routes of all tables, addresses and links; and, only for task=undo,
-# "==now", the rules and routes by now.
+# Input. It has these sections, in this order:
+#    ==config   what is wanted
+#    ==adopted  routes of the Go package
+#    ==kernel   what ip listed at the start: rules, the routes of all tables, addresses and links
+#    ==now      the rules and routes by now; only for task=undo
 #
-# Parts. The unit of comparison is a part: for IPv4 a whole route, for IPv6 one next hop. The kernel joins IPv6 routes
-# with the same destination and metric, whichever program they belong to, and shows only the first one's protocol. So an
-# IPv6 route is never replaced or deleted as a whole, which would take another program's hops along. A deletion of a
-# single hop names our protocol, and fails if the hop isn't ours. hold() sorts parts into the lists "config", "kernel"
-# and "now".
+# Parts. Lists are compared part by part. In IPv4, a part is a whole route; in IPv6, it is one next hop. The kernel
+# joins IPv6 routes with the same destination and metric, whichever program they belong to, and shows only the first
+# one's protocol. To replace or delete such a route as a whole would remove another program's hops, too. So each of our
+# hops is deleted alone, by a command that names our protocol and fails if the hop isn't ours. hold() sorts parts into
+# the lists "config", "kernel" and "now".
 #
-# Resolving. resolve() completes each wanted row: what it doesn't name is inherited from the default route. What may
-# still appear is "lacking"; what can't be installed is "refused". Both are found before the first change, and so are
-# conflicts with other programs' routes (want(), beware()).
+# Resolving. resolve() completes each wanted row. What the row doesn't name is inherited from the default route. What
+# may still appear is "lacking"; what can't be installed is "refused". Both are found before the first change, and so
+# are conflicts with other programs' routes (want(), beware()).
 #
-# Planning. plan() compares two lists of parts and sorts the changes into steps, so that no packet finds a gap (except
-# in step 5) and no gateway is missing when the kernel checks it, which it does only when a route is added:
+# Planning. plan() compares two lists of parts, and sorts the changes into steps. In the order of these steps, no packet
+# finds a gap, except in step 5. And no gateway is missing when the kernel checks it, which is when a route is added.
 #    1  add routes without a gateway, which others' gateways may need
 #    2  add the others
 #    3  replace (IPv4), or add hops to a route that exists (IPv6)
@@ -26,21 +28,22 @@
 #       an IPv4 route behind another program's
 #    6  add IPv6 routes that cover gateways: a gateway mustn't be behind another one (ip6_validate_gw)
 #    7  delete such routes; 11: delete others; 12: delete routes without a gateway
-# No rule leads to a side table that isn't filled, so their steps come in between, in this order: side1, side2, side3
-# and side5 as above; "add" rules, which may remove some first; "del" rules; side11 and side12.
+# A side table is filled before a rule leads to it, and emptied when none does any more. So these steps come between 6
+# and 7, in this order: side1, side2, side3 and side5, which are like 1 to 5; "add", which adds rules, and may remove
+# some first; "del", which removes rules; side11 and side12.
 #
-# Writing. The steps to "add" run as one ip process, which stops at the first error. The rest runs as a second one,
-# which goes on: a route that is already gone needs no deletion. Whatever only removes or undoes runs as the second one
-# does.
+# Writing. One ip process makes the changes up to "add", and stops at the first error. Another one makes the rest, and
+# goes on after an error, because a route that is already gone needs no deletion. A task that only removes or undoes
+# goes on, too.
 #
-# Proof. The same ip processes are asked which route carries packets to each destination: to its first address that no
-# longer prefix covers. A route that doesn't win is an error, and so is a rule that doesn't decide.
+# Proof. The same ip processes look up one address of each destination: the first one that no longer prefix covers. A
+# route that doesn't win there is an error, and so is a rule that doesn't decide.
 #
-# Undoing. Whatever happened (an error, a signal, an awk or ip that was killed), the script lists the rules and routes
-# again, and this program plans from "now" to "kernel". So it needs no record of what it did, and it sees what other
-# programs did meanwhile: a route of theirs that took the place of ours stays, and is named. The script repeats this
-# until nothing changes any more. If they can't be listed, "config" stands for "now": the run may have made all of its
-# changes.
+# Undoing. After an error or a signal, or if an awk or ip was killed, the script lists the rules and routes again, and
+# this program plans from "now" to "kernel". So the program needs no record of what it did, and it sees what other
+# programs did meanwhile. A route of theirs that took the place of ours stays, and is named. The script repeats this
+# until nothing changes any more. If the rules and routes can't be listed, "config" stands for "now", because the run
+# may have made all of its changes.
 
 $0 == "==kernel" { take_verified() }
 family == 6 && $0 == "==kernel" && uplink_pattern == "" {

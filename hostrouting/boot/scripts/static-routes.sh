@@ -9,12 +9,12 @@ false # what bash returns if it can't parse the group
 #   static-routes.sh gate [told]    before the consumer starts: waits for at most 5 s
 #   static-routes.sh trial   called by trial.sh, which holds the lock, to end a trial of routes: doesn't wait
 #
-# One ip process lists the current state. awk plans what makes our routes and rules equal to the wanted ones, has
-# another ip process make these changes, and asks the kernel whether the routes win and the rules decide. After a
-# failure, the current state is listed again, and awk makes our routes and rules equal to those that were there before.
-# The error is one line; `hostrouting apply` prints more.
+# One ip process lists the current state. awk plans the changes that make our routes and rules equal to the wanted ones,
+# and runs other ip processes, which make the changes. Then awk asks the kernel whether the routes win and the rules
+# decide. After a failure, ip lists the state again, and awk restores our routes and rules as they were before. The
+# script prints one line about the error; `hostrouting apply` prints more.
 #
-# An interface that is to be kept may get its address late. It is waited for, too, but the rest is installed without it.
+# An interface to keep may get its address late. The script waits for it, too, but installs the rest without it.
 
 @common.sh@
 
@@ -23,12 +23,16 @@ readonly SETTLE_SECONDS=@SETTLE_SECONDS@
 readonly UNDO_ATTEMPTS=8
 FAMILIES=@FAMILIES@
 
-# think plan: prints what prevents a family's changes. think commit: makes the changes, and prints them or what failed.
-# think undo: makes our routes and rules what they were before. think unlist: removes ours that aren't as listed. The
-# program and what is wanted are quoted here-documents, so nothing in them is expanded. It replaces the calling
-# subshell. It ignores signals, which systemd sends to all processes of a unit, because finishing late is better than
-# leaving half of the changes. ip inherits descriptor 5, so that the reader of the output waits for ip even if awk is
-# killed.
+# Runs awk for a family, in place of the calling subshell:
+#
+#   think plan      prints what prevents the changes
+#   think commit    makes the changes, and prints them or what failed
+#   think undo      restores our routes and rules as they were before
+#   think unlist    removes those of ours that aren't as listed
+#
+# The program and what is wanted are quoted here-documents, so nothing in them is expanded. awk ignores the signals that
+# systemd sends to all processes of a unit, because finishing late is better than leaving half of the changes. ip
+# inherits descriptor 5, so that the reader of the output waits for ip even if awk is killed.
 think() {
   trap '' HUP INT QUIT TERM
   exec awk -v family="$FAMILY" -v task="$1" -v is_settled="$IS_SETTLED" -f /dev/fd/3 /dev/fd/4 - <<<"$LISTED" 5>&1

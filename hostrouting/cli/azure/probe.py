@@ -15,7 +15,7 @@ from hostrouting.azure.probe.tasks import (
 from hostrouting.boot.host import Host
 from hostrouting.cli.changes import NOTHING, boot_lines, changes_lines
 from hostrouting.cli.exit_codes import EXIT_PLAN_CHANGES
-from hostrouting.cli.options import read_section
+from hostrouting.cli.inputs import read_section
 from hostrouting.cli.output import bad, good
 from hostrouting.cli.running import Result, run_function, run_task
 from hostrouting.model.changes import Changes

@@ -13,7 +13,7 @@ from hostrouting.azure.probe.ruleset import PROBE
 from hostrouting.azure.probe.tasks import RemoveLoadBalancerProbe
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import is_installed
-from hostrouting.cli.options import read_section
+from hostrouting.cli.inputs import read_section
 from hostrouting.config.routing import SECTION as HOST_ROUTING
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import ConfigError, HostRoutingError
@@ -52,6 +52,7 @@ def remove_all(host: Host, scope: CancelScope) -> RoutesReport:
     """Remove everything, including the probe rules, and return all changes."""
     from hostrouting.tasks.configure import RemoveHostRouting
 
+    host.refuse_another_network("can't remove what is installed")
     removed = Changes()
     if is_installed(host, PROBE):
         removed = run_child(RemoveLoadBalancerProbe(host=host), scope).changes

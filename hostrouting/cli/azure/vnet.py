@@ -12,7 +12,7 @@ from hostrouting.azure.vnet.port import Neighbour
 from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet, plan_stale
 from hostrouting.boot.host import Host
 from hostrouting.cli.exit_codes import EXIT_PLAN_CHANGES
-from hostrouting.cli.options import read_section
+from hostrouting.cli.inputs import read_section
 from hostrouting.cli.output import bad, dim, good
 from hostrouting.cli.running import Result, run_task
 from hostrouting.model.errors import ConfigError

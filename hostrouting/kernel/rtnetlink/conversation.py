@@ -17,7 +17,7 @@ import contextlib
 import errno as errnos
 import socket
 import struct
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from itertools import chain
 from typing import TypeVar
 
@@ -275,19 +275,24 @@ class Conversation(Socket):
             try:
                 # Read until the queue is empty, even after an error. Until then, a socket that lost
                 # a reply drops further ones.
-                for stretch in stretches(self.recv(_DATAGRAM_BYTES, socket.MSG_DONTWAIT)):
-                    if (
-                        stretch.sequence in messages
-                        and stretch.port == self._port
-                        and stretch.kind == rtnl.NLMSG_ERROR
-                    ):
-                        refusals[stretch.sequence] = _refusal(stretch.messages)
+                refusals.update(self._queued_refusals(messages))
             except BlockingIOError:
                 break
             except OSError:
                 is_lost = True
         if is_lost:
             refusals.update({sequence: refusals.get(sequence, _UNKNOWN) for sequence in messages})
+
+    def _queued_refusals(self, messages: Container[int]) -> dict[int, NetlinkError]:
+        """Return the errors in the next datagram of the queue, by sequence number."""
+        datagram = self.recv(_DATAGRAM_BYTES, socket.MSG_DONTWAIT)
+        return {
+            stretch.sequence: _refusal(stretch.messages)
+            for stretch in stretches(datagram)
+            if stretch.kind == rtnl.NLMSG_ERROR
+            and stretch.port == self._port
+            and stretch.sequence in messages
+        }
 
     # --- the socket -------------------------------------------------------------------------------
 

@@ -243,22 +243,19 @@ class RoutePacker:
             # The kernel would use main (fib_new_table)
             raise NetlinkError(errnos.EINVAL, "there is no table 0")
         short_table = table if table <= _BYTE_MAX else rtnl.RT_TABLE_COMPAT
-        source_prefix = route.source_prefix if isinstance(route, Route6) else None
+        source_length = 0
         try:
             # A nexthop object has its own hops, and the kernel rejects requests that also specify
             # hops.
-            of_object = (
-                None if route.nexthop_id is None else number_attribute(RTA_NH_ID, route.nexthop_id)
-            )
-            hop_flags, rest = self._pack_hops(hops) if of_object is None else (0, of_object)
-            # In deletions, a missing source or MTU matches any value.
-            if kind == rtnl.RTM_NEWROUTE and route.source is not None:
-                rest += attribute(RTA_PREFSRC, route.source.packed)
-            if kind == rtnl.RTM_NEWROUTE and route.mtu is not None:
-                rest += attribute(RTA_METRICS, number_attribute(RTAX_MTU, route.mtu))
-            if source_prefix is not None:
-                rest += attribute(RTA_SRC, source_prefix.network_address.packed)
-            source_length = source_prefix.prefixlen if source_prefix else 0
+            if route.nexthop_id is not None:
+                hop_flags, rest = 0, number_attribute(RTA_NH_ID, route.nexthop_id)
+            else:
+                hop_flags, rest = self._pack_hops(hops)
+            if kind == rtnl.RTM_NEWROUTE:  # in deletions, what is missing here matches any value
+                rest += _source_and_mtu(route)
+            if isinstance(route, Route6) and route.source_prefix is not None:
+                source_length = route.source_prefix.prefixlen
+                rest += attribute(RTA_SRC, route.source_prefix.network_address.packed)
             return self._layout.pack(
                 self._layout.size + len(rest), kind, flags, sequence, 0,
                 self._family.af, destination.prefixlen, source_length,
@@ -293,6 +290,15 @@ class RoutePacker:
         if hop.gateway.version == self._family.value:
             return attribute(RTA_GATEWAY, hop.gateway.packed)
         return attribute(RTA_VIA, VIA_FAMILY.pack(socket.AF_INET6) + hop.gateway.packed)  # RFC 8950
+
+
+def _source_and_mtu(route: Route) -> bytes:
+    packed = b""
+    if route.source is not None:
+        packed += attribute(RTA_PREFSRC, route.source.packed)
+    if route.mtu is not None:
+        packed += attribute(RTA_METRICS, number_attribute(RTAX_MTU, route.mtu))
+    return packed
 
 
 def _flags(hop: NextHop) -> int:

@@ -93,7 +93,7 @@ def test_apply_does_what_plan_announced(run: Any, host: Host, probe: FakeProbeNo
         True,
         True,
     )
-    assert (has_rules(probe.tables[TABLE], "eth0"), probe.pinned) == (True, host_route("eth0"))
+    assert (has_rules(probe.tables[TABLE], "eth0"), probe.host_route) == (True, host_route("eth0"))
     assert run("lb-probe plan CONFIG")[0] == 0
     assert run("lb-probe apply CONFIG")[1] == "probes arrive through: eth0\nnothing to change\n"
     run("remove")
@@ -113,7 +113,7 @@ def test_the_probe_is_removed(run: Any, host: Host, probe: FakeProbeNode, word: 
         [{"route": host_route("eth0"), "change": "removed"}],
     )
     assert {"unit": UNIT, "change": "disabled"} in document["units"]
-    assert (probe.tables, probe.pinned, host.layout.manifest.exists()) == ({}, None, False)
+    assert (probe.tables, probe.host_route, host.layout.manifest.exists()) == ({}, None, False)
     assert json.loads(run(f"{word} --output json")[1])["changed"] is False
 
 
@@ -174,8 +174,8 @@ PLANTED: dict[str, tuple[Any, list[tuple[str, str, str]]]] = {
         lambda _, host: host.layout.of(RULES).write_text("x\n"),
         [("probes-differ", f"/{RULES}", "broken")],
     ),
-    "unpin": (
-        lambda probe, _: setattr(probe, "pinned", "default"),
+    "reroute": (
+        lambda probe, _: setattr(probe, "host_route", "default"),
         [("probes-differ", host_route("eth0"), "risk")],
     ),
     "disable": (lambda _, host: host.units.disable(UNIT), [("probes-differ", UNIT, "risk")]),

@@ -113,7 +113,7 @@ def test_no_other_text_reaches_a_rendered_file(device: str) -> None:
 def test_another_device_replaces_the_first(host: Host, node: FakeProbeNode) -> None:
     configure(host, node, asked())
     (change,) = configure(host, node, asked(devices=["azure0"])).changes.routes
-    assert (change.action, change.was, node.pinned) == (
+    assert (change.action, change.was, node.host_route) == (
         "replaced",
         host_route("eth0"),
         host_route("azure0"),
@@ -133,7 +133,9 @@ class Led(FakeProbeNode):
     """A node on which a policy rule bypasses the route via azure0."""
 
     def route(self) -> str | None:
-        return "default via fe80::9 dev eth9" if "azure0" in (self.pinned or "") else self.pinned
+        if "azure0" in (self.host_route or ""):
+            return "default via fe80::9 dev eth9"
+        return self.host_route
 
 
 @pytest.mark.parametrize(
@@ -143,7 +145,7 @@ class Led(FakeProbeNode):
         (
             Led(),
             (
-                r"the pinned route doesn't win .* would take default via fe80::9 dev eth9; "
+                r"the host route doesn't win .* would take default via fe80::9 dev eth9; "
                 r"look at: ip -6 rule"
             ),
         ),
@@ -151,10 +153,10 @@ class Led(FakeProbeNode):
 )
 def test_a_failure_changes_nothing(host: Host, node: FakeProbeNode, message: str) -> None:
     configure(host, node, asked())
-    before, texts = (dict(node.tables), node.pinned), outside_run(host.layout.root)
+    before, texts = (dict(node.tables), node.host_route), outside_run(host.layout.root)
     with pytest.raises(LoadBalancerProbeError, match=message):
         configure(host, node, asked(devices=["azure0"]))
-    assert ((node.tables, node.pinned), outside_run(host.layout.root)) == (before, texts)
+    assert ((node.tables, node.host_route), outside_run(host.layout.root)) == (before, texts)
 
 
 def test_the_port_of_a_vrf_is_not_a_bridge_port(host: Host, node: FakeProbeNode) -> None:
@@ -193,7 +195,7 @@ def test_a_config_without_it_removes_everything(host: Host, node: FakeProbeNode)
         "removed",
         [host_route("azure0")],
     )
-    assert (node.tables, node.pinned, files(host)) == ({}, None, set())
+    assert (node.tables, node.host_route, files(host)) == ({}, None, set())
     remove = RemoveLoadBalancerProbe(host=host, node=node)
     assert phases.run(remove) == ProbeReport(skipped_because="probe rewriting isn't installed")
 
@@ -203,7 +205,7 @@ def test_an_interrupted_removal_is_completed(host: Host, node: FakeProbeNode) ->
     kept = attrs.evolve(node, tables=dict(node.tables))
     phases.run(RemoveLoadBalancerProbe(host=host, node=node))
     assert phases.run(RemoveLoadBalancerProbe(host=host, node=kept)).rules == "removed"
-    assert (kept.tables, kept.pinned) == ({}, None)
+    assert (kept.tables, kept.host_route) == ({}, None)
 
 
 def test_an_image_gets_only_files(tmp_path: Path) -> None:

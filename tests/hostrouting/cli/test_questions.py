@@ -79,6 +79,57 @@ def test_the_page(run: Any) -> None:
     assert run("explain", ADDRESS) == (1, PAGE, "")
 
 
+def test_a_failure_has_the_words_of_the_check(told: Any, run: Any, tmp_path: Path) -> None:
+    section = {"routeOverlap": {"expectedCidrs": ["172.16.0.0/16"]}}
+    path = write_file(tmp_path / "c.json", json.dumps({"hostRouting": section}))
+    failure = (
+        "OVERLAP: expected CIDR 172.16.0.0/16 (probe 172.16.3.4) routes via eth1, expected eth0"
+        " for connections from 10.1.0.4"
+    )
+    assert run("explain", ADDRESS, path)[1].splitlines()[-1] == failure
+    (finding,) = told(ADDRESS, path)["findings"]
+    assert finding["message"].startswith(failure)
+
+
+@pytest.mark.parametrize(
+    ("address", "note"),
+    [("172.16.3.4", "SOURCE"), ("10.2.0.4", "LOCAL"), ("172.16.3.9", "CONTAINER")],
+)
+def test_what_the_check_notes_is_not_called_fine(
+    run: Any, kernel: FakeKernel, tmp_path: Path, address: str, note: str
+) -> None:
+    """Connections to a pod leave through the uplink, this host has an address, or a pod has it."""
+    kernel.del_rule(Rule(100, table=100, source=IPv4Network(OWN)))
+    if note == "SOURCE":
+        kernel.add_rule(Rule(100, table=101, source=IPv4Network(OWN)))
+    kernel.add_link("cali1")
+    to_uplink = Route(DEFAULT_DESTINATION, (NextHop("eth0", GATEWAY),), table=101)
+    to_pods = Route(IPv4Network("172.16.3.0/28"), (NextHop("cali1"),))
+    assert not kernel.write(Write.ADD, [to_uplink, to_pods])
+    section = {"routeOverlap": {"expectedCidrs": ["172.16.0.0/16", "10.2.0.0/16"]}}
+    path = write_file(tmp_path / "c.json", json.dumps({"hostRouting": section}))
+    code, out, _ = run("explain", address, path)
+    rows = out.splitlines()
+    assert (code, rows[-1].split()[:2]) == (0, ["note:", f"{note}:"])
+    assert not [row for row in rows if row.startswith("✓")]
+    assert [row for row in rows if row.startswith("•")]
+
+
+@pytest.mark.parametrize(
+    ("cidrs", "expected"),
+    [
+        ([{"cidr": "172.16.0.0/16", "devs": ["eth1", "ib*"]}], "eth1,ib*"),
+        (["172.16.0.0/12", {"cidr": "172.16.0.0/16", "devs": ["eth1"]}], "eth0 and eth1"),
+    ],
+)
+def test_the_header_names_the_devs_of_a_cidr(
+    run: Any, tmp_path: Path, cidrs: list[Any], expected: str
+) -> None:
+    section = {"routeOverlap": {"expectedCidrs": cidrs}}
+    path = write_file(tmp_path / "c.json", json.dumps({"hostRouting": section}))
+    assert run("explain", ADDRESS, path)[1].splitlines()[0].endswith(f"; expected is {expected}")
+
+
 def test_without_a_default_route_lookups_are_still_shown(
     told: Any, run: Any, kernel: FakeKernel, tmp_path: Path
 ) -> None:

@@ -237,7 +237,7 @@ REFUSED: dict[str, dict[str, list[Any]]] = {
     "staticRoutes.keep[0].devs": {"unknown key; did you mean dev?": [["ib*"]]},
     "staticRoutes.keep[0]": {
         "not a pattern": ["", "a b", "ib*\n"],
-        "expected an object": [5, True, ["ib*"]],
+        "expected a pattern of interface names or an object": [5, True, ["ib*"]],
     },
     "staticRoutes.keep": {"expected a list": ["ib*", {"dev": "ib*"}, 5]},
     "staticRoutes.enabled": {"not a boolean": ["true", 1, 0, "yes", []]},

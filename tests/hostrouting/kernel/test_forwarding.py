@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 from backends import Altered
+from hypothesis import settings
+from nightly import by_day
 
 from hostrouting.backend import (
     Family,
@@ -32,7 +34,9 @@ def wrapped_kernel() -> Iterator[Kernel]:
     yield pair(ForwardingBackend(kernel), world=kernel)
 
 
-TestWrappedKernel = conformance_test(wrapped_kernel)
+TestWrappedKernel = conformance_test(
+    wrapped_kernel, settings=settings(max_examples=by_day(3, by_night=200))
+)
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -5,6 +5,7 @@ change.
 from __future__ import annotations
 
 import cProfile
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address, IPv4Network
@@ -14,7 +15,7 @@ from typing import Any
 
 import attrs
 import pytest
-from asking import checked
+from asking import checked, recorded
 from backends import Altered
 from brute_force import Judge, disagreements, judged, sort_all
 from fixing import install
@@ -32,7 +33,7 @@ from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.links import Hardware
 from hostrouting.model.lookups import Lookup
-from hostrouting.model.routes import NextHop, Route
+from hostrouting.model.routes import NextHop, Route, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap._read import read_host
 from hostrouting.overlap.check import check_overlap
@@ -99,6 +100,30 @@ ANSWERS: list[tuple[str, dict[str, Any], list[str]]] = [
         {},
         ["LOCAL tunl0", "CNI-DISCARD "],
     ),
+    # Of the clouds' own networks, only EKS' addresses for pods of IPv6 clusters are exempt.
+    *(
+        (
+            f"link add {dev}\nroute add {to} dev {dev}",
+            {"expectedCidrs": [cidr]},
+            [f"{'CONTAINER' if is_pod else 'OVERLAP'} {dev}"],
+        )
+        for dev, to, cidr, is_pod in (
+            ("veth1", "169.254.172.5", "169.254.172.0/24", True),
+            ("eni1a2b", "169.254.175.255", "169.254.0.0/16", True),
+            ("veth1", "169.254.172.0/22", "169.254.0.0/16", False),
+            ("veth1", "169.254.176.1", "169.254.0.0/16", False),
+            ("veth1", "169.254.169.254", "169.254.0.0/16", False),
+            ("veth1", "169.254.169.253", "169.254.0.0/16", False),
+            ("veth1", "169.254.170.2", "169.254.0.0/16", False),
+            ("veth1", "168.63.129.16", "168.63.0.0/16", False),
+            ("docker0", "169.254.172.5", "169.254.0.0/16", False),
+        )
+    ),
+    (
+        "link add veth1\nroute add 168.63.0.0/16 dev veth1",
+        {"expectedCidrs": ["168.63.0.0/16"]},
+        ["OVERLAP veth1", "CONTAINER veth1"],
+    ),
     # A default route that discards isn't a CNI's block.
     (
         "route add blackhole default proto bird table 100\nrule add 100 lookup 100",
@@ -124,6 +149,98 @@ def test_an_answer_is_classified(scenario: str, more: dict[str, Any], told: list
     report = answered(scenario, **more)
     items: list[Finding | Note] = [*report.findings, *report.notes]
     assert [f"{each.kind} {','.join(each.devs)}" for each in items] == told
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict"),
+    [
+        *((kind, "overlap") for kind in ("bridge", "bond", "team", "openvswitch")),
+        ("vrf", "ok"),
+        (None, "unknown"),
+    ],
+)
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_an_uplink_is_no_port(kind: str | None, verdict: str, is_recorded: bool) -> None:
+    kernel = FakeKernel()
+    kernel.add_link("above", kind=kind)
+    kernel.add_link("eth0", master="above")
+    play(kernel, "addr add 10.1.0.4/24 dev eth0\nroute add default via 10.1.0.1 dev eth0")
+    backend = model_of(recorded(kernel).known(Family.IPV4)) if is_recorded else kernel
+    asked = Config(route_overlap={"expectedCidrs": [CIDR]}, wait_seconds=0)
+    report = check_overlap(asked, backend, phases.CancelScope())
+    assert report.verdict == verdict
+    if verdict == "overlap":
+        assert [(each.kind, each.devs) for each in report.findings] == [("PORT", ("eth0",))]
+        (unfixable,) = report.fix.unfixable
+        assert unfixable.reason == "eth0 is a port of above: move its address and routes to above"
+        assert report.fix.routes == ()
+
+
+def test_an_uplink_may_have_ports() -> None:
+    """On Azure, the virtual function is a port of the interface with the address."""
+    kernel = build_node(FakeKernel())
+    kernel.add_link("vf0", kind=None, master="eth0")
+    config = {"expectedCidrs": [CIDR]}
+    report = check_overlap(
+        Config(route_overlap=config, uplinks=["eth0", "vf*"], wait_seconds=0),
+        kernel,
+        phases.CancelScope(),
+    )
+    assert (report.verdict, report.default_devs) == ("ok", ("eth0", "vf0"))
+
+
+_WITH_VRFS = "(this host then also receives what its VRFs send to such addresses)"
+_LOCAL_FIRST = "ip rule add preference {} lookup local"
+
+
+@pytest.mark.parametrize(
+    ("rules", "has_vrf", "advised"),
+    [
+        ("rule add 2000 from 10.2.0.4 lookup 100", True, _LOCAL_FIRST.format(1999)),
+        (
+            "rule add 2000 from 10.2.0.4 lookup 100\nrule add 1500 from 10.2.0.0/24 lookup 100",
+            True,
+            _LOCAL_FIRST.format(1499),
+        ),
+        (
+            "rule add 900 from 10.2.0.4 lookup 100",
+            True,
+            f"{_LOCAL_FIRST.format(0)} {_WITH_VRFS}",
+        ),
+        ("rule add 2000 from 10.2.0.4 lookup 100", False, _LOCAL_FIRST.format(0)),
+    ],
+)
+def test_table_local_stays_behind_the_rule_for_vrfs(
+    rules: str, has_vrf: bool, advised: str
+) -> None:
+    kernel = FakeKernel()
+    if has_vrf:
+        kernel.add_link("vrf1", kind="vrf")
+    play(
+        kernel,
+        f"""
+        link add eth0
+        link add eth1
+        addr add 10.1.0.4/24 dev eth0
+        addr add 10.2.0.4/24 dev eth1
+        route add default via 10.1.0.1 dev eth0
+        route add default via 10.2.0.1 dev eth1 table 100
+        rule add 32765 lookup local
+        {rules}
+        rule del 0 proto kernel lookup local
+        """,
+    )
+    kernel.add_rule(Rule(1000, is_l3mdev=True))
+    config = Config(
+        route_overlap={"expectedCidrs": [CIDR, {"cidr": "10.2.0.0/24", "devs": ["eth1"]}]},
+        wait_seconds=0,
+    )
+    report = check_overlap(config, kernel, phases.CancelScope())
+    assert report.reason_kind == "no-local-table"
+    assert report.reason_detail.endswith(f"; have that table asked first: {advised}")
+    (preference,) = re.findall(r"\d+", advised)
+    kernel.add_rule(Rule(int(preference), table=Table.LOCAL))
+    assert check_overlap(config, kernel, phases.CancelScope()).verdict == "ok"
 
 
 # Packets from there can't leave the host.
@@ -282,6 +399,172 @@ def test_without_a_default_route_nothing_is_fixable() -> None:
     assert left.reason.endswith(
         ", and eth0 is down: add one, or an entry that names gateway and dev"
     )
+
+
+VIA_ROUTER = "route add default via 10.1.0.1 dev eth0 table 10"
+PEERS = "route add 10.1.0.64/26 via 10.1.0.7 dev eth0 proto bird"
+
+
+@pytest.mark.parametrize(
+    ("scenario", "cidr", "led"),
+    [
+        (f"{VIA_ROUTER}\nrule add 10 to 10.1.0.0/24 lookup 10", "10.1.0.0/24", "10.1.0.0/24"),
+        # Only what is sent from the host's address is led there, such as replies.
+        (f"{VIA_ROUTER}\nrule add 10 from 10.1.0.4 lookup 10", "10.0.0.0/8", "10.1.0.0/24"),
+        ("route add 10.1.0.128/25 via 10.1.0.1 dev eth0", "10.1.0.0/16", "10.1.0.128/25"),
+        ("route add 10.1.0.128/25 via 10.1.0.1 dev eth0", "10.0.0.0/8", "10.1.0.128/25"),
+        # The table has the subnet's route, another node is the gateway, and there is no subnet.
+        (
+            (
+                f"{VIA_ROUTER}\nroute add 10.1.0.0/24 dev eth0 table 10 scope link\n"
+                "rule add 10 from 10.1.0.4 lookup 10"
+            ),
+            "10.0.0.0/8",
+            None,
+        ),
+        (PEERS, "10.0.0.0/8", None),
+        (
+            (
+                "addr del 10.1.0.4/24 dev eth0\naddr add 10.1.0.4/32 dev eth0\n"
+                "route add 10.1.0.1 dev eth0 scope link\n"
+                "route add default via 10.1.0.1 dev eth0\n"
+                "route add 10.1.0.0/24 via 10.1.0.1 dev eth0"
+            ),
+            "10.0.0.0/8",
+            None,
+        ),
+    ],
+)
+def test_neighbours_that_are_sent_to_by_the_router_are_noted(
+    scenario: str, cidr: str, led: str | None
+) -> None:
+    report = answered(scenario, expectedCidrs=[cidr])
+    assert report.verdict in ("ok", "overlap")
+    assert [finding for finding in report.findings if finding.devs == ("eth0",)] == []
+    notes = [note for note in report.notes if note.kind is NoteKind.ON_LINK]
+    assert [" ".join(map(str, note.ranges)) for note in notes] == ([led] if led else [])
+    for note in notes:
+        assert note.message.startswith(f"{led}, in the subnet of eth0, goes to the router by ")
+
+
+@pytest.mark.parametrize("discard", ["unreachable", "blackhole", "throw"])
+def test_a_bridges_network_is_not_led_to_the_router(discard: str) -> None:
+    scenario = "link add docker0\naddr add 172.20.7.1/24 dev docker0 noprefixroute"
+    report = answered(f"{scenario}\nroute add {discard} {CIDR}")
+    (left,) = report.fix.unfixable
+    network = IPv4Network("172.20.7.0/24")
+    assert all(part.subnet_of(network) for part in left.ranges if isinstance(part, IPv4Network))
+    assert "it lies in the network of docker0, a bridge of this host" in left.reason
+    assert report.fix.routes
+    assert not any(entry.destination.overlaps(network) for entry in report.fix.routes)
+
+
+@pytest.mark.parametrize(
+    ("dev", "uplinks", "told"),
+    [
+        ("cni0", {}, ["GATEWAY eth0", "GATEWAY eth0", "LOCAL eth0", "BROADCAST eth0"]),
+        ("eth0", {}, ["LOCAL eth0", "BROADCAST eth0"]),
+        # The address is that of another NIC's router.
+        ("cni0", {"uplinks": ["eth1"]}, ["OVERLAP eth0", "OVERLAP eth0"]),
+    ],
+)
+def test_a_routers_address_on_another_interface_fails_in_the_lan_too(
+    dev: str, uplinks: dict[str, Any], told: list[str]
+) -> None:
+    scenario = f"link add cni0\naddr add 10.1.0.1/32 dev {dev}"
+    report = answered(scenario, expectedCidrs=[CIDR, "10.1.0.0/24"], **uplinks)
+    items: list[Finding | Note] = [*report.findings, *report.notes]
+    assert [f"{each.kind} {','.join(each.devs)}" for each in items][: len(told)] == told
+    if told[0] == "GATEWAY eth0":
+        cause = "default via 10.1.0.1 dev eth0 proto dhcp metric 100"
+        of_lan = "GATEWAY: expected CIDR 10.1.0.0/24 (probe 10.1.0.1) leaves for 10.1.0.1, which"
+        assert report.findings[1].message == (
+            f"{of_lan} is also an address of this host (cni0); expected via eth0;"
+            f" shadowed: 10.1.0.1/32; by {cause}"
+        )
+        reasons = {each.reason for each in report.fix.unfixable}
+        assert reasons == {f"10.1.0.1 is the gateway of {cause}: remove that address from cni0"}
+
+
+@pytest.mark.parametrize(
+    ("scenario", "said"),
+    [
+        (
+            BY_VETH0,
+            (
+                "default via 10.7.0.1 dev veth0 proto hostrouting may be a container's default"
+                " route, and missing is the default route on eth0 (table main has no unicast"
+                " 0.0.0.0/0 on eth0): add one, or an entry that names gateway and dev, or, if"
+            ),
+        ),
+        (
+            BY_VETH0.replace(NO_DEFAULT, ""),
+            (
+                "default via 10.7.0.1 dev veth0 proto hostrouting may be a container's default"
+                " route: remove it, or, if"
+            ),
+        ),
+    ],
+)
+def test_a_containers_default_route_is_no_network_to_move(scenario: str, said: str) -> None:
+    (left,) = answered(scenario, uplinks=["eth0"]).fix.unfixable
+    assert left.reason == f'{said} it is meant to carry this, set "allowedDevs": ["veth0"]'
+
+
+BESIDE_MAIN = "route add default via 10.1.0.1 dev eth0 table {} proto static"
+
+
+@pytest.mark.parametrize(
+    ("scenario", "is_awaited", "said"),
+    [
+        ("", True, 'if this host needs none, set "uplinks": ["eth0"]'),
+        (BESIDE_MAIN.format("default"), False, 'to compare with that, set "uplinks": ["eth0"]'),
+        (
+            f"rule add 40 lookup 50\n{BESIDE_MAIN.format(50)}",
+            False,
+            'to compare with that, set "uplinks": ["eth0"]',
+        ),
+        # A VPN's, whose table isn't for its own packets, and one that is for some packets only.
+        (f"{BESIDE_MAIN.format(50)}\nrule add 40 not fwmark 7 lookup 50", True, "no policy rule"),
+        (f"{BESIDE_MAIN.format(50)}\nrule add 40 from 10.1.0.4 lookup 50", True, "no policy rule"),
+        (
+            "link add wg0\nroute add default dev wg0 table 50 scope link\nrule add 40 lookup 50",
+            True,
+            "no policy rule",
+        ),
+    ],
+)
+def test_a_default_route_beside_main_is_named_and_not_waited_for(
+    scenario: str, is_awaited: bool, said: str
+) -> None:
+    kernel = build_node(FakeKernel())
+    play(kernel, f"{NO_DEFAULT}\n{scenario}")
+    clock = FakeClock()
+
+    def check_at_boot(**more: Any) -> OverlapReport:
+        overlap = {"expectedCidrs": ["10.1.0.0/16"]}
+        section = {"routeOverlap": overlap, "waitSeconds": 30, **more}
+        config = Config.from_mapping({"hostRouting": section})
+        return check_overlap(
+            config, kernel, phases.CancelScope(clock=clock), started=clock.monotonic()
+        )
+
+    report = check_at_boot()
+    assert (clock.monotonic() >= 30, report.reason_kind) == (is_awaited, "no-default-route")
+    assert said in report.reason_detail
+    if not is_awaited:
+        assert check_at_boot(uplinks=["eth0"]).findings == ()
+        assert clock.monotonic() < 30
+
+
+def test_the_own_subnet_without_its_route_needs_no_default_route() -> None:
+    scenario = (
+        f"{NO_DEFAULT}\naddr del 10.1.0.4/24 dev eth0\naddr add 10.1.0.4/24 dev eth0 noprefixroute"
+    )
+    fix = answered(scenario, uplinks=["eth0"], expectedCidrs=["10.1.0.0/24", CIDR]).fix
+    assert [str(entry) for entry in fix.routes] == ["10.1.0.0/24 onlink dev eth0"]
+    (left,) = fix.unfixable
+    assert "missing is the default route" in left.reason
 
 
 def test_the_same_cidr_twice_is_one_finding() -> None:

@@ -27,6 +27,7 @@ from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.family import Family
 from hostrouting.model.links import AddressLabel
 from hostrouting.model.parsing import is_inside
+from hostrouting.model.routes import Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap.findings import NoteKind, UnknownReason, Verdict
 from hostrouting.overlap.proposals import Fix
@@ -174,6 +175,81 @@ def test_named_uplinks_count_even_if_ipv4_leaves_elsewhere() -> None:
         "missing is the default route on eth0 (table main has no unicast ::/0"
         in without.fix.unfixable[0].reason
     )
+
+
+@pytest.mark.parametrize(
+    ("lines", "led"),
+    [
+        (["2001:db8:0:0:8000::/65 via fe80::1 dev eth0"], ["2001:db8:0:0:8000::/65"]),
+        (["2001:db8:0:0:8000::/65 via fe80::7 dev eth0"], []),
+    ],
+)
+def test_neighbours_that_are_sent_to_by_the_router_are_noted(
+    lines: list[str], led: list[str]
+) -> None:
+    report = judged(host(DEFAULT, *lines, addresses=["2001:db8::4/64 dev eth0"]), "2001:db8::/32")
+    notes = [note for note in report.notes if note.kind is NoteKind.ON_LINK]
+    assert [" ".join(map(str, note.ranges)) for note in notes] == led
+    assert report.verdict is Verdict.OK
+
+
+def test_a_tunnel_needs_no_gateway_that_the_kernel_would_refuse() -> None:
+    """Only the table that no rule looks up has a default route through the tunnel."""
+    snapshot = host(DEFAULT, "default via fd00:2::1 dev rail1 onlink table 100")
+    links = tuple(
+        attrs.evolve(link, is_point_to_point=link.name == "rail1") for link in snapshot.links
+    )
+    report = judged(attrs.evolve(snapshot, links=links), ExpectedCidr(CIDR, ("rail1",)))
+    assert proposed(report) == [f"{CIDR} onlink dev rail1"]
+    (left,) = judged(snapshot, ExpectedCidr(CIDR, ("rail1",))).fix.unfixable
+    assert "missing is gateway fd00:2::1" in left.reason
+
+
+def test_a_bridges_network_is_not_led_to_the_router() -> None:
+    """A manager of networks delegates a part of the discarded prefix to the bridge."""
+    snapshot = host(DEFAULT, f"unreachable {CIDR}", addresses=["fd00:10:0:7::1/64 dev rail1"])
+    assert snapshot.ipv6 is not None
+    connected = entry("fd00:10:0:7::/64 dev rail1 proto kernel metric 256")
+    routes = tuple(each for each in snapshot.ipv6.routes if each != connected)
+    links = tuple(
+        attrs.evolve(link, kind="bridge" if link.name == "rail1" else link.kind)
+        for link in snapshot.links
+    )
+    ipv6 = attrs.evolve(snapshot.ipv6, routes=routes)
+    report = judged(attrs.evolve(snapshot, links=links, ipv6=ipv6))
+    (left,) = report.fix.unfixable
+    network = IPv6Network("fd00:10:0:7::/64")
+    assert left.parts == (str(network),)
+    assert "it lies in the network of rail1, a bridge of this host" in left.reason
+    assert report.fix.routes
+    assert not any(each.destination.overlaps(network) for each in report.fix.routes)
+
+
+@pytest.mark.parametrize(
+    ("gateway", "findings"),
+    [("2001:db8::1", [("GATEWAY", ("eth0",), "2001:db8::1/128")]), ("fe80::1", [])],
+)
+def test_a_routers_address_on_another_interface_fails_in_the_lan_too(
+    gateway: str, findings: list[Any]
+) -> None:
+    default = f"default via {gateway} dev eth0 proto static metric 1024"
+    report = judged(
+        host(default, addresses=["2001:db8::4/64 dev eth0", f"{gateway}/128 dev rail1"]),
+        "2001:db8::/64",
+    )
+    assert told(report) == findings
+
+
+@pytest.mark.parametrize("ipv4_default", [None, "eth0"])
+def test_the_own_subnet_without_its_route_needs_no_default_route(ipv4_default: str | None) -> None:
+    """The IPv4 default route makes eth0 the uplink of IPv6, too."""
+    snapshot = host(addresses=["2001:db8::4/64 dev eth0"], ipv4_default=ipv4_default)
+    assert snapshot.ipv6 is not None
+    local = tuple(each for each in snapshot.ipv6.routes if each.table == Table.LOCAL)
+    snapshot = attrs.evolve(snapshot, ipv6=attrs.evolve(snapshot.ipv6, routes=local))
+    report = judged(snapshot, ExpectedCidr("2001:db8::/64", ("eth0",)))
+    assert [str(each.kind) for each in report.findings] == ["NO-ROUTE"]
+    assert proposed(report) == ["2001:db8::/64 onlink dev eth0"]
 
 
 def test_a_cidr_may_name_its_interfaces() -> None:
@@ -367,7 +443,7 @@ def test_the_worst_verdict_counts() -> None:
 def test_an_answer_keeps_the_uplinks_of_the_other_family() -> None:
     on, cidrs = host(DEFAULT, f"{CIDR} via fe80::9 dev rail1"), (CIDR, "10.96.0.0/12")
     (asked,) = judged(on, *cidrs).fix.unfixable
-    wanted = asked.answers[0]["uplinks"]
+    wanted = asked.answers[1]["uplinks"]
     assert wanted == ["eth0", "rail1"]
     assert judged(on, *cidrs, uplinks=wanted).verdict is Verdict.OK
 

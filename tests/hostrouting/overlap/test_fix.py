@@ -4,6 +4,8 @@ another interface.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
@@ -19,14 +21,17 @@ from hostrouting import Config, ConfigureStaticRoutes, Host, Layout, OverlapRepo
 from hostrouting.config.routing import StaticRoute
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.links import Hardware
-from hostrouting.model.routes import NextHop, Route, RouteType
+from hostrouting.model.parsing import is_inside
+from hostrouting.model.routes import RouteType
 from hostrouting.overlap import _fixed, _routes
 from hostrouting.overlap._cautions import cautions
 from hostrouting.overlap._entries import Entries
-from hostrouting.overlap._fixed import ModelledHost
+from hostrouting.overlap._fixed import ModelledHost, without_fix
 from hostrouting.overlap._keep import Keeping
+from hostrouting.overlap._losses import Loss
 from hostrouting.overlap._read import read_host
 from hostrouting.overlap.proposals import HostSettings
+from hostrouting.overlap.summary import advice
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 
@@ -57,12 +62,13 @@ class Row:
 PRIVATE = "route add 10.9.0.0/16 via 10.2.0.1 dev eth1 proto dhcp"
 VPN = "link add tun0\naddr add 10.8.8.5/24 dev tun0\n"
 HALVES = (
-    f"{VPN}route add 0.0.0.0/1 via 10.8.8.1 dev tun0\nroute add 128.0.0.0/1 via 10.8.8.1 dev tun0"
+    f"{VPN}route add 0.0.0.0/1 via 10.8.8.1 dev tun0 proto static\n"
+    "route add 128.0.0.0/1 via 10.8.8.1 dev tun0 proto static"
 )
 DOCKER = "link add docker0\naddr add 10.9.0.1/16 dev docker0"
 POLICY = {"cidr": "10.9.0.0/16", "devs": ["eth1"]}
 ROWS = {
-    "another interface's gateway": Row(PRIVATE, ("10.9.0.0/16",), wanted=("eth1",)),
+    "another interface's gateway": Row(PRIVATE, ("10.9.0.0/16",), wanted=("eth0", "eth1")),
     "the same for a part": Row(PRIVATE, ("10.8.0.0/15", "10.96.0.0/12"), wanted=("eth0", "eth1")),
     "the same once uplinks are named": Row(
         PRIVATE,
@@ -70,21 +76,24 @@ ROWS = {
         ("10.9.0.0/17 dev eth0", "10.9.128.0/17 dev eth0"),
         uplinks=("eth0",),
     ),
-    "another interface's network": Row("", ("10.2.0.0/24",), wanted=("eth1",)),
+    "another interface's network": Row("", ("10.2.0.0/24",), wanted=("eth0", "eth1")),
     "nested CIDRs": Row(
         PRIVATE,
         ("10.8.0.0/15", "10.8.0.0/16", "10.9.0.0/16", "10.9.1.0/24"),
         wanted=("eth0", "eth1"),
     ),
     "hops by both interfaces": Row(
-        "route add 10.9.0.0/16 nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev eth1",
+        (
+            "route add 10.9.0.0/16 proto static"
+            " nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev eth1"
+        ),
         ("10.9.0.0/16",),
         wanted=("eth0", "eth1"),
     ),
     "two interfaces in one CIDR": Row(
-        f"{PRIVATE}\nroute add 10.8.0.0/16 via 172.16.0.1 dev ib0",
+        f"{PRIVATE}\nroute add 10.8.0.0/16 via 172.16.0.1 dev ib0 proto static",
         ("10.8.0.0/15",),
-        wanted=("eth1", "ib0"),
+        wanted=("eth0", "eth1", "ib0"),
     ),
     "pods in the same CIDR": Row(
         f"{PRIVATE}\nlink add cni0\naddr add 10.10.0.1/24 dev cni0",
@@ -129,19 +138,21 @@ ROWS = {
         "addr add 10.9.0.1/16 dev rdma0", ("10.9.0.0/16",), ("10.9.0.0/17", "10.9.128.0/17")
     ),
     "a gateway behind InfiniBand": Row(
-        "route add 10.9.0.0/16 via 172.16.0.1 dev ib0", ("10.9.0.0/16",), wanted=("ib0",)
+        "route add 10.9.0.0/16 via 172.16.0.1 dev ib0 proto static",
+        ("10.9.0.0/16",),
+        wanted=("eth0", "ib0"),
     ),
     "half of the address space": Row(
         HALVES, ("10.96.0.0/12",), ("10.96.0.0/12",), hints=("tun0 belongs to a VPN",)
     ),
     "a network behind a tunnel": Row(
-        f"{VPN}route add 10.9.0.0/16 via 10.8.8.1 dev tun0",
+        f"{VPN}route add 10.9.0.0/16 via 10.8.8.1 dev tun0 proto static",
         ("10.9.0.0/16",),
-        wanted=("tun0",),
+        wanted=("eth0", "tun0"),
         hints=("tun0 belongs to a VPN",),
     ),
     "a part of the uplink's subnet": Row(
-        f"{VPN}route add 10.1.0.128/25 dev tun0",
+        f"{VPN}route add 10.1.0.128/25 dev tun0 proto static",
         ("10.1.0.0/24",),
         wanted=("eth0", "tun0"),
         hints=("tun0 belongs to a VPN",),
@@ -182,7 +193,7 @@ ROWS = {
         "route del default via 10.1.0.1 dev eth0 proto dhcp metric 100\n"
         "addr add 10.11.0.4/16 dev eth1\n"
         "route add default nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev eth1\n"
-        "addr add 10.8.0.4/13 dev eth0\nroute add 10.9.0.0/16 via 172.16.0.1 dev ib0",
+        "addr add 10.8.0.4/13 dev eth0\nroute add 10.9.0.0/16 via 172.16.0.1 dev ib0 proto static",
         ("10.8.0.0/13",),
         wanted=("eth0", "eth1", "ib0"),
     ),
@@ -192,9 +203,9 @@ ROWS = {
         ("10.2.0.128/25",),
     ),
     "a gateway behind a bridge": Row(
-        "addr add 10.9.0.1/16 dev lab\nroute add 10.96.0.0/12 via 10.9.0.2 dev lab",
+        "addr add 10.9.0.1/16 dev lab\nroute add 10.96.0.0/12 via 10.9.0.2 dev lab proto static",
         ("10.96.0.0/12",),
-        wanted=("lab",),
+        wanted=("eth0", "lab"),
         hints=("lab is a bridge without",),
     ),
     "no other route, and one interface allowed": Row(
@@ -222,13 +233,13 @@ ROWS = {
     "InfiniBand in the network of another default's interface": Row(
         (
             "route add default via 10.2.0.1 dev eth1 metric 900\n"
-            "route add 10.2.0.128/25 via 172.16.0.1 dev ib0"
+            "route add 10.2.0.128/25 via 172.16.0.1 dev ib0 proto static"
         ),
         ("10.2.0.0/24",),
-        wanted=("eth1", "ib0"),
+        wanted=("eth0", "eth1", "ib0"),
     ),
     "two interfaces allowed, one with its network there": Row(
-        "route add 10.2.0.128/25 via 172.16.0.1 dev ib0",
+        "route add 10.2.0.128/25 via 172.16.0.1 dev ib0 proto static",
         ({"cidr": "10.2.0.0/24", "devs": ["eth0", "eth1"]},),
         ("10.2.0.128/26 onlink dev eth1", "10.2.0.192/26 onlink dev eth1"),
     ),
@@ -299,9 +310,8 @@ def test_nothing_is_led_back_unasked(row: Row, tmp_path: Path) -> None:
     fix = check(_config(row), host=_host(row, tmp_path)).fix
     assert tuple(map(str, fix.routes)) == row.proposed
     asked = [each.answers for each in fix.unfixable if each.answers]
-    assert {tuple(answers[0]["uplinks"]) for answers in asked} == (
-        {row.wanted} if row.wanted else set()
-    )
+    named = [next(each["uplinks"] for each in answers if "uplinks" in each) for answers in asked]
+    assert {*map(tuple, named)} == ({row.wanted} if row.wanted else set())
     told = (*fix.hints, *(each.reason for each in fix.unfixable if not each.answers))
     assert len(told) == len(row.hints)
     assert all(said.startswith(hint) for said, hint in zip(told, row.hints, strict=True))
@@ -309,27 +319,28 @@ def test_nothing_is_led_back_unasked(row: Row, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.wanted])
 def test_each_answer_settles_the_question(name: str, tmp_path: Path) -> None:
-    """If it is wanted, only what was unfixable still fails; if not, that is so after the proposed
-    routes.
-    """
+    """After an answer, and the routes that follow from it, only what it names still fails."""
     row = ROWS[name]
     first = check(_config(row), host=_host(row, tmp_path)).fix
-    wanted, *of_cidrs, unwanted = next(each.answers for each in first.unfixable if each.answers)
-    assert bool(of_cidrs) == ("10.10." not in row.has)
-    configs = [_config(attrs.evolve(row, cidrs=_answered(row, each))) for each in of_cidrs]
-    for config in (_config(row, **wanted), *configs):
-        report = check(config, host=_host(row, tmp_path))
-        assert _failing(report) <= {
-            part for each in first.unfixable if not each.answers for part in each.ranges
-        }
-        assert not report.fix.routes
-    host = _host(row, tmp_path)
-    fix = check(_config(row, **unwanted), host=host).fix
-    assert fix.routes
+    asked = [each for each in first.unfixable if each.answers]
+    assert asked
+    for each in asked:
+        others = [part for other in first.unfixable if other is not each for part in other.ranges]
+        for answer in each.answers:
+            for part in _left_after(row, answer, tmp_path):
+                is_named = f"{part.network_address} still fails then" in each.reason
+                assert is_named or any(map(partial(is_inside, part), others))
+
+
+def _left_after(row: Row, answer: dict[str, Any], root: Path) -> set[IpNetwork]:
+    """Return what still fails after an answer and the fix that follows from it."""
+    named = {key: value for key, value in answer.items() if key != "expectedCidrs"}
+    row = attrs.evolve(row, cidrs=_answered(row, answer))
+    host = _host(row, root)
+    fix = check(_config(row, **named), host=host).fix
     entries = {"enabled": True, "routes": [entry.to_mapping() for entry in fix.routes]}
-    phases.run(ConfigureStaticRoutes(_config(row, staticRoutes=entries, **unwanted), host=host))
-    again = check(_config(row, **unwanted), host=host)
-    assert _failing(again) <= {part for each in fix.unfixable for part in each.ranges}
+    phases.run(ConfigureStaticRoutes(_config(row, staticRoutes=entries, **named), host=host))
+    return _failing(check(_config(row, **named), host=host))
 
 
 def _failing(report: OverlapReport) -> set[IpNetwork]:
@@ -338,8 +349,186 @@ def _failing(report: OverlapReport) -> set[IpNetwork]:
 
 def _answered(row: Row, answer: dict[str, Any]) -> tuple[Any, ...]:
     """Return the expected CIDRs with those in an answer replaced."""
-    named = {each["cidr"]: each for each in answer["expectedCidrs"]}
+    named = {each["cidr"]: each for each in answer.get("expectedCidrs", ())}
     return tuple(named.get(cidr, cidr) for cidr in row.cidrs)
+
+
+@attrs.frozen
+class Asked:
+    """A node, and the questions of a check.
+
+    Args:
+        has: scenario commands.
+        cidrs: the expected CIDRs, as in a config.
+        answers: the answers to each question. A string stands for uplinks, separated by commas;
+            another item is an expected CIDR.
+        says: what the reasons contain, one after the other.
+        never: what no printed line contains.
+        config: more keys of the config.
+    """
+
+    has: str
+    cidrs: tuple[Any, ...]
+    answers: tuple[tuple[Any, ...], ...] = ()
+    says: tuple[str, ...] = ()
+    never: tuple[str, ...] = ()
+    config: Mapping[str, Any] = attrs.field(factory=dict)
+
+
+def _devs(cidr: str, *devs: str) -> dict[str, Any]:
+    return {"cidr": cidr, "devs": [*devs]}
+
+
+SECOND_DEFAULT = "route add default dev tun0 proto static metric 50"
+STATIC = "route add 172.16.0.0/17 via {0}\nroute add 172.16.128.0/17 via {0}"
+VPN_TABLE = f"{VPN}rule add 5270 lookup 52\nroute add {{}} dev tun0 table 52 proto static"
+PODS = "link add cni0\naddr add 10.244.1.1/24 dev cni0"
+BOTH = ("eth0,tun0", "eth0")
+QUESTIONS = {
+    "a longer route takes a part of another interface's network": Asked(
+        f"{VPN}route add 10.2.0.128/25 dev tun0 proto static",
+        ("10.2.0.0/24",),
+        (
+            (_devs("10.2.0.0/24", "eth1", "tun0"), "eth0,eth1,tun0", "eth0"),
+            (
+                _devs("10.2.0.0/24", "eth1"),
+                _devs("10.2.0.0/24", "eth1", "tun0"),
+                "eth0,eth1,tun0",
+            ),
+        ),
+        ("if these addresses belong to the network of eth1, expect", "proposes 2 routes"),
+    ),
+    "a lower metric does": Asked(
+        f"{VPN}addr del 10.2.0.4/24 dev eth1\naddr add 10.2.0.4/24 dev eth1 noprefixroute\n"
+        "route add 10.2.0.0/24 dev eth1 metric 100 proto static\n"
+        "route add 10.2.0.0/24 dev tun0 metric 50 proto static",
+        ("10.2.0.0/24",),
+        ((_devs("10.2.0.0/24", "eth1"), _devs("10.2.0.0/24", "tun0"), "eth0,tun0"),),
+        ("proposes 1 route, after which packets from the addresses of tun0 no longer go to",),
+    ),
+    "an earlier table does": Asked(
+        VPN_TABLE.format("10.2.0.0/24"),
+        ("10.2.0.0/24",),
+        ((_devs("10.2.0.0/24", "eth1"), _devs("10.2.0.0/24", "tun0"), "eth0,tun0"),),
+        ("proposes 1 rule, after which packets from the addresses of tun0 no longer go to",),
+    ),
+    "one for each entry": Asked(
+        "addr add 10.100.0.5/24 dev eth1\n"
+        "route add 10.0.0.0/8 via 10.100.0.1 dev eth1 proto static",
+        ("10.96.0.0/12", "172.16.0.0/16"),
+        ((_devs("10.96.0.0/12", "eth1"), "eth0,eth1", "eth0"),) * 2,
+        (
+            "10.0.0.0/8 via 10.100.0.1 dev eth1 proto static may be there on purpose",
+            "hostrouting fix proposes 9 more routes, after which",
+            "neighbours of eth1 in 10.100.0.0/24",
+            "10.100.0.0/24 dev eth1 proto kernel scope link src 10.100.0.5 may be",
+            "10.100.0.1 still fails then: it is the gateway of 10.0.0.0/8",
+        ),
+    ),
+    "a single address": Asked(
+        f"{VPN}route add 10.10.0.5 dev tun0 proto static",
+        ("10.10.0.0/16",),
+        ((_devs("10.10.0.0/16", "eth0", "tun0"), "eth0,tun0"),),
+        ("if it isn't, 10.10.0.5 dev tun0", "no route is longer: remove it"),
+    ),
+    "a bridge with a default route": Asked(
+        f"{DOCKER}\nroute add default via 10.9.0.2 dev docker0 metric 900",
+        ("10.9.0.0/16",),
+        ((_devs("10.9.0.0/16", "docker0"), "docker0,eth0"),),
+        ("if it isn't, docker0 belongs to Docker: move",),
+    ),
+    "pods by an earlier table": Asked(
+        f"{PODS}\n{VPN_TABLE.format('10.244.0.0/16')}",
+        ("10.244.0.0/16",),
+        (("eth0",),),
+        ("may be there on purpose: if it isn't, set", "proposes 1 more rule"),
+        never=("allowedDevs",),
+    ),
+    "pods by a longer route": Asked(
+        f"{PODS}\n{VPN}route add 10.244.1.0/25 dev tun0 proto static",
+        ("10.244.0.0/16",),
+        says=("takes packets from 10.244.1.0/24, a network of pods on cni0: change that route",),
+        never=("allowedDevs", "uplinks"),
+    ),
+    "static routes from before the uplink changed": Asked(
+        f"{VPN}{SECOND_DEFAULT}\n{STATIC.format('10.1.0.1 dev eth0')}",
+        ("172.16.0.0/16",),
+        (("eth0", "tun0"),),
+        (
+            "are static routes through eth0, but the uplink is now tun0: if that change isn't",
+            'wanted, set hostRouting\'s "uplinks": ["eth0"]; if it is, set',
+            '"uplinks": ["tun0"], and hostrouting fix proposes',
+        ),
+        never=("on purpose", "each run then waits"),
+        config={"waitSeconds": 30},
+    ),
+    "the same without the earlier default route": Asked(
+        f"{VPN}{SECOND_DEFAULT}\n{STATIC.format('10.1.0.1 dev eth0')}\n"
+        "route del default via 10.1.0.1 dev eth0 proto dhcp metric 100",
+        ("172.16.0.0/16",),
+        (("eth0", "tun0"),),
+        ("(each run then waits 1 s for a default route through eth0)",),
+        config={"waitSeconds": 1},
+    ),
+    "static routes whose interface the config names": Asked(
+        STATIC.format("10.2.0.1 dev eth1"),
+        ("172.16.0.0/16",),
+        ((_devs("172.16.0.0/16", "eth1"), "eth0,eth1", "eth0"),),
+        ("proto hostrouting are static routes of this config, which names eth1: if it is wanted",),
+        config={
+            "staticRoutes": {
+                "enabled": True,
+                "routes": [{"destination": "172.16.0.0/17", "dev": "eth1"}],
+            },
+        },
+    ),
+    "more entries than questions": Asked(
+        "\n".join(
+            f"route add 10.9.{number}.0/24 via 10.2.0.1 dev eth1 proto static"
+            for number in range(9)
+        ),
+        ("10.9.0.0/16",),
+        ((_devs("10.9.0.0/16", "eth0", "eth1"), "eth0,eth1", "eth0"),) * 4,
+        (
+            "10.9.5.0/24 via 10.2.0.1 dev eth1 proto static; and 3 more may be there on purpose",
+            ", too: answer the other questions, and check again",
+        ),
+    ),
+    "a CNI's interface, if the CIDR names others": Asked(
+        "link add cilium_host\naddr add 10.10.0.1/32 dev cilium_host\n"
+        "route add 10.10.0.0/24 via 10.10.0.1 dev cilium_host",
+        (_devs("10.10.0.0/16", "eth0"),),
+        says=('cilium_host leads to pods of this host: add "cilium_host" to the CIDR\'s devs',),
+    ),
+    "a CNI's block, if the CIDR names interfaces": Asked(
+        "link add cali1\nroute add 10.10.0.5 dev cali1\nroute add blackhole 10.10.0.0/26 proto 80",
+        (_devs("10.10.0.0/16", "eth0", "cali*"),),
+        says=("blackhole 10.10.0.0/26 proto 80 is a CNI's own block for pods of this host",),
+        never=("add an entry",),
+    ),
+}
+
+
+@pytest.mark.parametrize("asked", QUESTIONS.values(), ids=QUESTIONS)
+def test_a_question_has_the_answers_that_help(asked: Asked, tmp_path: Path) -> None:
+    row = Row(asked.has, asked.cidrs)
+    report = check(_config(row, **asked.config), host=_host(row, tmp_path))
+    found = [each for each in report.fix.unfixable if each.answers]
+    assert tuple(tuple(map(_brief, each.answers)) for each in found) == asked.answers
+    assert not any(entry.dev == "tun0" for entry in report.fix.routes)
+    printed = "\n".join(advice(report))
+    for words in asked.says:
+        assert words in printed
+        printed = printed.partition(words)[2]
+    printed = "\n".join(advice(report))
+    assert not any(words in printed for words in asked.never)
+
+
+def _brief(answer: dict[str, Any]) -> Any:
+    if "uplinks" in answer:
+        return ",".join(answer["uplinks"])
+    (cidr,) = answer["expectedCidrs"]
+    return cidr
 
 
 def test_no_answer_holds_a_name_that_is_a_pattern(tmp_path: Path) -> None:
@@ -350,7 +539,21 @@ def test_no_answer_holds_a_name_that_is_a_pattern(tmp_path: Path) -> None:
     row = Row(has, ("10.8.0.0/16", "10.9.0.0/16"))
     fix = check(_config(row), host=_host(row, tmp_path)).fix
     (answers,) = [each.answers for each in fix.unfixable if each.answers]
-    assert answers[0] == {"uplinks": ["eth0", "eth1"]}
+    assert {"uplinks": ["eth0", "eth1"]} in answers
+    assert all("*" not in devs for answer in answers for devs in answer.values())
+
+
+def test_a_fix_names_what_it_takes_from_alike_nics(tmp_path: Path) -> None:
+    """Of eight NICs in one subnet, the CIDR names one."""
+    nics = [f"roce{number}" for number in range(8)]
+    links = [
+        f"link add {dev}\naddr add 10.20.0.{10 + at}/16 dev {dev}" for at, dev in enumerate(nics)
+    ]
+    row = Row("\n".join(links), ({"cidr": "10.20.0.0/16", "devs": ["roce3"]},))
+    fix = check(_config(row), host=_host(row, tmp_path)).fix
+    assert [entry.dev for entry in fix.routes] == ["roce3", "roce3"]
+    others = ", ".join(dev for dev in nics if dev != "roce3")
+    assert f"also from the addresses of {others}" in "\n".join(fix.consequences)
 
 
 def test_a_caution_tells_what_strict_rp_filter_drops(tmp_path: Path) -> None:
@@ -365,10 +568,13 @@ def test_a_caution_tells_what_strict_rp_filter_drops(tmp_path: Path) -> None:
     (strict, kept) = fix.consequences
     assert "drops what they send to eth1, as rp_filter is 1 there; add to hostRouting" in strict
     assert kept.endswith("own addresses: with keep, such packets stay on them")
-    state = read_host(_config(row), host.routes, phases.CancelScope()).state
-    added = Route(IPv4Network("10.2.0.0/25"), (NextHop("eth0"),))
+    lost = Loss((IPv4Network("10.2.0.0/25"),), None, "", "", ("eth1",), ("eth0",))
+    lost = attrs.evolve(lost, network=IPv4Network("10.2.0.0/24"), neighbours_of=("eth1",))
+    moment = read_host(_config(row), host.routes, phases.CancelScope())
+    before = without_fix(moment.state, moment.places)
     settings = HostSettings(strict_devs=("eth0",))
-    (lax,) = cautions(state, settings, [added], state.fib, Keeping())
+    keeping = Keeping(before, (lost,))
+    (lax,) = cautions(moment.state, settings, keeping.lost, before.model.fib, keeping)
     assert "drops" not in lax
 
 
@@ -610,13 +816,13 @@ def test_a_rule_waits_for_an_answer_about_mains_route(tmp_path: Path) -> None:
     """A route of main that may be there on purpose isn't put to use unasked."""
     has = (
         f"{VPN}route add 10.1.0.0/24 dev tun0 table 52\nrule add 5270 lookup 52\n"
-        "route add 10.1.0.128/25 via 10.2.0.1 dev eth1"
+        "route add 10.1.0.128/25 via 10.2.0.1 dev eth1 proto static"
     )
     row = Row(has, ("10.1.0.0/24",))
     fix = check(_config(row), host=_host(row, tmp_path)).fix
     assert tuple(map(str, fix.rules)) == ("to 10.1.0.0/25 priority 5269",)
     (left,) = fix.unfixable
-    assert "and table main leads it through eth1, which may be wanted: if it is" in left.reason
+    assert "and table main leads it through eth1, which may be wanted: if" in left.reason
     answered = check(_config(row, **left.answers[-1]), host=_host(row, tmp_path)).fix
     assert tuple(map(str, answered.rules)) == ("to 10.1.0.0/24 priority 5269",)
     assert answered.routes

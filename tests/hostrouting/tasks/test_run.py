@@ -271,6 +271,19 @@ def test_a_run_repairs_a_half_removed_installation(
     assert not host.units.is_active("hostrouting-watch.service")
 
 
+def test_a_removal_in_another_network_namespace_removes_nothing(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files are the host's, whose routes would stay without them."""
+    phases.run(Configure(WATCHED, host=host))
+    before = read_trees(host.layout.root)
+    monkeypatch.setattr(Host, "has_another_network", True)
+    with pytest.raises(FileError, match="this is another network namespace") as raised:
+        phases.run(RemoveHostRouting(host=host))
+    assert "nsenter" in raised.value.hint
+    assert read_trees(host.layout.root) == before
+
+
 # --- reports --------------------------------------------------------------------------------------
 
 

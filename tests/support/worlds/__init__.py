@@ -25,6 +25,7 @@ from pathlib import Path
 import attrs
 
 from hostrouting import ExpectedCidr
+from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import Kernel, Write
 from hostrouting.model.errors import RouteError
@@ -35,6 +36,9 @@ from hostrouting.testing.strategies import NewAddress
 
 OFFSETS = (0, 1, 4, 9, 100, 128, 200, 255, 256, 300, 511, 512, 700, 1023)
 """Offsets of addresses and prefixes in a part of the address space."""
+
+# The bridge of the interfaces that are ports.
+BRIDGE = "br-ex"
 
 # The default route's interface, a second NIC, a shadowing interface, a container bridge, and two
 # pod interfaces.
@@ -68,6 +72,7 @@ class World:
         unplugged: interfaces that lose their carrier at the end.
         hides_hops: whether the kernel hides the next hops of routes with nexthop objects.
         links: interfaces that exist even without addresses or routes.
+        ports: interfaces that are ports of ``BRIDGE``.
     """
 
     addresses: tuple[tuple[str, NewAddress], ...]
@@ -79,6 +84,7 @@ class World:
     unplugged: tuple[str, ...] = ()
     hides_hops: bool = False
     links: tuple[str, ...] = ("eth0",)
+    ports: tuple[str, ...] = ()
 
     @property
     def has_rules(self) -> bool:
@@ -100,8 +106,16 @@ class World:
         )
 
     def build(self, kernel: Kernel) -> None:
+        ports = [dev for dev in self.devs if dev in self.ports]
+        if ports and isinstance(kernel, FakeKernel):
+            kernel.add_link(BRIDGE, kind="bridge")
         for dev in self.devs:
-            kernel.add_link(dev)
+            if dev in ports and isinstance(kernel, FakeKernel):
+                kernel.add_link(dev, master=BRIDGE)
+            else:
+                kernel.add_link(dev)
+        if ports and isinstance(kernel, NamespaceKernel):
+            _ip("\n".join([f"link add {BRIDGE} type bridge", *map(_enslaving, ports)]))
         for dev, address in self.addresses:
             _tried(partial(kernel.add_address, dev, **attrs.asdict(address)))
         if self.objects and isinstance(kernel, NamespaceKernel):
@@ -191,6 +205,10 @@ def _ip(batch: str) -> None:
     subprocess.run(
         ["ip", "-batch", "-", "-force"], input=batch, text=True, capture_output=True, check=False
     )
+
+
+def _enslaving(dev: str) -> str:
+    return f"link set {dev} master {BRIDGE}"
 
 
 def _tried(step: Callable[[], object]) -> None:

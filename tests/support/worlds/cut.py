@@ -393,6 +393,7 @@ def questions(draw: st.DrawFn, *, has_objects: bool = False, by_source: bool = F
         draw(st.sampled_from(((),) * 7 + (("eth1",), ("ib0",), ("veth1",)))),
         draw(st.sampled_from(((),) * 9 + (("ib0",), ("eth0",)))),
         hides_hops=bool(ids) and draw(st.booleans()),
+        ports=draw(st.sampled_from(((),) * 11 + (("eth0",), ("eth1",), ("eth0", "veth1")))),
     )
     cidrs = st.one_of(
         st.sampled_from(narrow),

@@ -21,7 +21,7 @@ from hostrouting.kernel.release import separates_on_deletion
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.testing.strategies import NewAddress
-from worlds import STANDARD_RULES, Question, World, boundaries, cut
+from worlds import BRIDGE, STANDARD_RULES, Question, World, boundaries, cut
 
 
 def _words(kind: str, words: str) -> tuple[str, ...]:
@@ -235,6 +235,10 @@ def section(
 def commands(world: World) -> Iterator[str]:
     """Yield ip(8) commands equivalent to ``World.build``."""
     yield from nics(*map(shlex.quote, world.devs)).splitlines()
+    ports = [dev for dev in world.devs if dev in world.ports]
+    if ports:
+        yield f"ip link add {BRIDGE} type bridge"
+    yield from (f"ip link set {dev} master {BRIDGE}" for dev in ports)
     for dev, address in world.addresses:
         yield f"ip address add {_address(address)} dev {shlex.quote(dev)}"
     if world.objects and world.hides_hops:

@@ -231,15 +231,20 @@ def _opening_drop_ins(examined: ExaminedHost, unit: str) -> Iterator[tuple[str, 
             yield f"{name} takes the place of {layout.relative(ours)}", f"rm {name}"
     for path in read.values():
         name = layout.relative(path)
-        text = files.read_text(layout.followed(name)) or ""
-        emptied = [key for key, value in settings(text) if key in _LISTS and not value]
-        if lists := " and ".join(f"{key}=" for key in emptied if path.name > _LISTS[key]):
+        if lists := " and ".join(_emptied_lists(layout, path)):
             yield f"{name} empties {lists}", f"take the empty {lists} out of {name}"
 
 
 # The settings that contain our commands, each with our last drop-in that sets it. If another
 # drop-in empties the setting after that, our commands are gone.
 _LISTS = dict(zip(("ExecCondition", "ExecStartPre"), GATE_NAMES, strict=True))
+
+
+def _emptied_lists(layout: Layout, path: Path) -> list[str]:
+    """Return the lists that a drop-in empties after ours have filled them."""
+    text = files.read_text(layout.followed(layout.relative(path))) or ""
+    emptied = [key for key, value in settings(text) if key in _LISTS and not value]
+    return [f"{key}=" for key in emptied if path.name > _LISTS[key]]
 
 
 def _is_edited(examined: ExaminedHost) -> bool:

@@ -1,0 +1,453 @@
+"""Find the packets that worked, and that a change of the host leads elsewhere or drops.
+
+This module does no I/O.
+
+Whatever is proposed or advised is proven by this: applied to a model, it must take away nothing but
+what the text with it names. Only the prefixes that the change may affect are compared. They are cut
+at each prefix of either model, and both models are asked about one address of each place: for a
+packet without a source, for one from each of the host's own addresses, and for one that comes in.
+
+A packet to a failing address didn't work, so leading it elsewhere is no loss, with two exceptions:
+a neighbour in the connected network of the interface that carries the packet, which may be wanted
+there, and a packet from that interface's own address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import chain
+from typing import NamedTuple
+
+import attrs
+
+from hostrouting.kernel.fib import Fib
+from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow
+from hostrouting.model.family import IpAddress, IpNetwork
+from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, PrefixSet, ends, numbers
+from hostrouting.model.links import Address
+from hostrouting.model.routes import RouteType, destination_words
+from hostrouting.model.text import shortened
+from hostrouting.overlap._ask import asks_local_first, separates_tcp
+from hostrouting.overlap._cut import Cutter
+from hostrouting.overlap._fewest_prefixes import networks_of, summary_of
+from hostrouting.overlap._fixed import ModelledHost
+from hostrouting.overlap._places import Place, Places, Span
+from hostrouting.overlap._senders import OwnAddresses, Senders
+
+# A limit for human-readable lines.
+_SHOWN = 8
+# Where more prefixes would be needed, the one around them is shown.
+_EXACT_MAX = 3
+
+
+@attrs.frozen
+class Loss:
+    """Packets that worked, and that a change leads elsewhere or drops.
+
+    Args:
+        ranges: their destinations, or a prefix around these if they are many.
+        source: the own address that sends them, or one of several of the same interface; None if no
+            source is chosen.
+        sender: the interface that has the source, or an empty string.
+        arrives_on: for packets from outside to an address of this host, the interface through which
+            they come in, or else an empty string.
+        before: the interfaces that carried them; the loopback interface if they were delivered.
+        after: the interfaces that they take; empty if they are dropped.
+        network: the connected network that the destinations are in, if the interfaces that carried
+            the packets are connected to it, or else None.
+        neighbours_of: the interfaces that are connected to this network.
+        is_intended: whether the change is to lead other packets to the destinations elsewhere.
+    """
+
+    ranges: tuple[IpNetwork, ...]
+    source: IpAddress | None
+    sender: str
+    arrives_on: str
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    network: IpNetwork | None = None
+    neighbours_of: tuple[str, ...] = ()
+    is_intended: bool = False
+
+    @property
+    def is_refused(self) -> bool:
+        """Return whether nothing that has this loss may be proposed."""
+        return bool(self.arrives_on) or (self.source is None and not self.is_intended)
+
+
+def losses(
+    before: ModelledHost,
+    after: ModelledHost,
+    intended: Iterable[IpNetwork] = (),
+) -> tuple[Loss, ...]:
+    """Return what a change of a host takes away.
+
+    Args:
+        before: the host before the change.
+        after: the host after the change, whose model was made from the same host.
+        intended: the failing addresses that the change is to lead elsewhere.
+    """
+    changed = _changed(before, after)
+    return _Comparison(before, after, changed, [*intended]).losses() if changed else ()
+
+
+def taken_away(
+    found: Iterable[Loss],
+    more: Callable[[Loss], str] | None = None,
+) -> list[str]:
+    """Return a line for each kind of loss.
+
+    Args:
+        found: the losses.
+        more: returns more words about neighbours to which packets without a source are lost.
+    """
+    lines: list[str] = []
+    by_packets: dict[Loss, list[Loss]] = {}
+    for loss in found:
+        by_packets.setdefault(attrs.evolve(loss, source=None, sender=""), []).append(loss)
+    for plain, of_sources in by_packets.items():
+        devs = [*dict.fromkeys(loss.sender for loss in of_sources if loss.source is not None)]
+        if plain not in of_sources:
+            lines.append(f"packets from the addresses of {', '.join(devs)} {_no_longer(plain)}")
+        elif plain.network is None:
+            lines.append(_words(plain))
+        else:
+            clause = "" if more is None else more(plain)
+            lines.append(f"{_words(plain)}{_own_clause(plain, devs)}{clause}")
+    return lines
+
+
+def _words(loss: Loss) -> str:
+    """Return the words about packets without a source, or about packets that come in."""
+    to = _shown_ranges(loss)
+    after = ",".join(loss.after)
+    if loss.arrives_on:
+        return f"what comes in through {loss.arrives_on} for {to} is no longer delivered"
+    if loss.network is not None and after:
+        devs = ", ".join(loss.neighbours_of)
+        neighbours = f"neighbours of {devs} in {loss.network}"
+        parts = shortened([*map(str, loss.ranges)], " ", _SHOWN)
+        return f"the node then sends to {neighbours} through {after} ({parts})"
+    return f"packets {_no_longer(loss)}"
+
+
+def _no_longer(loss: Loss) -> str:
+    before = ",".join(loss.before)
+    instead = f", but through {','.join(loss.after)}" if loss.after else ": they are dropped"
+    return f"no longer go to {_shown_ranges(loss)} through {before}{instead}"
+
+
+def _own_clause(loss: Loss, senders: Sequence[str]) -> str:
+    """Return a clause about senders whose packets are lost with those without a source."""
+    devs = [dev for dev in loss.neighbours_of if dev in senders]
+    if len(devs) == len(loss.neighbours_of):
+        return ", also from these interfaces' own addresses"
+    return f", also from the addresses of {', '.join(devs)}" if devs else ""
+
+
+def _shown_ranges(loss: Loss) -> str:
+    return shortened([*map(destination_words, loss.ranges)], " ", _SHOWN)
+
+
+# --- where results may differ ---------------------------------------------------------------------
+
+
+def _changed(before: ModelledHost, after: ModelledHost) -> list[Prefix]:
+    """Return the prefixes outside of which both models give the same results."""
+    old = before.model.changed
+    new = after.model.changed
+    if new[: len(old)] == old:
+        new = new[len(old) :]
+        old = ()
+    return [*dict.fromkeys((*old, *new))]
+
+
+@attrs.frozen
+class _Result:
+    """The interfaces and next hops that a packet takes.
+
+    Args:
+        devs: the interfaces that carry it; empty if it is dropped.
+        hops: the next hops.
+        destination: the destination of the entry.
+    """
+
+    devs: tuple[str, ...] = ()
+    hops: frozenset[tuple[str | None, IpAddress | None]] = frozenset()
+    destination: IpNetwork | None = attrs.field(default=None, eq=False)
+
+
+_DROPPED = _Result()
+# Such packets aren't compared: few programs send them.
+_BROADCAST = _Result(("broadcast",))
+
+
+class _Change(NamedTuple):
+    """The change of what becomes of packets that are reported together; see ``Loss``.
+
+    Args:
+        senders: their senders.
+        before: the interfaces, with gateways if only these differ.
+        after: the interfaces now.
+        devs: the interfaces before, without gateways.
+        network: the connected network that the destinations are in.
+        is_intended: whether other packets to the destinations are to be led elsewhere.
+        homes: the connected networks of the interface that now carries the packets, in which they
+            may come to stay.
+    """
+
+    senders: Senders
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    devs: tuple[str, ...]
+    network: IpNetwork | None
+    is_intended: bool
+    homes: frozenset[Prefix]
+
+
+class _Comparison:
+    def __init__(
+        self,
+        before: ModelledHost,
+        after: ModelledHost,
+        changed: Sequence[Prefix],
+        intended: Sequence[IpNetwork],
+    ) -> None:
+        state = before.state
+        self._family = state.family
+        self._bits = state.family.bits
+        self._uplinks = {*state.uplinks.devs}
+        self._old = before.model.fib
+        self._new = after.model.fib
+        self._loopback = self._old.loopback
+        # A check asks about packets from the addresses of these interfaces.
+        self._of_cluster = {*self._uplinks, self._loopback}
+        self._changed = PrefixIndex(changed, self._bits)
+        self._is_changed = PrefixSet(changed, self._bits)
+        self._is_intended = PrefixSet(map(numbers, intended), self._bits).covers
+        self._rules = (*before.model.known.rules, *after.model.known.rules)
+        self._routes = (*after.model.known.routes, *before.model.known.routes)
+        vrfs = {link.name for link in state.links if link.kind == "vrf"}
+        usable = {link.name for link in state.links if link.is_up and link.master not in vrfs}
+        own = [
+            address
+            for address in state.addresses
+            if address.dev in usable
+            and address.is_usable
+            and not address.local.is_link_local
+            and not address.local.is_loopback
+        ]
+        rules = (before.model.known.rules, after.model.known.rules)
+        self._own = OwnAddresses(own, rules, self._routes, self._bits)
+        self._own_addresses = {address.local for address in state.addresses}
+        self._networks = _connected(own, self._bits)
+        self._connected = PrefixIndex(self._networks, self._bits)
+        self._protocols = (UDP, TCP) if separates_tcp(self._rules) else (UDP,)
+        self._places = self._cut(changed, intended)
+
+    def _cut(self, changed: Sequence[Prefix], intended: Iterable[IpNetwork]) -> Places:
+        borders = chain(map(numbers, intended), self._networks)
+        cutter = Cutter(self._family, changed, (), self._rules, [(0, 0)])
+        routes = dict.fromkeys(self._routes)
+        return cutter.cut(routes, borders)
+
+    def losses(self) -> tuple[Loss, ...]:
+        groups: dict[_Change, list[Span]] = {}
+        for place in self._places:
+            for change in dict.fromkeys(self._changes(place)):
+                groups.setdefault(change, []).extend(place.spans)
+        sent: list[Loss] = []
+        for change, spans in groups.items():
+            sent += self._losses(change, sorted(spans, key=_first))
+        return (*sent, *self._unheard())
+
+    def _losses(self, change: _Change, spans: Sequence[Span]) -> Iterator[Loss]:
+        """Yield a loss for each source of packets that have changed otherwise than intended."""
+        network = change.network
+        lost = [address for address in self._sources(change) if not _stays(address, change)]
+        if not lost:
+            return
+        plain = Loss(
+            self._ranges(spans, network),
+            None,
+            "",
+            "",
+            change.before,
+            change.after,
+            network,
+            () if network is None else self._neighbours_of(network),
+            change.is_intended,
+        )
+        for address in lost:
+            if address is None:
+                yield plain
+            else:
+                yield attrs.evolve(plain, source=address.local, sender=address.dev)
+
+    def _neighbours_of(self, network: IpNetwork) -> tuple[str, ...]:
+        """Return the interfaces in a network; the uplinks only if there are no others."""
+        devs = tuple(self._networks[numbers(network)])
+        return tuple(dev for dev in devs if dev not in self._uplinks) or devs
+
+    def _sources(self, change: _Change) -> Sequence[Address | None]:
+        """Return the sources of packets that worked; None if there is no source."""
+        if not change.is_intended:
+            return change.senders.addresses
+        near = change.senders.near(change.devs, change.network)
+        return [each for each in near if each is None or each.dev not in self._of_cluster]
+
+    def _ranges(self, spans: Sequence[Span], network: IpNetwork | None) -> tuple[IpNetwork, ...]:
+        """Return few prefixes that cover spans, each inside one that has changed."""
+        by_prefix: dict[Prefix, list[Span]] = {}
+        for span in spans:
+            prefix = next(self._changed.around((span.first, self._bits)))
+            if network is not None and prefix[1] < network.prefixlen:
+                prefix = numbers(network)
+            by_prefix.setdefault(prefix, []).append(span)
+        ranges: list[IpNetwork] = []
+        for prefix, inside in by_prefix.items():
+            exact = summary_of(inside, self._places.spans, self._local, self._family)
+            is_short = len(exact) <= _EXACT_MAX and network is None
+            ranges += exact if is_short else [self._family.network(prefix)]
+        if network is not None:
+            return tuple(ranges)
+        joined = [Span(*ends(numbers(each), self._bits), spans[0].place) for each in sorted(ranges)]
+        return networks_of(joined, self._family)
+
+    @cached_property
+    def _local(self) -> set[Span]:
+        """The spans of local and broadcast addresses."""
+        kinds = (RouteType.LOCAL, RouteType.BROADCAST)
+        local = set[Span]()
+        for place in self._places:
+            route = self._old.decide(Flow(place.probe)).route
+            if route is not None and route.type in kinds:
+                local.update(place.spans)
+        return local
+
+    # --- what is sent ---------------------------------------------------------------------------
+
+    def _changes(self, place: Place) -> Iterator[_Change]:
+        """Yield what becomes of packets that this host sends to a place."""
+        here = (self._loopback,)
+        for each in self._own.senders_to(int(place.probe)):
+            for protocol in self._protocols:
+                flow = Flow(place.probe, each.source, protocol)
+                before = _result(self._old, flow)
+                after = _result(self._new, flow)
+                is_found = after.devs == here and place.probe in self._own_addresses
+                if before in (_DROPPED, after) or _BROADCAST in (before, after) or is_found:
+                    continue
+                yield self._change(place, each, before, after)
+
+    def _change(
+        self,
+        place: Place,
+        senders: Senders,
+        before: _Result,
+        after: _Result,
+    ) -> _Change:
+        number = int(place.probe)
+        around = [*self._connected.around((number, self._bits))]
+        of_devs = (each for each in around if not {*before.devs}.isdisjoint(self._networks[each]))
+        network = next(of_devs, None)
+        # A longer one is of something else, such as this host's pods.
+        is_elsewhere = self._uplinks.issuperset(before.devs)
+        found = before.destination
+        longest = 0 if is_elsewhere or found is None else found.prefixlen
+        homes = (
+            each
+            for each in around
+            if each[1] >= longest and {*after.devs} <= {*self._networks[each]}
+        )
+        has_same_devs = before.devs == after.devs
+        return _Change(
+            senders,
+            _with_gateways(before) if has_same_devs else before.devs,
+            _with_gateways(after) if has_same_devs else after.devs,
+            before.devs,
+            None if network is None else self._family.network(network),
+            self._is_intended((number, self._bits)),
+            frozenset(homes) if len(after.devs) == 1 else frozenset(),
+        )
+
+    # --- what arrives ---------------------------------------------------------------------------
+
+    def _unheard(self) -> Iterator[Loss]:
+        """Yield the losses of packets that come in for this host's addresses."""
+        if asks_local_first(self._old.rules) and asks_local_first(self._new.rules):
+            return
+        senders = [NO_SOURCE, *self._strangers()]
+        for address in self._own.addresses:
+            number = int(address.local)
+            if not self._is_changed.overlaps(number, number):
+                continue
+            for iif in self._entrances(address):
+                flows = [
+                    Flow(address.local, sender, protocol, iif=iif)
+                    for sender in senders
+                    for protocol in self._protocols
+                ]
+                unheard = [flow for flow in flows if self._is_unheard(flow)]
+                if unheard:
+                    single = self._family.network((number, self._bits))
+                    after = _result(self._new, unheard[0]).devs
+                    yield Loss((single,), None, "", iif, (self._loopback,), after)
+
+    def _is_unheard(self, flow: Flow) -> bool:
+        here = (self._loopback,)
+        return _result(self._old, flow).devs == here and _result(self._new, flow).devs != here
+
+    def _entrances(self, address: Address) -> list[str]:
+        """Return the interfaces through which packets to an own address may come in."""
+        own = [] if address.dev == self._loopback else [address.dev]
+        return [*dict.fromkeys((*own, *sorted(self._uplinks)))]
+
+    def _strangers(self) -> Iterator[IpAddress]:
+        """Yield a foreign address for each source prefix of the rules."""
+        own = {address.local for address in self._own.addresses}
+        for prefix in dict.fromkeys(rule.source for rule in self._rules):
+            if prefix is None:
+                continue
+            first, last = int(prefix[0]), int(prefix[-1])
+            numbers_inside = range(first, min(last, first + len(own)) + 1)
+            inside = map(self._family.address, numbers_inside)
+            yield from (each for each in inside if each not in own)
+
+
+def _stays(source: Address | None, change: _Change) -> bool:
+    """Return whether packets come to stay in the network of the interface that has their source."""
+    if source is None:
+        return False
+    return change.after == (source.dev,) and source.prefix in change.homes
+
+
+def _first(span: Span) -> int:
+    return span.first
+
+
+def _connected(addresses: Iterable[Address], bits: int) -> Mapping[Prefix, dict[str, None]]:
+    """Return the connected networks, each with the interfaces."""
+    networks: dict[Prefix, dict[str, None]] = {}
+    for address in addresses:
+        if address.prefix_length < bits:
+            networks.setdefault(address.prefix, {})[address.dev] = None
+    return networks
+
+
+def _result(fib: Fib, flow: Flow) -> _Result:
+    decision = fib.decide(flow)
+    route = decision.route
+    if route is None or decision.errno:
+        return _DROPPED
+    if route.type is RouteType.LOCAL or (flow.iif and route.type is RouteType.BROADCAST):
+        return _Result((fib.loopback,))
+    if route.type is RouteType.BROADCAST:
+        return _BROADCAST
+    live = frozenset((hop.dev, hop.gateway) for hop in route.hops if not hop.is_dead)
+    return _Result(route.devs, live, route.destination)
+
+
+def _with_gateways(result: _Result) -> tuple[str, ...]:
+    return tuple(sorted(f"{dev} {f'via {to}' if to else 'on-link'}" for dev, to in result.hops))

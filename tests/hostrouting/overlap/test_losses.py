@@ -1,0 +1,156 @@
+"""Test which packets that worked are lost by a change of a host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ipaddress import ip_network
+
+import attrs
+import pytest
+from node import build_node
+from scenario import play, route, rule
+
+import phases
+from hostrouting import Config
+from hostrouting.overlap._fixed import ModelledHost, without_fix
+from hostrouting.overlap._losses import losses, taken_away
+from hostrouting.overlap._read import read_host
+from hostrouting.overlap._rules import with_added
+from hostrouting.testing import FakeKernel
+
+
+@attrs.frozen
+class Row:
+    """A change of a node, and what it takes away.
+
+    The node has eth0 (10.1.0.4/24 and the default route), eth1 (10.2.0.4/24) and ib0
+    (172.16.0.10/16).
+
+    Args:
+        has: scenario commands.
+        lost: the lines.
+        routes: the added routes.
+        rules: the added rules.
+        intended: the failing CIDRs that the change is to lead elsewhere.
+    """
+
+    has: str = ""
+    lost: tuple[str, ...] = ()
+    routes: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
+    intended: tuple[str, ...] = ()
+
+
+HALVES = (
+    "172.16.0.0/17 via 10.1.0.1 dev eth0",
+    "172.16.128.0/17 via 10.1.0.1 dev eth0",
+)
+OTHER_GATEWAY = "eth0 via 10.1.0.1, but through eth0 via 10.1.0.9"
+NEIGHBOURS = (
+    "the node then sends to neighbours of ib0 in 172.16.0.0/16 through eth0 "
+    "(172.16.0.0/17 172.16.128.0/17), also from these interfaces' own addresses"
+)
+FROM_IB0 = "packets from the addresses of ib0 no longer go to"
+FROM_WG0 = "packets from the addresses of wg0 no longer go to"
+PODS = """
+link add cni0
+addr add 10.42.0.1/24 dev cni0
+link add wg0
+addr add 10.66.0.2/32 dev wg0
+route add 10.0.0.0/8 dev wg0 table 51820
+rule add 32000 lookup 51820
+"""
+LATE_LOCAL = """
+addr add 192.0.2.9/32 dev lo
+route add default via 10.2.0.1 dev eth1 table 100
+rule add 90 from 192.0.2.9 lookup 100
+rule add 100 lookup local
+rule del 0 lookup local
+"""
+ROWS = {
+    "neighbours": Row(
+        "",
+        (NEIGHBOURS,),
+        routes=HALVES,
+        intended=("172.16.0.0/16",),
+    ),
+    "what was unreachable": Row(
+        "route add unreachable 10.77.0.0/16",
+        routes=("10.77.0.0/17 dev eth1",),
+    ),
+    "a kept address": Row(
+        "addr add 172.16.0.11/16 dev ib0",
+        routes=("172.16.0.0/16 dev ib0 table 2170000",),
+        rules=("2170 from 172.16.0.10 lookup 2170000",),
+    ),
+    "a kept address's pods": Row(
+        "link add cni0\naddr add 172.16.9.1/24 dev cni0",
+        (f"{FROM_IB0} 172.16.9.0/24 through cni0, but through ib0",),
+        routes=("172.16.0.0/16 dev ib0 table 2170000",),
+        rules=("2170 from 172.16.0.10 lookup 2170000",),
+    ),
+    "what another CIDR needs": Row(
+        "route add 10.77.0.0/16 via 10.2.0.1 dev eth1",
+        ("packets no longer go to 10.77.1.0/24 through eth1, but through eth0",),
+        routes=("10.77.1.0/24 via 10.1.0.1 dev eth0",),
+    ),
+    "the gateway alone": Row(
+        "",
+        (f"packets no longer go to 10.77.1.0/24 through {OTHER_GATEWAY}",),
+        routes=("10.77.1.0/24 via 10.1.0.9 dev eth0",),
+    ),
+    "what a thief's address sends": Row(
+        PODS,
+        (f"{FROM_WG0} 10.42.0.0/16 through wg0, but through eth0",),
+        routes=("10.42.0.0/16 via 10.1.0.1 dev eth0 table 51820 metric 1",),
+        intended=("10.42.0.0/16",),
+    ),
+    "an own address as it comes in": Row(
+        LATE_LOCAL,
+        ("what comes in through eth0 for 10.1.0.4 is no longer delivered",),
+        rules=("89 to 10.1.0.0/16 lookup main",),
+        intended=("10.1.0.0/16",),
+    ),
+    "table local first": Row(LATE_LOCAL, rules=("0 lookup local",)),
+    "a discarding rule": Row(
+        "",
+        ("packets no longer go to 10.77.0.0/16 through eth0: they are dropped",),
+        rules=("9 to 10.77.0.0/16 blackhole",),
+    ),
+    "TCP alone": Row(
+        "",
+        ("packets no longer go to 10.77.0.0/16 through eth0, but through eth1",),
+        routes=("10.77.0.0/16 dev eth1 table 7",),
+        rules=("9 ipproto 6 lookup 7",),
+    ),
+}
+
+
+def _host(has: str) -> ModelledHost:
+    kernel = build_node(FakeKernel())
+    play(kernel, has)
+    config = Config(route_overlap={"expectedCidrs": ["172.16.0.0/16"]}, uplinks=["eth0"])
+    moment = read_host(config, kernel, phases.CancelScope())
+    return without_fix(moment.state, moment.places)
+
+
+def _changed(host: ModelledHost, routes: Sequence[str], rules: Sequence[str]) -> ModelledHost:
+    model = host.model.with_routes(map(route, routes))
+    model = model.with_rules(with_added(model.known.rules, map(rule, rules))) if rules else model
+    return attrs.evolve(host, model=model)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_losses_are_named(name: str) -> None:
+    row = ROWS[name]
+    host = _host(row.has)
+    after = _changed(host, row.routes, row.rules)
+    found = losses(host, after, map(ip_network, row.intended))
+    assert tuple(taken_away(found)) == row.lost
+
+
+def test_only_changed_prefixes_are_compared() -> None:
+    host = _host("\n".join(f"route add 10.77.{n}.0/24 via 10.2.0.1 dev eth1" for n in range(250)))
+    after = _changed(host, ["10.77.1.0/25 via 10.1.0.1 dev eth0"], ["9 to 10.88.0.0/16 lookup 7"])
+    changed = {str(host.state.family.network(each)) for each in after.model.changed}
+    assert changed - {"127.0.0.0/8"} == {"10.77.1.0/25", "10.88.0.0/16"}

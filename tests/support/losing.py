@@ -1,0 +1,102 @@
+"""Find what a change of a host takes away, and whether the text printed with it says so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from ipaddress import ip_network
+
+import attrs
+from reaching import Packet, Way, Ways
+
+from hostrouting.model.family import IpAddress, IpNetwork
+
+_PREFIX = re.compile(r"(?<![\w.:])([0-9a-f.:]*[.:][0-9a-f.:]*(?:/\d+)?)(?![\w:])")
+_EXCEPT = re.compile(r", except from these interfaces' own addresses[^;]*")
+
+
+@attrs.frozen
+class Loss:
+    """A packet that goes another way, or none, although it went well.
+
+    Args:
+        packet: the packet.
+        before: its way before.
+        after: its way now.
+        owner: the interface that has its source, or an empty string.
+        is_only_by_source: whether other packets to the destination were to be led elsewhere, so
+            that the source must be named.
+    """
+
+    packet: Packet
+    before: Way
+    after: Way
+    owner: str
+    is_only_by_source: bool
+
+    def __str__(self) -> str:
+        return f"{self.packet}: {self.before} -> {self.after}"
+
+    def is_named(self, line: str) -> bool:
+        """Return whether a line names the destination's prefix, or the interface that is lost."""
+        words = {*re.findall(r"[\w.-]+", line)}
+        prefixes = [*_prefixes(line)]
+        if self.is_only_by_source:
+            if _EXCEPT.search(line):
+                return False
+            is_own = self.owner in words or any(
+                part.prefixlen == part.max_prefixlen and self.packet.source in part
+                for part in prefixes
+            )
+            if not (is_own and "from" in words):
+                return False
+        dev = self.before.dev
+        return dev in words or any(self.packet.to in part for part in prefixes)
+
+
+def _prefixes(line: str) -> Iterator[IpNetwork]:
+    for text in _PREFIX.findall(line):
+        try:
+            yield ip_network(text.strip(".:") if text.count("::") == 0 else text, strict=False)
+        except ValueError:
+            continue
+
+
+def losses(
+    before: Ways,
+    after: Ways,
+    ranges: Sequence[IpNetwork],
+    owners: Mapping[IpAddress, str],
+    uplinks: Sequence[str],
+) -> Iterator[Loss]:
+    """Yield the packets that went well and now go another way, except those that were to.
+
+    Args:
+        before: how packets went.
+        after: how they go after the change.
+        ranges: the destinations that the change is for.
+        owners: the interfaces of the host's addresses.
+        uplinks: the expected interfaces.
+    """
+    for packet, way in before.items():
+        now = after[packet]
+        if now == way or not way.dev or (now.dev == "lo" and packet.to in owners):
+            continue
+        owner = owners.get(packet.source, "") if packet.source is not None else ""
+        is_meant = any(packet.to in part for part in ranges)
+        # The check judges packets from the addresses of uplinks and lo.
+        is_judged = owner != way.dev or owner in (*uplinks, "lo")
+        if is_meant and way.dev != "lo" and is_judged:
+            continue
+        yield Loss(packet, way, now, owner, is_only_by_source=is_meant and way.dev != "lo")
+
+
+def sorted_out(lost: Iterable[Loss]) -> Iterator[str]:
+    """Yield a line for each kind of loss."""
+    by_kind: dict[tuple[object, ...], list[Loss]] = {}
+    for loss in lost:
+        kind = (loss.before.dev, loss.after.dev, loss.owner, bool(loss.packet.arrives_on))
+        by_kind.setdefault(kind, []).append(loss)
+    for group in by_kind.values():
+        more = f" and {len(group) - 1} more" if len(group) > 1 else ""
+        yield f"{group[0]}{more}"
