@@ -272,6 +272,10 @@ In STRICT mode, [the gate](../explanation/gate.md) then holds the node back when
 CIDR is shadowed. By default, "the node" is every instance of `systemd-nspawn@.service`; if the
 kubelet runs directly on the host, add `"consumer": "kubelet.service"`.
 
+The interface with which the check first passes in STRICT mode stays the node's uplink, whatever
+default routes come later, until
+[`uplinks`](../explanation/verdict.md#the-verified-uplink) names another.
+
 Azure's agent may assign the InfiniBand addresses only after the node has booted. In STRICT mode,
 the check at boot and the check in `apply` therefore wait up to 60 s until all InfiniBand interfaces
 that are up have addresses. If your agent takes longer, or only brings the interfaces up when it

@@ -20,7 +20,7 @@ VERIFIED_PATH = "etc/hostrouting/uplink"
 """The file with the verified uplinks, below a host's root."""
 
 # What a link of these kinds sends leaves through another link, whose MAC address it may have.
-_STACKED = ("ipvlan", "ipvtap", "macvlan", "macvtap", "vlan")
+_STACKED = ("ipvlan", "macvlan", "vlan")
 _LINE = re.compile(r"([A-Za-z0-9_.-]{1,15})(?: ([0-9a-f:]+))?")
 
 

@@ -250,6 +250,7 @@ def test_a_vpn_that_takes_ipv4_alone_doesnt_hold_ipv6(tmp_path: Path) -> None:
 
 FIND = (
     assets.read_asset("hostrouting.boot", "common.sh")
+    + assets.read_asset("hostrouting.boot", "network.sh")
     + """
 mkdir -p "$RUN_DIR"
 make_files && read_verified || exit

@@ -351,8 +351,7 @@ function find_swap(    line, count, i, word) {
   count = split(ENVIRON["RENAMED"], line, "\n")
   for (i = 1; i <= count; i++)
     if (split(line[i], word, " ") && is_uplink(word[1]) && !is_uplink(word[3]))
-      problem = "swapped: the interface with which the check passed as " word[1] " (" word[2] ") is " word[3] \
-        " by now: name it in hostRouting.uplinks, or give it its name back"
+      problem = "swapped: " word[1] ", with which the check passed, is " word[3] " now: name it in hostRouting.uplinks"
 }
 
 # Sets the uplinks to the interfaces that the config names. No name contains ":".

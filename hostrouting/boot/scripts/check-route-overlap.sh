@@ -23,6 +23,8 @@ false # what bash returns if it can't parse the group
 
 @common.sh@
 
+@network.sh@
+
 readonly MODE=@MODE@
 readonly WAIT_SECONDS=@WAIT_SECONDS@
 readonly SETTLE_SECONDS=@SETTLE_SECONDS@
@@ -259,8 +261,8 @@ report() {
       complain "${shown[@]:0:SHOWN_LINES}"
       [ "${#shown[@]}" -le "$SHOWN_LINES" ] ||
         complain "and $((${#shown[@]} - SHOWN_LINES)) more; all are in $MARKER_DETECTED"
-      [[ -z $VERIFIED || $LINES != *'; by default '* ]] || complain "expected is $VERIFIED, with which the check passed;\
- if another uplink is wanted now: rm $RECORD && $AGAIN"
+      [[ -z ${VERIFIED-} || $LINES != *'; by default '* ]] || 
+        complain "expected is $VERIFIED, $ANOTHER"
       what='fix: hostrouting fix prints what fixes it, or why no route does'
       complain "$what; without it, take a snapshot of this host, and run elsewhere:" \
         '  hostrouting fix --snapshot FILE' ;;

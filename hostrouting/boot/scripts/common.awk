@@ -38,8 +38,9 @@ function take_verified() {
   is_configured = uplink_pattern != ""
   if (is_configured)
     return
-  uplink_pattern = ENVIRON["VERIFIED_PATTERN"]
-  uplink_words = ENVIRON["VERIFIED"]
+  uplink_words = uplink_pattern = ENVIRON["VERIFIED"]
+  gsub(/[.]/, "[.]", uplink_pattern)
+  gsub(/,/, "|", uplink_pattern)
   gone = ENVIRON["GONE"]
   if (ENVIRON["AWAITED"] != "")
     awaited_uplink = "interface " ENVIRON["AWAITED"] ", with which the check passed"

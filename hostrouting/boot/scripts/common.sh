@@ -20,28 +20,11 @@ readonly GATE_OFF=/etc/hostrouting/gate.off
 # The rows of the Go package's script while its routes are taken over. The file is in /run, because a reboot removes the
 # routes, too.
 readonly ADOPTED=$RUN_DIR/adopted
-# The uplinks with which the check has passed, a line "NAME MAC" each.
-readonly RECORD=/etc/hostrouting/uplink
-# ip lists VRFs three times, and links on top of others twice.
-readonly LISTED_LINKS=$'link show type vrf\nlink show type vrf\nlink show type vlan\nlink show type macvlan
-link show type macvtap\nlink show type ipvlan\nlink show type ipvtap\nlink show'
 # This command names the manifest, because the default CONFIG may ask for something else.
 readonly AGAIN='hostrouting apply /etc/hostrouting/installed.json'
 readonly UNWRITABLE='no space is left, or it is not writable'
-# Files with the commands that awk passes to ip, with ip's output and errors, with the errors of a listing, and with the
-# changes that a listener records. make_files() opens them. A pipe for ip's output would wake awk for each line.
-export SCRATCH='' ANSWERS='' ERRORS='' LISTING_ERRORS='' HEARD=''
-
-# How long the gate waits. This is short, because the oneshot has already waited for long.
-readonly GATE_SECONDS=5
 # How long this script waits for the lock. Python waits as long.
 readonly LOCK_SECONDS=60
-# How often a list or a check is repeated. If routes change all the time, two of three dumps are interrupted, and 32 in
-# a row twice in a million.
-readonly ATTEMPTS=32
-# attempt() returns this if MISSING may still appear.
-readonly MAY_COME=75
-
 # An interface's name may contain any bytes, such as those that control a terminal or end a line in UTF-8.
 readonly STEERING=$'[^\t\n -~]'
 say() { printf '%s\n' "${@//$STEERING/?}"; }
@@ -52,98 +35,6 @@ read_clock() {
   local up
   read -r up _ </proc/uptime
   NOW=$((10#${up/./}))
-}
-
-ask_kernel() {
-  [ $# -eq 1 ] || exec > >("$2")
-  exec ip "-$FAMILY" -N -o -batch - <<<"$1" 2>"$LISTING_ERRORS"
-}
-
-# list COMMANDS [READER]: sets LISTED to the output of ip, one object per line. ip prints numbers instead of names,
-# because an rt_protos file may give 217 any name. If there is a READER, it reads this output, and LISTED is what READER
-# prints: bash itself takes seconds for a million lines. If list fails, it sets MESSAGE, and LISTED must not be used.
-list() {
-  local left status error=''
-  for ((left = ATTEMPTS; left; left--)); do
-    LISTED=`ask_kernel "$@"`
-    status=$?
-    read -r -d '' error <"$LISTING_ERRORS"
-    [[ $error != *'Dump was interrupted'* ]] || continue
-    error=${error%%$'\n'*}
-    MESSAGE="can't list the routes: ${error:-ip was ended}"
-    return "$status"
-  done
-  MESSAGE="can't list the routes: they changed while they were read, $ATTEMPTS times over; try again later"
-  return 1
-}
-
-# list_family COMMANDS [READER]: does the same for a family. The IPv4 default routes, if any, determine IPv6's uplinks.
-list_family() {
-  [ "$FAMILY" = 4 ] || { FAMILY=4 list 'route show table main default' && export IPV4_DEFAULTS=$LISTED; } || return
-  list "$@"
-}
-
-# If the installed check is STRICT, sets VERIFIED to the names that the recorded uplinks have by now. If none is there,
-# sets GONE to their recorded names, and AWAITED to the names of those that may still appear. Sets RENAMED to each
-# recorded name and the name of the link with its MAC address. Or fails and sets MESSAGE. hostrouting.model.verified has
-# the same rules.
-read_verified() {
-  local text='' line i name mac hardware rest here same named names=() macs=() masters=() counts=() vrfs=/ known=/
-  VERIFIED='' VERIFIED_PATTERN='' GONE='' AWAITED='' RENAMED=''
-  [ -e "$RECORD" ] || return 0
-  { text=`<"$CHECK"`; } 2>/dev/null
-  [[ $text == *$'\nreadonly MODE=STRICT\n'* ]] || return 0
-  FAMILY=4 list "$LISTED_LINKS" || return
-  while IFS= read -r line; do
-    [[ $line =~ ^([0-9]+):\ ([A-Za-z0-9_.-]{1,15})(@[^ ]*)?:\ \<[^\>]*\>([^\\]*)\\\ +link/([^ ]*)(\ +([0-9a-f:]+))? ]] || continue
-    i=${BASH_REMATCH[1]} names[i]=${BASH_REMATCH[2]} rest=${BASH_REMATCH[4]} hardware=${BASH_REMATCH[5]}
-    macs[i]=${BASH_REMATCH[7]} masters[i]='' counts[i]=$((${counts[i]-0} + 1))
-    [[ $hardware =~ ^(\[1\]|\[32\]|ether|infiniband)$ ]] || macs[i]=''
-    [[ ! $rest =~ \ master\ ([^ ]+) ]] || masters[i]=${BASH_REMATCH[1]}
-  done <<<"$LISTED"
-  for i in "${!names[@]}"; do
-    known+=${names[i]}/${macs[i]:+${macs[i]}/}
-    [ "${counts[i]}" -ne 3 ] || vrfs+=${names[i]}/
-  done
-  while IFS= read -r line || [ -n "$line" ]; do
-    [[ $line =~ ^([A-Za-z0-9_.-]{1,15})(\ ([0-9a-f:]+))?$ ]] || continue
-    name=${BASH_REMATCH[1]} mac=${BASH_REMATCH[3]} here='' same='' named=''
-    for i in "${!names[@]}"; do
-      [[ -z ${masters[i]} || $vrfs == *"/${masters[i]}/"* ]] || continue
-      [[ ${counts[i]} != 2 || ${names[i]} == "$name" ]] || continue
-      [ -z "$mac" ] || [ "${macs[i]}" != "$mac" ] || same+=${same:+ }${names[i]}
-      [ "${names[i]}" != "$name" ] || named=$name
-    done
-    here=$same
-    [[ " $same " != *" $name "* && -n $same ]] || here=$named
-    for i in $here; do
-      [[ ,$VERIFIED, == *",$i,"* ]] || VERIFIED+=${VERIFIED:+,}$i
-    done
-    [ -z "$same" ] || RENAMED+="$name $mac ${here%% *}"$'\n'
-    GONE+=${GONE:+,}$name
-    [[ $known == *"/$name/"* || ( -n $mac && $known == *"/$mac/"* ) ]] || AWAITED+=${AWAITED:+,}$name
-  done <"$RECORD"
-  [ -z "$VERIFIED" ] || GONE='' AWAITED=''
-  VERIFIED_PATTERN=${VERIFIED//./[.]} VERIFIED_PATTERN=${VERIFIED_PATTERN//,/|}
-}
-
-# Opens this run's own files, and removes their names: no other run can share them, and a killed run leaves none. If a
-# file can't be opened, sets MESSAGE, because the errors of awk and ip wouldn't help an operator.
-make_files() {
-  local name path paths=() fd status=0
-  [ -z "$SCRATCH" ] || return 0
-  MESSAGE="can't write to $RUN_DIR: $UNWRITABLE"
-  set -o noclobber # another run's file isn't opened
-  for name in SCRATCH ANSWERS ERRORS LISTING_ERRORS HEARD; do
-    path=$RUN_DIR/${0##*/}.$$.$RANDOM.$name
-    paths+=("$path")
-    { exec {fd}>"$path"; } 2>/dev/null || { status=1 && break; }
-    printf -v "$name" '/proc/self/fd/%d' "$fd"
-  done
-  set +o noclobber
-  rm -f "${paths[@]}"
-  [ "$status" -eq 0 ] || SCRATCH=''
-  return "$status"
 }
 
 # Takes the lock that every run holds while it writes, or sets MESSAGE. The trial's script has it as descriptor 9, and
@@ -159,53 +50,6 @@ take_lock() {
   flock -w "$LOCK_LIMIT" 9 2>/dev/null
 }
 
-# Kills a child, unless it has ended: another process may have its PID by now. It doesn't use read, which may get the
-# rest of what another read has buffered, if a signal has interrupted that one.
-end_child() {
-  local state
-  { state=`<"/proc/${1:-none}/stat"`; } 2>/dev/null
-  [[ $state != *") "?" $$ "* ]] || kill -9 "$1"
-}
-
-# Returns at the next change of links, addresses or routes, or after a second, because the kernel doesn't report all
-# changes.
-wait_for_change() {
-  local limit=1
-  if [ -z "$HAS_MONITOR" ]; then
-    # Without this, ip would go on in the consumer's control group. bash forgets the PID of a process that has ended.
-    trap 'end_child "${NEWS_PID-}"' EXIT
-    coproc NEWS { exec ip "${MONITORED[@]}" -o monitor link address route 2>/dev/null 9>&-; }
-    HAS_MONITOR=yes
-    exec 8<&"${NEWS[0]:-0}" # unset once ip has ended
-    # ip doesn't report when it begins to listen. So return soon, and the next attempt sees what changed before.
-    limit=0.05
-  fi
-  read -r -t "$limit" -u 8 _
-  case $? in
-    0) read -r -d '' -t 0.02 -u 8 _ ;; # treat a burst as one change, but don't wait for the end of a flood
-    1) sleep 1 ;; # the monitor is gone
-  esac
-}
-
-# Runs attempt() until it succeeds or fails. Gives up if MISSING hasn't appeared after LIMIT seconds, or if the gate is
-# switched off, because a start may be waiting for this run. Releases the lock while it waits. The last attempt keeps
-# the lock until the end of the run.
-keep_trying() {
-  local status reported=''
-  read_clock
-  START=${START:-$NOW}
-  while :; do
-    attempt
-    status=$?
-    read_clock
-    [ "$status" -eq "$MAY_COME" ] && [ "$NOW" -lt $((START + LIMIT * 100)) ] && ! is_gate_off || return "$status"
-    [ "$MISSING" = "$reported" ] || say "waiting up to $LIMIT s for $MISSING"
-    reported=$MISSING
-    exec 9>&-
-    wait_for_change
-  done
-}
-
 # Returns whether every start is let through unchecked; if so, sets WHY.
 is_gate_off() {
   local words
@@ -216,27 +60,7 @@ is_gate_off() {
   [[ " $words " == *' hostrouting.gate=off '* ]]
 }
 
-# If this script was replaced while it waited for the lock, runs its replacement. bash keeps its script open as 255.
-run_replacement() {
-  [ -e /dev/fd/255 ] && [ ! "$0" -ef /dev/fd/255 ] || return 0
-  kill "${NEWS_PID-}" 2>/dev/null
-  [ -e "$0" ] || { complain "$0 isn't installed any more"; exit 1; }
-  say "another $0 has been installed; it takes over"
-  exec "$0" "${ARGUMENTS[@]}"
-}
-
-# Parses the arguments. In the gate, timeouts are short, because the gate retries failures.
-read_arguments() {
-  [[ $* =~ ^(gate( told)?)?$ ]] || { complain "usage: ${0##*/} [gate [told]]"; exit 64; }
-  IS_GATE=${1-} IS_TOLD=${2-}
-  [ -z "$IS_GATE" ] || LOCK_LIMIT=$GATE_SECONDS LIMIT=$((LIMIT < GATE_SECONDS ? LIMIT : GATE_SECONDS))
-  [ "${FAMILIES-4}" = 4 ] || MONITORED=()
-}
-
 is_present() { [ -e "$1" ] || [ -h "$1" ]; } # a symlink may dangle
 has_trial() { is_present "$TRIAL" || is_present "$CONFIRMED"; }
 
-unset NEWS NEWS_PID # of the environment
-FAMILY=4 MONITORED=(-4) ARGUMENTS=("$@") HAS_MONITOR='' MESSAGE='' MISSING='' NOW=0 START=''
-LOCK_LIMIT=$LOCK_SECONDS LIMIT=0
-export VERIFIED='' VERIFIED_PATTERN='' GONE='' AWAITED='' RENAMED=''
+MESSAGE='' NOW=0 LOCK_LIMIT=$LOCK_SECONDS

@@ -18,6 +18,8 @@ false # what bash returns if it can't parse the group
 
 @common.sh@
 
+@network.sh@
+
 readonly WAIT_SECONDS=@WAIT_SECONDS@
 readonly SETTLE_SECONDS=@SETTLE_SECONDS@
 readonly UNDO_ATTEMPTS=8
@@ -111,8 +113,7 @@ carry_out() {
     lacking\ *)
       MISSING=${answer#lacking }
       MESSAGE="can't install the static routes: timed out after $LIMIT s waiting for $MISSING"
-      [[ $MISSING != *'with which the check passed'* ]] ||
-        MESSAGE+="; if another uplink is wanted now: rm $RECORD && $AGAIN"
+      [[ $MISSING != *' passed, '* ]] || MESSAGE+="; ${ANOTHER#*; }"
       return "$MAY_COME"
       ;;
   esac
@@ -142,13 +143,13 @@ put_back() {
   heed_signals
 }
 
-# Waits for the network, and then for kept interfaces, without which it goes on in the end. It also goes on without the
-# verified uplink, if that is gone.
+# Waits for the network, and then for kept interfaces. In the end, it goes on without these, or without a verified
+# uplink that is gone.
 install() {
   local status
   keep_trying
   status=$?
-  if [ "$status" -eq "$MAY_COME" ] && [ -n "$AWAITED" ]; then
+  if [ "$status" -eq "$MAY_COME" ] && [ -n "${AWAITED-}" ]; then
     complain "timed out after $LIMIT s waiting for $MISSING; the default route tells the uplink now"
     IS_RESIGNED=yes
     keep_trying
@@ -198,8 +199,7 @@ end_trial() {
 }
 
 LISTINGS=() TASKS='plan commit' DONE='' STOPPED='' IS_WRITING='' IS_END='' IS_GATE='' IS_TOLD='' LEFT='' PENDING=''
-IS_RESIGNED=''
-NOTES='' IS_SETTLED=0 LIMIT=$WAIT_SECONDS SETTLE_LIMIT=$SETTLE_SECONDS
+IS_RESIGNED='' NOTES='' IS_SETTLED=0 LIMIT=$WAIT_SECONDS SETTLE_LIMIT=$SETTLE_SECONDS
 TABLES=([4]=$'rule show\nroute show table all' [6]=$'rule show\nroute show table all')
 # A kernel without IPv6 has no answer about its rules.
 [ -e /proc/net/if_inet6 ] || TABLES[6]='route show table all'

@@ -451,13 +451,13 @@ QUESTIONS = {
         never=("allowedDevs", "uplinks"),
     ),
     "static routes from before the uplink changed": Asked(
-        f"{VPN}{SECOND_DEFAULT}\n{STATIC.format('10.1.0.1 dev eth0')}",
+        f"{VPN}{SECOND_DEFAULT}\n{STATIC.format('10.1.0.1 dev eth0')}".replace("tun0", "eth2"),
         ("172.16.0.0/16",),
-        (("eth0", "tun0"),),
+        (("eth0", "eth2"),),
         (
-            "are static routes through eth0, but the uplink is now tun0: if that change isn't",
+            "are static routes through eth0, but the uplink is now eth2: if that change isn't",
             'wanted, set hostRouting\'s "uplinks": ["eth0"]; if it is, set',
-            '"uplinks": ["tun0"], and hostrouting fix proposes',
+            '"uplinks": ["eth2"], and hostrouting fix proposes',
         ),
         never=("on purpose", "each run then waits"),
         config={"waitSeconds": 30},
