@@ -166,7 +166,7 @@ def modes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 def _trusted(examined: ExaminedHost) -> set[Path]:
     """Return our files, those of Python, and the folders and symlinks that lead to them."""
     layout = examined.layout
-    ours = (layout.manifest, *examined.manifest.files(layout), layout.lock)
+    ours = (layout.manifest, *examined.manifest.files(layout), layout.lock, layout.verified)
     names = [*map(layout.relative, ours), *_python_names(layout)]
     passed = {step for name in names for step in layout.passed(name)}
     return passed - {layout.root}

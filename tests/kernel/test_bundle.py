@@ -614,6 +614,16 @@ def test_a_removal_takes_rules_and_side_tables_back(running: Node, tmp_path: Pat
     assert "rule del pref 5269 from all to fd00:9::/64 lookup 254 proto 217" in out
 
 
+def test_a_removal_takes_the_verified_uplink(tree: Path, tmp_path: Path) -> None:
+    script = render(BOTH, tmp_path / "out") / "remove.sh"
+    assert run(tree, script.with_name("install.sh"))[0] == 0
+    record = tree / "etc/hostrouting/uplink"
+    record.write_text("eth0 02:00:00:00:00:00\n")
+    code, said, _ = run(tree, script)
+    assert (code, "removed /etc/hostrouting/uplink" in said.splitlines()) == (0, True)
+    assert not record.parent.exists()
+
+
 def test_a_removal_leaves_what_was_not_taken_over(running: Node, tmp_path: Path) -> None:
     """The installation was killed before it replaced the Go package's script."""
     write_go_routes(running)

@@ -324,6 +324,17 @@ def test_it_goes_with_the_check_and_with_everything(node: Node) -> None:
     assert "/etc/hostrouting/uplink" in {change.what for change in report.changes.files}
 
 
+def test_an_image_has_none(tmp_path: Path) -> None:
+    """An image may have been captured from a host on which the check has passed."""
+    (tmp_path / "usr/lib/systemd/system").mkdir(parents=True)
+    image = Host.image(tmp_path)
+    image.layout.verified.parent.mkdir(parents=True)
+    image.layout.verified.write_text("eth0 02:00:00:00:00:00\n")
+    report = phases.run(Configure(STRICT, host=image))
+    assert not image.layout.verified.exists()
+    assert "/etc/hostrouting/uplink" in {change.what for change in report.changes.files}
+
+
 def test_apply_says_that_it_has_written_it(tmp_path: Path) -> None:
     changes = build(tmp_path).apply().changes
     assert "/etc/hostrouting/uplink" in {change.what for change in changes.files}
