@@ -8,22 +8,24 @@ import random
 import re
 from difflib import ndiff
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import attrs
 import pytest
 from nightly import by_day
 from node import attempt, on_linux, tool
-from scripts import AWKS, Sandbox, awk_or_skip, judged_soundly
+from scripts import AWKS, Sandbox, awk_or_skip, judged_soundly, recorded
 from worlds.policy import world
 
 import phases
-from hostrouting import Config, Host, Layout
+from hostrouting import Config, Host, Layout, RouteOverlap
 from hostrouting.boot.render import render_check, render_static_routes
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.family import Family
+from hostrouting.model.verified import VerifiedUplink, verified_text
 from hostrouting.overlap.check import check_families
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeSystemd
@@ -58,6 +60,8 @@ def read_state() -> list[list[str]]:
 
 def run_task(config: Config, root: Path) -> Outcome:
     host = Host(NetlinkBackend(), FakeSystemd(), Layout(root), NetlinkBackend6())
+    host.layout.verified.parent.mkdir(parents=True)
+    host.layout.verified.write_text(verified_text(config.verified))
     try:
         report = InstallRoutes(config, host=host).do(phases.CancelScope())
     except HostRoutingError as error:
@@ -69,13 +73,14 @@ def run_task(config: Config, root: Path) -> Outcome:
 def run_script(config: Config, sandbox: Sandbox) -> Outcome:
     """Run the script twice, check that the second run writes nothing, and return the first."""
     script = render_static_routes(config)
-    done = sandbox.run(script)
+    with_record: dict[str, Any] = recorded(config.verified)
+    done = sandbox.run(script, **with_record)
     state = read_state()
     lines = done.stdout.splitlines()
     notes = [line.removeprefix("note: ") for line in lines if line.startswith("note: ")]
     assert (done.returncode == 0) == (not done.stderr)
     if not done.stderr:
-        again = sandbox.run(script)
+        again = sandbox.run(script, **with_record)
         assert (again.returncode, again.stderr) == (0, "")
         assert again.stdout.splitlines() == ["nothing to change", *(f"note: {n}" for n in notes)]
         assert read_state() == state
@@ -85,6 +90,11 @@ def run_script(config: Config, sandbox: Sandbox) -> Outcome:
 def build(seed: int) -> tuple[NamespaceKernel, Config]:
     """Build a host in a namespace of its own, and return it with a config."""
     steps, config = world(seed)
+    chance = random.Random(f"{seed} record")
+    if chance.random() < 0.5:
+        verified = (VerifiedUplink(chance.choice(("eth0", "eth0", "eth1", "ib0"))),)
+        strict = RouteOverlap(["10.96.0.0/12"], "STRICT", settle_seconds=0)
+        config = attrs.evolve(config, verified=verified, route_overlap=strict)
     kernel = on_linux()
     attempt("ip", "-4", "-force", "-batch", "-", stdin="\n".join(steps))
     return kernel, config
@@ -139,13 +149,19 @@ def test_the_check_is_sound_with_our_rules(tmp_path: Path) -> None:
         root = tmp_path / str(seed)
         root.mkdir()
         sandbox = Sandbox(root, awk_or_skip(AWKS[seed % len(AWKS)]))
-        sandbox.run(render_static_routes(config))
+        with_record: dict[str, Any] = recorded(config.verified)
+        sandbox.run(render_static_routes(config), **with_record)
         check = Config(
             uplinks=config.uplinks,
-            route_overlap={"expectedCidrs": random.Random(seed).sample(_EXPECTED, 2)},
+            verified=config.verified,
+            route_overlap={
+                "mode": "STRICT",
+                "settleSeconds": 0,
+                "expectedCidrs": random.Random(seed).sample(_EXPECTED, 2),
+            },
             wait_seconds=0,
         )
         report = check_families(check, backends.__getitem__, phases.CancelScope())
-        sandbox.run(render_check(check))
+        sandbox.run(render_check(check), **with_record)
         judged_soundly(sandbox.told(), report)
         del kernel
