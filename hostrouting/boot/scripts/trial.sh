@@ -23,6 +23,8 @@ false # what bash returns if it can't parse the group
 
 @common.sh@
 
+@network.sh@
+
 readonly UNTIL=@UNTIL@
 readonly ROUTES=/etc/aks-flex-node/static-routes.sh
 readonly RUN_LOCK=$RUN_DIR/run.lock
