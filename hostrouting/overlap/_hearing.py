@@ -35,6 +35,7 @@ from hostrouting.overlap._ask import (
 )
 from hostrouting.overlap._cut import Cutter
 from hostrouting.overlap._state import State
+from hostrouting.overlap.summary import decided_by
 
 
 class _Lost(NamedTuple):
@@ -66,7 +67,12 @@ def why_not_received(state: State, expected: Iterable[ExpectedCidr], kernel: Loo
     lost = _first_lost(state, cidrs, kernel)
     if lost is None:
         return ""
-    whose = f"{lost.route} decides" if lost.route is not None else "no route does"
+    decision = state.fib.decide(lost.flow)
+    whose = "no route does"
+    if lost.route is not None:
+        whose = f"{lost.route} decides"
+    elif decision.rule is not None and decision.route is None:
+        whose = decided_by(decision.rule)
     what = f"what is sent {lost.words} isn't delivered: {whose}, not table local"
     steps = []
     if asks := _have_local_asked(lost.flow, state, cidrs):
