@@ -147,6 +147,8 @@ def _own_clause(loss: Loss, senders: Sequence[str]) -> str:
 
 
 def _shown_ranges(loss: Loss) -> str:
+    if any(not part.prefixlen for part in loss.ranges):
+        return "other addresses"
     return shortened([*map(destination_words, loss.ranges)], " ", _SHOWN)
 
 
@@ -230,10 +232,12 @@ class _Comparison:
         self._routes = (*after.model.known.routes, *before.model.known.routes)
         vrfs = {link.name for link in state.links if link.kind == "vrf"}
         usable = {link.name for link in state.links if link.is_up and link.master not in vrfs}
+        still = {*after.model.known.addresses}
         own = [
             address
             for address in state.addresses
-            if address.dev in usable
+            if address in still
+            and address.dev in usable
             and address.is_usable
             and not address.local.is_link_local
             and not address.local.is_loopback
@@ -241,6 +245,7 @@ class _Comparison:
         rules = (before.model.known.rules, after.model.known.rules)
         self._own = OwnAddresses(own, rules, self._routes, self._bits)
         self._own_addresses = {address.local for address in state.addresses}
+        self._gone = self._own_addresses - {address.local for address in still}
         self._networks = _connected(own, self._bits)
         self._connected = PrefixIndex(self._networks, self._bits)
         self._protocols = (UDP, TCP) if separates_tcp(self._rules) else (UDP,)
@@ -337,6 +342,8 @@ class _Comparison:
                 before = _result(self._old, flow)
                 after = _result(self._new, flow)
                 is_found = after.devs == here and place.probe in self._own_addresses
+                if place.probe in self._gone:
+                    continue
                 if before in (_DROPPED, after) or _BROADCAST in (before, after) or is_found:
                     continue
                 yield self._change(place, each, before, after)

@@ -287,7 +287,7 @@ class RouteSearch:
         if obstacle.rule is None or why is None:
             return obstacle
         reason = f"{obstacle.reason}, and {why.reason}"
-        return obstacle._replace(reason=reason, question=why.question)
+        return obstacle._replace(reason=reason, question=why.question, change=None)
 
     def _unfixable(self, left: _Left) -> list[Unfixable]:
         """Return the failures that no entry fixes. Their questions have no answers yet."""
