@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Container, Iterable, Sequence
 
 import attrs
@@ -23,9 +24,14 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.integer_prefixes import Prefix
 from hostrouting.model.links import Address, Hardware, Link, is_like
+from hostrouting.model.parsing import is_device
 from hostrouting.model.routes import Route
+from hostrouting.model.text import shortened
 from hostrouting.overlap.findings import UnknownReason
 from phases import CancelScope
+
+# A limit for human-readable lines.
+_SHOWN_CHOICES = 4
 
 
 @attrs.frozen
@@ -163,23 +169,34 @@ def container_devs(overlap: RouteOverlap, links: Iterable[Link]) -> set[str]:
     }
 
 
+def how_to_name(routes: Iterable[Route]) -> str:
+    """Return how to name the interfaces of one of some default routes as uplinks.
+
+    The answers are ready to paste, unless a config can't name these interfaces.
+    """
+    choices = [*dict.fromkeys(route.devs for route in routes if route.devs)]
+    if not choices or not all(is_device(dev) for devs in choices for dev in devs):
+        return "name the node's uplinks (hostRouting.uplinks)"
+    answers = shortened([*map(json.dumps, choices)], " or ", _SHOWN_CHOICES)
+    return f"name the node's uplinks: set hostRouting's \"uplinks\": {answers}"
+
+
 def contested_error(contested: Sequence[Route]) -> RouteError:
     """Return the error for default routes that make the expected interface ambiguous."""
     is_4, (best, *others) = contested[0].family is Family.IPV4, contested
     whose = "" if is_4 else "IPv6 "
     listed = "; ".join(map(str, contested))
-    name = "name the node's uplinks (hostRouting.uplinks)"
     if any(route.metric != best.metric for route in others):
         why = (
             f"the {whose}default route that wins may be a container's,"
             f" as {','.join(best.devs)} is in containerDevs"
         )
-        return RouteError(f"{why}: {listed}", hint=name)
+        return RouteError(f"{why}: {listed}", hint=how_to_name(others))
     return RouteError(
         f"table main has {len(contested)} {whose}default routes with metric {best.metric}"
         " through several interfaces,"
         f" and the kernel may choose another one for each packet: {listed}",
-        hint=f"{'give one of them a lower metric, or ' if is_4 else ''}{name}",
+        hint=f"{'give one of them a lower metric, or ' if is_4 else ''}{how_to_name(contested)}",
     )
 
 
