@@ -492,6 +492,13 @@ EARLIER = {
             "because of the rule 9: from all lookup 52"
         ),
     ),
+    "a rule that jumps": (
+        ["rule add pref 9 goto 32766"],
+        (
+            "packets to 172.16.0.1 from 172.16.0.10 go by 172.16.0.0/16 dev ib0 proto 2 scope 253 "
+            "src 172.16.0.10, because the rule 9: from all goto 32766 jumps over ours"
+        ),
+    ),
     "a rule without a preference": (
         ["rule add pref 2169 from 172.16.0.10 lookup 254"],
         (

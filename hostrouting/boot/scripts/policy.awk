@@ -51,7 +51,7 @@ function read_rule(    word, count, i, is_not, is_ours, is_special, text, end, t
     if (word[i] == "to")
       end = word[i + 1] = plain(word[i + 1])
     # What is sent by root, without a mark, comes in by lo.
-    else if (word[i] " " word[i + 1] !~ /^(iif lo|uidrange 0-[0-9]+)$/)
+    else if (word[i] " " word[i + 1] !~ /^(iif lo|uidrange 0-[0-9]+|goto [0-9]+)$/)
       is_special = 1
     text = text " " word[i] " " word[i + 1]
     if (word[i] ~ /^[io]if$/ && word[i + 2] == "[detached]")
@@ -431,13 +431,18 @@ function find_beaten(commands,    i, given, error, is_right, is_decided, why) {
 }
 
 # Returns words that name the first rule that may have made the kernel look up a table, or discard packets.
-function decider(i, table,    k, source, is_met) {
+function decider(i, table,    k, source, is_met, ours, target) {
+  ours = i in pair_of ? pair_priority[pair_of[i]] : i in is_far ? 2171 : 2170
   source = probe_from[i] == "" ? "x" ZEROS : number(probe_from[i])
   for (k = 1; k <= seen; k++) {
-    if (seen_table[k] != table || seen_text[k] ~ / (goto [0-9]+|nop)$/)
+    target = seen_text[k]
+    target = sub(/^.* goto /, "", target) ? target + 0 : 0
+    if ((!target && seen_table[k] != table) || seen_text[k] ~ / nop$/)
       continue
     is_met = is_inside(source, seen_from[k]) && is_inside(number(probe_to[i]), seen_to[k])
-    if (seen_matches[k, is_met])
+    if (target && seen_matches[k, is_met] && seen_text[k] + 0 < ours && ours < target)
+      return ", because the rule " seen_text[k] " jumps over ours"
+    if (!target && seen_matches[k, is_met])
       return ", because of the rule " seen_text[k]
   }
   return ""
