@@ -47,11 +47,11 @@ function read_rule(    word, count, i, is_not, is_ours, is_special, text, end, t
   i = 3 + is_not
   word[i] = plain(word[i])
   text = substr(word[1], 1, length(word[1]) - 1) (is_not ? " not" : "") " from " word[i]
-  for (i++; i < count && word[i] != "lookup"; i += 2) {
+  for (i++; i < count && word[i] !~ /^(lookup|goto|nop|[0-9]+)$/; i += 2) {
     if (word[i] == "to")
       end = word[i + 1] = plain(word[i + 1])
     # What is sent by root, without a mark, comes in by lo.
-    else if (word[i] " " word[i + 1] !~ /^(iif lo|uidrange 0-[0-9]+|goto [0-9]+)$/)
+    else if (word[i] " " word[i + 1] !~ /^(iif lo|uidrange 0-[0-9]+)$/)
       is_special = 1
     text = text " " word[i] " " word[i + 1]
     if (word[i] ~ /^[io]if$/ && word[i + 2] == "[detached]")
@@ -61,7 +61,7 @@ function read_rule(    word, count, i, is_not, is_ours, is_special, text, end, t
   for (; i <= count - 2 * is_ours; i++)
     text = text " " word[i]
   if (is_ours)
-    hold_rule(section, text)
+    hold_rule(section, as_read(text))
   if (section == "now")
     return
   is_looked_up[table] = 1
@@ -428,6 +428,17 @@ function find_beaten(commands,    i, given, error, is_right, is_decided, why) {
     return why decider(i, error == "" ? table_of[class] : "none")
   }
   return ""
+}
+
+# Returns a rule in words that ip reads: some of those that it prints for rules of other programs, or by hand, it doesn't.
+function as_read(text) {
+  gsub(/ \[detached\]/, "", text)
+  sub(/ lookup \[l3mdev-table\]/, " l3mdev", text)
+  sub(/ ipproto ipproto-/, " ipproto ", text)
+  sub(/ 6$/, " blackhole", text)
+  sub(/ 7$/, " unreachable", text)
+  sub(/ 8$/, " prohibit", text)
+  return text
 }
 
 # Returns words that name the first rule that may have made the kernel look up a table, or discard packets.
