@@ -183,16 +183,20 @@ class Constraints:
             length: the longest prefix length that has no effect.
         """
         address = failure.address
-        if length == self._bits:
-            entry = self._fib.find(Table.MAIN, Flow(address))
-            alone = f"{entry} is for this address alone, and no route is longer"
-            return Obstacle(alone, change=None if entry is None else _removal("remove it", entry))
+        entry = self._fib.find(Table.MAIN, Flow(address)) if length == self._bits else None
         for dev in failure.devs:
             if routes := self._gateways.get((address, dev)):
                 more = f" and {len(routes) - 1} more" if len(routes) > 1 else ""
                 which = "these routes" if more else "the route"
-                change = _removal(f"move that gateway, or remove {which}", *routes)
+                removed = routes
+                if entry is not None:
+                    which += f" and {entry}"
+                    removed = [*routes, entry]
+                change = _removal(f"move that gateway, or remove {which}", *removed)
                 return Obstacle(f"it is the gateway of {routes[0]}{more}", change=change)
+        if length == self._bits:
+            alone = f"{entry} is for this address alone, and no route is longer"
+            return Obstacle(alone, change=None if entry is None else _removal("remove it", entry))
         return None
 
     def _longest_without_effect(

@@ -436,6 +436,19 @@ QUESTIONS = {
         ((_devs("10.10.0.0/16", "eth0", "tun0"), "eth0,tun0"),),
         ("if it isn't, 10.10.0.5 dev tun0", "no route is longer: remove it"),
     ),
+    "a route to a gateway": Asked(
+        "route add 10.9.0.1 dev eth1 proto static scope link\n"
+        "route add 10.9.0.0/16 via 10.9.0.1 dev eth1 proto static",
+        ("10.9.0.0/16",),
+        (
+            (_devs("10.9.0.0/16", "eth1"), "eth0,eth1", "eth0"),
+            (_devs("10.9.0.0/16", "eth1"), "eth0,eth1"),
+        ),
+        (
+            "if it isn't, it is the gateway of 10.9.0.0/16 via 10.9.0.1 dev eth1 proto static:",
+            "remove the route and 10.9.0.1 dev eth1 proto static scope link, after which packets",
+        ),
+    ),
     "a bridge with a default route": Asked(
         f"{DOCKER}\nroute add default via 10.9.0.2 dev docker0 metric 900",
         ("10.9.0.0/16",),
