@@ -80,7 +80,8 @@ class Constraints:
         if needed <= _ROUTES_MAX:
             return constraint
         longer = f"that takes {needed} routes longer than /{constraint.longer_than}"
-        obstacle = Obstacle(f"{longer}: change the rule that skips shorter ones")
+        advice = "change the rule that skips shorter ones"
+        obstacle = Obstacle(f"{longer}: {advice}", is_policy=True)
         return constraint._replace(longer_than=None, obstacle=obstacle)
 
     def _of_other_failures(self, place: Place, judgement: Judgement) -> Constraint:
