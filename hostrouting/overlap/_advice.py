@@ -6,6 +6,7 @@ This module does no I/O.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 
 import attrs
 
@@ -13,9 +14,11 @@ from hostrouting.kernel.model import Model
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.links import Address
 from hostrouting.model.routes import Protocol, Route, RouteType
+from hostrouting.model.rules import Rule
 from hostrouting.overlap._fixed import ModelledHost
 from hostrouting.overlap._losses import losses, taken_away
-from hostrouting.overlap._rules import with_added
+from hostrouting.overlap._places import Places
+from hostrouting.overlap._state import State
 from hostrouting.overlap.proposals import OwnersChange, Unfixable
 
 # A limit on what is proven for one host, because each proof takes a model of its own.
@@ -57,13 +60,20 @@ def loss_by(before: ModelledHost, change: OwnersChange, intended: Iterable[IpNet
     return f", after which {'; '.join(lines)}" if lines else ""
 
 
+def loss_by_rule(state: State, rule: Rule) -> str:
+    """Return what an added rule takes away, as a clause, or an empty string."""
+    before = ModelledHost(state, Places((), state.family), state.model)
+    return loss_by(before, OwnersChange("", rule=rule), ())
+
+
 def _changed(model: Model, change: OwnersChange) -> Model:
     if change.removed:
         model = model.without(change.removed)
     if change.address is not None:
         model = _without_address(model, change.address)
     if change.rule is not None:
-        model = model.with_rules(with_added(model.known.rules, [change.rule]))
+        rules = (*model.known.rules, change.rule)
+        model = model.with_rules(sorted(rules, key=attrgetter("preference")))
     return model
 
 

@@ -188,3 +188,13 @@ def test_advice_says_what_it_takes_away(name: str) -> None:
     config = Config(route_overlap={"expectedCidrs": [cidr]}, uplinks=["eth0"])
     fix = check_overlap(config, kernel, phases.CancelScope()).fix
     assert any(advice in each.reason for each in fix.unfixable), fix.unfixable
+
+
+def test_asking_table_local_first_says_what_it_takes_away() -> None:
+    """Other programs may have added entries there, which then count."""
+    kernel = build_node(FakeKernel())
+    play(kernel, f"{LATE_LOCAL}\nroute add local 10.88.0.0/16 dev lo table local")
+    config = Config(route_overlap={"expectedCidrs": ["10.96.0.0/12"]}, uplinks=["eth0"])
+    reason = check_overlap(config, kernel, phases.CancelScope()).reason or ""
+    assert "ip rule add preference 0 lookup local, after which packets from" in reason, reason
+    assert "of lo no longer go to 10.88.0.0/16 through eth1, but through lo" in reason
