@@ -27,10 +27,12 @@ from phases import CancelScope
 
 _COMMAND = re.compile(r"\bip(?: -[46])? (?:route|rule) (?:add|del|append|prepend|replace) [^;,\n]*")
 _KEEP = re.compile(r'"keep": (\[[^]]*\])')
+_KIND = "(?:(?:blackhole|unreachable|prohibit|throw|local) )?"
+_ROUTE = rf"\b(?P<route>{_KIND}(?:default|[\da-f]+[.:][\da-f.:/]*)(?: [^;,]+?)?)"
 _REMOVED = (
-    r"(?P<route>[^;]+?) (?:is for this address alone|decides before table main)[^;]*: remove it",
-    r"it is the gateway of (?P<route>[^;]+?): move that gateway, or remove the route",
-    r"because it is in (?P<route>[^;]+?): remove that",
+    rf"{_ROUTE} (?:is for this address alone|decides before table main)[^;]*: remove it",
+    rf"it is the gateway of {_ROUTE}: move that gateway, or remove the route",
+    rf"because it is in {_ROUTE}: remove that",
     r"(?P<address>\S+) is the gateway of [^;]+: remove that address from (?P<dev>\S+)",
     r"(?P<address>\S+), the gateway of [^;]+ address of (?P<dev>\S+): remove it from there",
 )
