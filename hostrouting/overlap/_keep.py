@@ -314,6 +314,8 @@ def with_kept(host: ModelledHost, keep: Sequence[Keep], config: Config) -> Model
     try:
         routing_of(host.state, everything, config.uplinks)
         routing = routing_of(host.state, StaticRoutes(enabled=True, keep=keep), config.uplinks)
+        if claimed := _claimed_gateway(routing.routes, host.model.fib):
+            return f"apply would refuse it: {claimed}"
         rules = with_added(host.state.rules, routing.rules)
         model = host.model.with_routes(routing.routes).with_rules(rules)
         if _may_come_late(host.state.rules):
@@ -328,3 +330,13 @@ def _may_come_late(rules: Iterable[Rule]) -> bool:
     """Return whether another rule than table local's may decide before those of keep."""
     earlier = (rule for rule in rules if rule.preference < KEEP_PRIORITIES[0])
     return any(rule.table != Table.LOCAL or not rule.has_table for rule in earlier)
+
+
+def _claimed_gateway(routes: Iterable[Route], fib: Fib) -> str:
+    """Return which gateway of routes is an address of this host, or an empty string."""
+    for route in routes:
+        for hop in route.hops:
+            claim = None if hop.gateway is None else fib.claims_gateway(hop.gateway)
+            if claim is not None:
+                return f"its gateway {hop.gateway} is in {claim}"
+    return ""

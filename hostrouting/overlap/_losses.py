@@ -334,19 +334,28 @@ class _Comparison:
     # --- what is sent ---------------------------------------------------------------------------
 
     def _changes(self, place: Place) -> Iterator[_Change]:
-        """Yield what becomes of packets that this host sends to a place."""
-        here = (self._loopback,)
-        for each in self._own.senders_to(int(place.probe)):
-            for protocol in self._protocols:
-                flow = Flow(place.probe, each.source, protocol)
-                before = _result(self._old, flow)
-                after = _result(self._new, flow)
-                is_found = after.devs == here and place.probe in self._own_addresses
-                if place.probe in self._gone:
-                    continue
-                if before in (_DROPPED, after) or _BROADCAST in (before, after) or is_found:
-                    continue
-                yield self._change(place, each, before, after)
+        """Yield the changes of packets that this host sends to a place."""
+        if place.probe in self._gone:
+            return
+        number = int(place.probe)
+        senders = self._own.senders_to(number)
+        depend_on_source = self._own.depend_on_source(number)
+        for protocol in self._protocols:
+            results = self._results(Flow(place.probe, protocol=protocol))
+            for each in senders:
+                if depend_on_source:
+                    results = self._results(Flow(place.probe, each.source, protocol))
+                if self._is_loss(place.probe, *results):
+                    yield self._change(place, each, *results)
+
+    def _results(self, flow: Flow) -> tuple[_Result, _Result]:
+        return _result(self._old, flow), _result(self._new, flow)
+
+    def _is_loss(self, address: IpAddress, before: _Result, after: _Result) -> bool:
+        """Return whether packets to an address worked, and now take other interfaces or hops."""
+        if before in (_DROPPED, after) or _BROADCAST in (before, after):
+            return False
+        return after.devs != (self._loopback,) or address not in self._own_addresses
 
     def _change(
         self,
