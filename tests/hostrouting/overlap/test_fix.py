@@ -436,6 +436,14 @@ QUESTIONS = {
         ((_devs("10.10.0.0/16", "eth0", "tun0"), "eth0,tun0"),),
         ("if it isn't, 10.10.0.5 dev tun0", "no route is longer: remove it"),
     ),
+    "two rules decide for replies": Asked(
+        "route add default via 10.2.0.1 dev eth1 table 100\nrule add 50 from 10.2.0.4 lookup 100\n"
+        "link add wg0\nroute add 10.42.0.0/16 dev wg0 table 52 proto static\n"
+        "addr add 10.96.0.10/32 dev lo\nrule add 2 from 10.96.0.10 prohibit\n"
+        "rule add 50 from 10.1.0.4 lookup 52",
+        ("10.42.0.0/16",),
+        never=("still fails then",),
+    ),
     "a route to a gateway": Asked(
         "route add 10.9.0.1 dev eth1 proto static scope link\n"
         "route add 10.9.0.0/16 via 10.9.0.1 dev eth1 proto static",
