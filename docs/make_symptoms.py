@@ -37,9 +37,10 @@ prints is applied to a copy of it, and sockets show where packets leave before a
 
 {noted} more are only mentioned in a note, and {unseen} aren't seen: [here is
 why](#what-it-cant-see). For {offered} of these, `hostrouting fix` offers to keep an interface, so
-that it answers its own callers, and that helps. In {worse} of the incidents, what it prints leads
-packets to another wrong place. On {healthy} healthy hosts with several NICs, {harmed} of the
-printed fixes, or answers to its questions, moves working traffic.
+that it answers its own callers, and that helps. In {worse} of the incidents, what it prints takes
+away packets that worked before, from this host, its pods or other hosts, without naming them. On
+{healthy} healthy hosts with several NICs, {harmed} of the printed fixes, or answers to its
+questions, moves working traffic.
 
 To see what it says of your host, name the addresses that you can't reach; this changes nothing:
 

@@ -6,6 +6,7 @@ This module does no I/O.
 from __future__ import annotations
 
 import json
+from collections.abc import Container
 
 from hostrouting.config.routing import ExpectedCidr
 from hostrouting.kernel.fib import Fib
@@ -21,7 +22,7 @@ from hostrouting.overlap._entries import Entries, Path
 from hostrouting.overlap._fewest_prefixes import Segment
 from hostrouting.overlap._places import Constraint, Judgement, Place, SocketLookup, Span
 from hostrouting.overlap._state import State
-from hostrouting.overlap.proposals import Obstacle
+from hostrouting.overlap.proposals import Obstacle, OwnersChange
 from hostrouting.overlap.summary import decided_by
 
 # Upper limit on routes. If a rule suppresses short prefixes, a large CIDR would need more routes
@@ -47,13 +48,7 @@ class Constraints:
         self._ports = state.ports
         self._fib = state.fib
         self._look_up = modelled_lookups(state.fib)
-        # Gateways on interfaces other than the uplinks, mapped to a route that uses them.
-        self._gateways = {
-            (hop.gateway, hop.dev): route
-            for route in state.routes
-            for hop in route.hops
-            if hop.dev not in state.uplinks.devs and hop.gateway not in diversions.routers
-        }
+        self._gateways = _routes_by_gateway(state, diversions.routers)
 
     def derive(self, place: Place) -> Constraint:
         """Return the constraint for a place."""
@@ -85,7 +80,8 @@ class Constraints:
         if needed <= _ROUTES_MAX:
             return constraint
         longer = f"that takes {needed} routes longer than /{constraint.longer_than}"
-        obstacle = Obstacle(f"{longer}: change the rule that skips shorter ones")
+        advice = "change the rule that skips shorter ones"
+        obstacle = Obstacle(f"{longer}: {advice}", is_policy=True)
         return constraint._replace(longer_than=None, obstacle=obstacle)
 
     def _of_other_failures(self, place: Place, judgement: Judgement) -> Constraint:
@@ -188,14 +184,20 @@ class Constraints:
             length: the longest prefix length that has no effect.
         """
         address = failure.address
-        if length == self._bits:
-            entry = self._fib.find(Table.MAIN, Flow(address))
-            alone = f"{entry} is for this address alone, and no route is longer"
-            return Obstacle(f"{alone}: remove it")
+        entry = self._fib.find(Table.MAIN, Flow(address)) if length == self._bits else None
         for dev in failure.devs:
-            if (route := self._gateways.get((address, dev))) is not None:
-                move = "move that gateway, or remove the route"
-                return Obstacle(f"it is the gateway of {route}: {move}")
+            if routes := self._gateways.get((address, dev)):
+                more = f" and {len(routes) - 1} more" if len(routes) > 1 else ""
+                which = "these routes" if more else "the route"
+                removed = routes
+                if entry is not None:
+                    which += f" and {entry}"
+                    removed = [*routes, entry]
+                change = _removal(f"move that gateway, or remove {which}", *removed)
+                return Obstacle(f"it is the gateway of {routes[0]}{more}", change=change)
+        if length == self._bits:
+            alone = f"{entry} is for this address alone, and no route is longer"
+            return Obstacle(alone, change=None if entry is None else _removal("remove it", entry))
         return None
 
     def _longest_without_effect(
@@ -241,14 +243,18 @@ class Constraints:
     ) -> Obstacle:
         decision = self._fib.decide(lookup.flow)
         if last is None or decision.rule is None:
-            return Obstacle(f"no policy rule leads to table main: {self._add_main}")
+            return Obstacle("no policy rule leads to table main", change=self._add_main)
         if decision.route is not None and decision.route.table == Table.LOCAL:
-            return Obstacle(f"{decision.route} decides before table main is asked: remove it")
+            removal = _removal("remove it", decision.route)
+            reason = f"{decision.route} decides before table main is asked"
+            return Obstacle(reason, change=removal)
         return Obstacle(f"{decided_by(last)} before table main is asked", last)
 
     @property
-    def _add_main(self) -> str:
-        return f"add one: {self._family.ip} rule add preference 32766 lookup main"
+    def _add_main(self) -> OwnersChange:
+        rule = Rule(32766)
+        words = f"add one: {self._family.ip} rule add preference {rule.preference} lookup main"
+        return OwnersChange(words, rule=rule)
 
     def left_after(
         self,
@@ -284,7 +290,8 @@ class Constraints:
         rule = tables.decide(lookup.flow).rule
         whose = _whose(lookup)
         if rule is None:
-            return Obstacle(f"no policy rule leads {whose} to a route: {self._add_main}")
+            reason = f"no policy rule leads {whose} to a route"
+            return Obstacle(reason, change=self._add_main)
         if (entry := _in_main(lookup.route)) is not None:  # such as an IPv6 route with "from"
             if place.refused is not None:
                 return place.refused
@@ -369,7 +376,29 @@ def _lost_gateway(failure: Judgement) -> Obstacle | None:
     if own is None:
         return None
     whose = f"{own.local} is the gateway of {failure.route}"
-    return Obstacle(f"{whose}: remove that address from {own.dev}")
+    return Obstacle(whose, change=OwnersChange(f"remove that address from {own.dev}", address=own))
+
+
+def _removal(words: str, *routes: Route) -> OwnersChange:
+    return OwnersChange(words, routes)
+
+
+def _routes_by_gateway(
+    state: State,
+    routers: Container[IpAddress | None],
+) -> dict[tuple[IpAddress | None, str | None], list[Route]]:
+    """Return the routes via gateways on other interfaces than the uplinks, by both.
+
+    Args:
+        state: the host's state.
+        routers: gateways that don't count.
+    """
+    found: dict[tuple[IpAddress | None, str | None], list[Route]] = {}
+    for route in state.routes:
+        for hop in route.hops:
+            if hop.dev not in state.uplinks.devs and hop.gateway not in routers:
+                found.setdefault((hop.gateway, hop.dev), []).append(route)
+    return found
 
 
 def _in_main(route: Route | None) -> Route | None:
@@ -391,9 +420,12 @@ def _beyond_bound(failure: Judgement, missing: str) -> Obstacle | None:
     if not failure.bound:
         return None
     route = failure.route
-    reason = f"{failure.bound}: move that network"
-    if route is not None and route.destination.prefixlen == 0:
-        what = f"{route} may be a container's default route"
-        reason = f"{what}, and {missing}" if missing else f"{what}: remove it"
     allow = f'"allowedDevs": {json.dumps(list(failure.devs))}'
-    return Obstacle(f"{reason}, or, if it is meant to carry this, set {allow}", is_policy=True)
+    otherwise = f", or, if it is meant to carry this, set {allow}"
+    if route is None or route.destination.prefixlen:
+        return Obstacle(f"{failure.bound}: move that network{otherwise}", is_policy=True)
+    what = f"{route} may be a container's default route"
+    if missing:
+        return Obstacle(f"{what}, and {missing}{otherwise}", is_policy=True)
+    removal = _removal("remove it", route)._replace(otherwise=otherwise)
+    return Obstacle(what, is_policy=True, change=removal)

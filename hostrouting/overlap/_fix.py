@@ -17,6 +17,7 @@ import attrs
 from hostrouting.config.routing import Config, StaticRule
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import numbers
+from hostrouting.overlap._advice import proven
 from hostrouting.overlap._cautions import cautions
 from hostrouting.overlap._fixed import ModelledHost, without_fix
 from hostrouting.overlap._group import findings_and_notes
@@ -92,6 +93,7 @@ def _complete(
         found.fix,
         rules=rules,
         keep=keeping.keep,
+        unfixable=tuple(proven(before, found.fix.unfixable)),
         consequences=tuple(lines),
     )
 

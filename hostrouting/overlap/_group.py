@@ -54,7 +54,7 @@ def findings_and_notes(
     for expected in dict.fromkeys(overlap.expected_cidrs):
         spans = places.inside(numbers(expected.cidr))
         groups = _groups(expected, spans)
-        local = {span for span in spans if groups and _unconnected(span, expected).is_local}
+        local = {span for span in spans if groups and span.place.judgement_for(expected).is_local}
         for group in groups:
             judgement = group[0][1]
             failing = [span for span, _ in group]
@@ -77,11 +77,6 @@ def _groups(expected: ExpectedCidr, spans: Iterable[Span]) -> list[_Group]:
             if judgement.kind is not None:
                 groups.setdefault(judgement.group, []).append((span, judgement))
     return [*groups.values()]
-
-
-def _unconnected(span: Span, expected: ExpectedCidr) -> Judgement:
-    """Return the judgement of an unconnected datagram."""
-    return span.place.judgements[expected][0]
 
 
 def _finding(
@@ -234,7 +229,7 @@ def _foreseen(
         lost = [
             span
             for span in places.inside(numbers(part))
-            if _would_lose(_unconnected(span, expected), prefix)
+            if _would_lose(span.place.judgement_for(expected), prefix)
         ]
         if lost:
             ranges = networks_of(lost, state.family)

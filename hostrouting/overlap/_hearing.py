@@ -35,6 +35,7 @@ from hostrouting.overlap._ask import (
 )
 from hostrouting.overlap._cut import Cutter
 from hostrouting.overlap._state import State
+from hostrouting.overlap.summary import decided_by
 
 
 class _Lost(NamedTuple):
@@ -66,7 +67,12 @@ def why_not_received(state: State, expected: Iterable[ExpectedCidr], kernel: Loo
     lost = _first_lost(state, cidrs, kernel)
     if lost is None:
         return ""
-    whose = f"{lost.route} decides" if lost.route is not None else "no route does"
+    decision = state.fib.decide(lost.flow)
+    whose = "no route does"
+    if lost.route is not None:
+        whose = f"{lost.route} decides"
+    elif decision.rule is not None and decision.route is None:
+        whose = decided_by(decision.rule)
     what = f"what is sent {lost.words} isn't delivered: {whose}, not table local"
     steps = []
     if asks := _have_local_asked(lost.flow, state, cidrs):
@@ -260,6 +266,13 @@ def _missing_entry(address: IpAddress, state: State) -> str:
     return f"{state.family.ip} route add local {address} dev {dev} table local proto kernel{scope}"
 
 
+def _loss(state: State, preference: int) -> str:
+    """Return what is lost with a rule that asks table local, as a clause, or an empty string."""
+    from hostrouting.overlap._advice import loss_by_rule
+
+    return loss_by_rule(state, Rule(preference, table=Table.LOCAL))
+
+
 def _have_local_asked(flow: Flow, state: State, cidrs: Sequence[Prefix]) -> str:
     """Return how to have table local asked first, or an empty string if it is."""
     first = [rule for rule in state.rules if rule.preference == 0]
@@ -269,7 +282,8 @@ def _have_local_asked(flow: Flow, state: State, cidrs: Sequence[Prefix]) -> str:
     steps = []
     if len(first) == len(others):
         preference = _behind_vrfs(flow, state, cidrs)
-        steps.append(f"{state.family.ip} rule add preference {preference} lookup local")
+        command = f"{state.family.ip} rule add preference {preference} lookup local"
+        steps.append(f"{command}{_loss(state, preference)}")
         if preference == 0 and _vrfs(state):
             steps[0] += " (this host then also receives what its VRFs send to such addresses)"
     if others:

@@ -21,7 +21,7 @@ from hostrouting.overlap._fewest_prefixes import summary_of
 from hostrouting.overlap._places import Place, Places, SocketLookup, Span
 from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import Note, NoteKind
-from hostrouting.overlap.uplinks import container_devs
+from hostrouting.overlap.uplinks import container_devs, how_to_name
 
 # A limit for human-readable lines.
 _SHOWN_ADDRESSES = 8
@@ -64,8 +64,8 @@ def _contested(state: State, of_pods: Collection[str]) -> Iterable[Note]:
                 f"{route} may be a container's default route,"
                 f" as {','.join(route.devs)} is in containerDevs"
             )
-            hint = "name the node's uplinks (hostRouting.uplinks)"
-            yield Note(NoteKind.CONTESTED, f"{text}; {hint}", devs=route.devs)
+            others = (each for each in state.defaults if {*of_pods}.isdisjoint(each.devs))
+            yield Note(NoteKind.CONTESTED, f"{text}; {how_to_name(others)}", devs=route.devs)
     rivals = _rival_defaults(state, default)
     if not rivals:
         return
@@ -75,7 +75,7 @@ def _contested(state: State, of_pods: Collection[str]) -> Iterable[Note]:
     rivals.sort(key=attrgetter("metric"))
     devs = tuple(sorted({dev for route in rivals for dev in route.devs}))
     listed = "; ".join(map(str, rivals))
-    text = f"several interfaces have a default route: {listed}; {_settling(state, default)}"
+    text = f"several interfaces have a default route: {listed}; {_settling(state, default, rivals)}"
     yield Note(NoteKind.CONTESTED, text, devs=devs)
 
 
@@ -95,11 +95,11 @@ def _moved(state: State) -> Iterable[Note]:
     yield Note(NoteKind.MOVED, text, devs=best.devs)
 
 
-def _settling(state: State, default: Route) -> str:
+def _settling(state: State, default: Route, rivals: Iterable[Route]) -> str:
     """Return which default route is used, and how to settle the choice."""
     if state.uplinks.named is None:
         wins = f"the one through {','.join(default.devs)} wins"
-        return f"{wins}; name the node's uplinks (hostRouting.uplinks) to settle it"
+        return f"{wins}; {how_to_name(rivals)}"
     if state.family is Family.IPV4:
         return f"expected CIDRs that name no interface use {default}"
     return (

@@ -25,7 +25,7 @@ from hostrouting.kernel.fib import Fib
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import PrefixIndex, ends, numbers
-from hostrouting.model.links import Address, is_like
+from hostrouting.model.links import Address, Link, is_like
 from hostrouting.model.parsing import is_device
 from hostrouting.model.routes import Route, Scope, Table
 from hostrouting.model.rules import Rule
@@ -63,22 +63,27 @@ def _cut_off(state: State, added: Iterable[Route], fixed: Fib) -> list[Address]:
 
 def keepable(state: State) -> list[Address]:
     """Return the addresses that can be kept: of an interface that is up, and of no other one."""
-    vrfs = {link.name for link in state.links if link.kind == "vrf"}
-    usable = {
-        link.name
-        for link in state.links
-        if link.is_up and (link.master is None or link.master in vrfs) and is_device(link.name)
-    } - {*state.uplinks.devs}
+    devs = _keepable_devs(state.links) - {*state.uplinks.devs}
     owners: dict[IpAddress, set[str]] = {}
     for address in state.addresses:
         owners.setdefault(address.local, set()).add(address.dev)
     return [
         address
         for address in state.addresses
-        if address.dev in usable
+        if address.dev in devs
         and address.scope == Scope.UNIVERSE
         and len(owners[address.local]) == 1
     ]
+
+
+def _keepable_devs(links: Iterable[Link]) -> set[str]:
+    """Return the interfaces that are up, that are no ports except of VRFs, and that keep names."""
+    vrfs = {link.name for link in links if link.kind == "vrf"}
+    return {
+        link.name
+        for link in links
+        if link.is_up and (link.master is None or link.master in vrfs) and is_device(link.name)
+    }
 
 
 def _neighbours(
@@ -179,21 +184,37 @@ class KeepSearch:
         fabric = [dev for dev in devs if self._is_infiniband(dev)]
         others = [dev for dev in devs if not self._is_infiniband(dev)]
         if fabric:
-            keep = entries_for(fabric, state)
-            after = self._kept(keep, keeping, fabric)
-            if isinstance(after, str):
-                found = attrs.evolve(found, refused=(_why_not(fabric, after),))
-            else:
-                found = attrs.evolve(after, keep=keep, kept=frozenset(fabric))
+            found = self._with_entries(found, fabric, keeping)
         if others:
-            offers = {dev: Keep(dev) for dev in others}
-            after = self._kept((*found.keep, *offers.values()), keeping, [*found.kept, *others])
-            if isinstance(after, str):
-                refused = (*found.refused, _why_not(others, after))
-                return attrs.evolve(found, refused=refused)
-            also = [loss for loss in after.lost if loss not in found.lost]
-            return attrs.evolve(found, offers=offers, offers_lose=tuple(taken_away(also)))
+            found = self._with_offers(found, others, keeping)
         return found
+
+    def _with_entries(
+        self,
+        found: Keeping,
+        devs: Sequence[str],
+        addresses: Iterable[Address],
+    ) -> Keeping:
+        """Keep interfaces, or say why not."""
+        keep = entries_for(devs, self._before.state)
+        after = self._kept(keep, addresses, devs)
+        if isinstance(after, str):
+            return attrs.evolve(found, refused=(_why_not(devs, after),))
+        return attrs.evolve(after, keep=keep, kept=frozenset(devs))
+
+    def _with_offers(
+        self,
+        found: Keeping,
+        devs: Sequence[str],
+        addresses: Iterable[Address],
+    ) -> Keeping:
+        """Offer to keep more interfaces, or say why not."""
+        offers = {dev: Keep(dev) for dev in devs}
+        after = self._kept((*found.keep, *offers.values()), addresses, [*found.kept, *devs])
+        if isinstance(after, str):
+            return attrs.evolve(found, refused=(*found.refused, _why_not(devs, after)))
+        also = [loss for loss in after.lost if loss not in found.lost]
+        return attrs.evolve(found, offers=offers, offers_lose=tuple(taken_away(also)))
 
     def _kept(
         self,
@@ -293,6 +314,8 @@ def with_kept(host: ModelledHost, keep: Sequence[Keep], config: Config) -> Model
     try:
         routing_of(host.state, everything, config.uplinks)
         routing = routing_of(host.state, StaticRoutes(enabled=True, keep=keep), config.uplinks)
+        if claimed := _claimed_gateway(routing.routes, host.model.fib):
+            return f"apply would refuse it: {claimed}"
         rules = with_added(host.state.rules, routing.rules)
         model = host.model.with_routes(routing.routes).with_rules(rules)
         if _may_come_late(host.state.rules):
@@ -307,3 +330,13 @@ def _may_come_late(rules: Iterable[Rule]) -> bool:
     """Return whether another rule than table local's may decide before those of keep."""
     earlier = (rule for rule in rules if rule.preference < KEEP_PRIORITIES[0])
     return any(rule.table != Table.LOCAL or not rule.has_table for rule in earlier)
+
+
+def _claimed_gateway(routes: Iterable[Route], fib: Fib) -> str:
+    """Return which gateway of routes is an address of this host, or an empty string."""
+    for route in routes:
+        for hop in route.hops:
+            claim = None if hop.gateway is None else fib.claims_gateway(hop.gateway)
+            if claim is not None:
+                return f"its gateway {hop.gateway} is in {claim}"
+    return ""

@@ -147,6 +147,8 @@ def _own_clause(loss: Loss, senders: Sequence[str]) -> str:
 
 
 def _shown_ranges(loss: Loss) -> str:
+    if any(not part.prefixlen for part in loss.ranges):
+        return "other addresses"
     return shortened([*map(destination_words, loss.ranges)], " ", _SHOWN)
 
 
@@ -230,10 +232,12 @@ class _Comparison:
         self._routes = (*after.model.known.routes, *before.model.known.routes)
         vrfs = {link.name for link in state.links if link.kind == "vrf"}
         usable = {link.name for link in state.links if link.is_up and link.master not in vrfs}
+        still = {*after.model.known.addresses}
         own = [
             address
             for address in state.addresses
-            if address.dev in usable
+            if address in still
+            and address.dev in usable
             and address.is_usable
             and not address.local.is_link_local
             and not address.local.is_loopback
@@ -241,6 +245,7 @@ class _Comparison:
         rules = (before.model.known.rules, after.model.known.rules)
         self._own = OwnAddresses(own, rules, self._routes, self._bits)
         self._own_addresses = {address.local for address in state.addresses}
+        self._gone = self._own_addresses - {address.local for address in still}
         self._networks = _connected(own, self._bits)
         self._connected = PrefixIndex(self._networks, self._bits)
         self._protocols = (UDP, TCP) if separates_tcp(self._rules) else (UDP,)
@@ -329,17 +334,28 @@ class _Comparison:
     # --- what is sent ---------------------------------------------------------------------------
 
     def _changes(self, place: Place) -> Iterator[_Change]:
-        """Yield what becomes of packets that this host sends to a place."""
-        here = (self._loopback,)
-        for each in self._own.senders_to(int(place.probe)):
-            for protocol in self._protocols:
-                flow = Flow(place.probe, each.source, protocol)
-                before = _result(self._old, flow)
-                after = _result(self._new, flow)
-                is_found = after.devs == here and place.probe in self._own_addresses
-                if before in (_DROPPED, after) or _BROADCAST in (before, after) or is_found:
-                    continue
-                yield self._change(place, each, before, after)
+        """Yield the changes of packets that this host sends to a place."""
+        if place.probe in self._gone:
+            return
+        number = int(place.probe)
+        senders = self._own.senders_to(number)
+        depend_on_source = self._own.depend_on_source(number)
+        for protocol in self._protocols:
+            results = self._results(Flow(place.probe, protocol=protocol))
+            for each in senders:
+                if depend_on_source:
+                    results = self._results(Flow(place.probe, each.source, protocol))
+                if self._is_loss(place.probe, *results):
+                    yield self._change(place, each, *results)
+
+    def _results(self, flow: Flow) -> tuple[_Result, _Result]:
+        return _result(self._old, flow), _result(self._new, flow)
+
+    def _is_loss(self, address: IpAddress, before: _Result, after: _Result) -> bool:
+        """Return whether packets to an address worked, and now take other interfaces or hops."""
+        if before in (_DROPPED, after) or _BROADCAST in (before, after):
+            return False
+        return after.devs != (self._loopback,) or address not in self._own_addresses
 
     def _change(
         self,

@@ -201,11 +201,15 @@ class Place:
 
         If several expected CIDRs contain the place, those for which it fails take precedence.
         """
-        by_cidr = [(expected, found[0]) for expected, found in self.judgements.items()]
+        by_cidr = [(expected, self.judgement_for(expected)) for expected in self.judgements]
         failing = [each for each in by_cidr if each[1].is_failure]
         # One route serves all these CIDRs or none. Take the last in config order, as people tend to
         # write a narrower CIDR after the wider one.
         return (failing or by_cidr)[-1]
+
+    def judgement_for(self, expected: ExpectedCidr) -> Judgement:
+        """Return the judgement of an unconnected datagram for an expected CIDR."""
+        return self.judgements[expected][0]
 
     @property
     def other_failures(self) -> Iterator[ExpectedFailure]:

@@ -20,7 +20,7 @@ from hostrouting.kernel.model import Model
 from hostrouting.model.errors import ConfigError, RouteError
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.integer_prefixes import PrefixSet, numbers
-from hostrouting.model.parsing import is_device
+from hostrouting.model.parsing import is_device, is_inside
 from hostrouting.model.routes import destination_words
 from hostrouting.model.text import shortened
 from hostrouting.overlap._cautions import OFFER
@@ -417,7 +417,12 @@ def _on_purpose(questions: Iterable[Question]) -> str:
 
 
 def _size(networks: Iterable[IpNetwork]) -> int:
-    return sum(network.num_addresses for network in networks)
+    """Return how many addresses are in networks, of which some may be nested in others."""
+    outermost: list[IpNetwork] = []
+    for network in sorted(networks, key=numbers):
+        if not outermost or not is_inside(network, outermost[-1]):
+            outermost.append(network)
+    return sum(network.num_addresses for network in outermost)
 
 
 def _words(networks: Sequence[IpNetwork]) -> str:

@@ -24,7 +24,7 @@ from hostrouting.kernel.selection import except_plain
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix, PrefixSet, ends, numbers
-from hostrouting.model.links import Address
+from hostrouting.model.links import Address, Link
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.routes import Route, RouteType, Table
 from hostrouting.model.rules import Rule
@@ -392,14 +392,19 @@ def _refuse_unknown_masters(
 
     A bridge takes all replies, and a VRF doesn't. A snapshot may lack the kind.
     """
-    kinds = {link.name: link.kind for link in state.links}
-    doubtful = {link.name: link.master for link in state.links if link.master is not None}
-    doubtful = {dev: master for dev, master in doubtful.items() if kinds.get(master) is None}
-    if not doubtful:
+    masters = _masters_of_unknown_kind(state.links)
+    if not masters:
         return
     routes = [lookup.route for place in places for lookup in place.lookups]
     used = {dev for route in routes if route is not None for dev in route.devs}
-    for dev in sorted(used & doubtful.keys()):
+    for dev in sorted(used & masters.keys()):
         if any(each.is_expected(dev, state.uplinks.devs) for each in expected):
-            what = f"{dev} is a port of {doubtful[dev]}, whose kind isn't known"
-            raise RouteError(f"{what} (ip -d link show {doubtful[dev]})")
+            what = f"{dev} is a port of {masters[dev]}, whose kind isn't known"
+            raise RouteError(f"{what} (ip -d link show {masters[dev]})")
+
+
+def _masters_of_unknown_kind(links: Iterable[Link]) -> dict[str, str]:
+    """Return the masters, by their ports, of which it isn't known whether they are bridges."""
+    kinds = {link.name: link.kind for link in links}
+    masters = {link.name: link.master for link in links if link.master is not None}
+    return {dev: master for dev, master in masters.items() if kinds.get(master) is None}

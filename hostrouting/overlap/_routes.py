@@ -177,7 +177,8 @@ class RouteSearch:
     def _unproven(self, why: str, left: _Left) -> _Proposal:
         """Return a proposal without entries, because those that were found don't work."""
         targets = [span for span in self._places.spans if _needs_route(span)]
-        unfixable = Unfixable(networks_of(targets, self._family), (), Obstacle(why))
+        obstacle = Obstacle(why, is_policy=True)
+        unfixable = Unfixable(networks_of(targets, self._family), (), obstacle)
         return _Proposal(Fix(unfixable=(unfixable,)), without_fix(self._state, self._places), left)
 
     def _why_harmful(self, proposal: _Proposal, findings: Iterable[Finding]) -> str:
@@ -287,7 +288,7 @@ class RouteSearch:
         if obstacle.rule is None or why is None:
             return obstacle
         reason = f"{obstacle.reason}, and {why.reason}"
-        return obstacle._replace(reason=reason, question=why.question)
+        return obstacle._replace(reason=reason, question=why.question, change=None)
 
     def _unfixable(self, left: _Left) -> list[Unfixable]:
         """Return the failures that no entry fixes. Their questions have no answers yet."""

@@ -128,6 +128,10 @@ class OwnAddresses:
         """Return an address of each interface, or several if something tells them apart."""
         return chain.from_iterable(found.values() for found in self._by_dev.values())
 
+    def depend_on_source(self, destination: int) -> bool:
+        """Return whether anything may tell the sources of packets to a destination apart."""
+        return any(self._destinations.around((destination, self._bits)))
+
     def senders_to(self, destination: int) -> Sequence[Senders]:
         """Return a sender without a source, and those that something tells apart."""
         kinds = set[_Kind]()

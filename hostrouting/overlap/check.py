@@ -36,7 +36,7 @@ from phases import CancelScope
 # A limit for human-readable lines.
 _SHOWN_DEVS = 3
 
-_ADD_ONE = "add one, in its network manager's configuration or at the DHCP server"
+_ADD_ONE = "add one, in the network manager's configuration or at the DHCP server"
 
 
 def unjudged(

@@ -110,20 +110,28 @@ class _Offers:
         dev = address.dev
         if any(dev in route.devs for route in self._state.defaults):
             return (Keep(dev),)
-        hops = [
-            (route.destination.prefixlen, hop.gateway)
-            for route in self._state.routes
-            for hop in route.hops
-            if hop.dev == dev
-        ]
-        of_defaults = {gateway for length, gateway in hops if length == 0}
-        gateways = of_defaults or {gateway for _, gateway in hops if gateway is not None}
+        gateways = self._gateways(dev)
         if len(gateways) != 1:
             return None
         (gateway,) = gateways
         if gateway is None:
             return (Keep(dev, ONLINK),)
         return _entry(dev, gateway)
+
+    def _gateways(self, dev: str) -> set[IpAddress | None]:
+        """Return the gateways of an interface's default routes or, if it has none, of its routes.
+
+        Of default routes, that of one without a gateway is None.
+        """
+        of_defaults: set[IpAddress | None] = set()
+        of_others: set[IpAddress | None] = set()
+        for route in self._state.routes:
+            gateways = {hop.gateway for hop in route.hops if hop.dev == dev}
+            if route.destination.prefixlen == 0:
+                of_defaults |= gateways
+            else:
+                of_others |= gateways - {None}
+        return of_defaults or of_others
 
     # --- the words --------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import attrs
 from hostrouting.config.routing import ExpectedCidr, Keep, StaticRoute, StaticRoutes, StaticRule
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.jsonable import JsonObject, StrEnum
+from hostrouting.model.links import Address
 from hostrouting.model.routes import Route, destination_words
 from hostrouting.model.rules import Rule
 from hostrouting.model.text import shortened
@@ -103,6 +104,29 @@ class Question(NamedTuple):
         return "; ".join(f"{if_[kind]}, {', or '.join(told)}" for kind, told in clauses.items())
 
 
+class OwnersChange(NamedTuple):
+    """A change of the host that the owner of a route, an address or a rule can make.
+
+    Args:
+        words: the change, such as ``remove it``.
+        removed: the routes to remove.
+        address: the address to remove, or None.
+        rule: the rule to add, or None.
+        loss: what the change takes away, as a clause; or an empty string.
+        otherwise: what else helps, as a clause; or an empty string.
+    """
+
+    words: str
+    removed: tuple[Route, ...] = ()
+    address: Address | None = None
+    rule: Rule | None = None
+    loss: str = ""
+    otherwise: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.words}{self.loss}{self.otherwise}"
+
+
 class Obstacle(NamedTuple):
     """The reason why no route in table main fixes some addresses.
 
@@ -113,18 +137,22 @@ class Obstacle(NamedTuple):
         is_policy: whether a route could fix the addresses, but isn't proposed because the traffic
             may be wanted.
         question: what to ask the user before a route is proposed, or None if nothing is asked.
+        change: what helps, if that is a change that a model can show, or None.
     """
 
     reason: str
     rule: Rule | None = None
     is_policy: bool = False
     question: Question | None = None
+    change: OwnersChange | None = None
 
     def sentence(self) -> str:
         """Return the reason with what to do about it."""
         if self.question is not None:
             return f"{self.reason}: {self.question.sentence()}"
-        return self.reason if self.rule is None else f"{self.reason}: change that rule"
+        if self.rule is not None:
+            return f"{self.reason}: change that rule"
+        return self.reason if self.change is None else f"{self.reason}: {self.change}"
 
 
 @attrs.frozen

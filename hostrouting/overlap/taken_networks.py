@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv4Network
 
 from hostrouting.config.routing import RouteOverlap
@@ -46,13 +47,20 @@ def taken_networks(backend: RouteBackend) -> dict[IpNetwork, tuple[str, ...]]:
         others = {*route.devs} - {*devs, "lo"}
         if _is_network(route) and not all(is_like(dev, _CONTAINER_DEVS) for dev in others):
             found.setdefault(route.destination, set()).update(others)
-    for lookup in backend.lookup(_PLATFORM) if default is not None else ():
-        if lookup.route is not None and lookup.route.type is RouteType.UNICAST:
-            others = {*lookup.route.devs} - {*devs, "lo"}
-            single = Family.IPV4.network((int(lookup.address), 32))
-            if others:
-                found.setdefault(single, set()).update(others)
+    if default is not None:
+        for network, others in _platform(backend, {*devs, "lo"}):
+            found.setdefault(network, set()).update(others)
     return {network: tuple(sorted(found[network])) for network in sorted(found, key=numbers)}
+
+
+def _platform(backend: RouteBackend, usual: set[str]) -> Iterator[tuple[IpNetwork, set[str]]]:
+    """Yield each platform address that other interfaces than the usual ones lead to, and these."""
+    for lookup in backend.lookup(_PLATFORM):
+        if lookup.route is None or lookup.route.type is not RouteType.UNICAST:
+            continue
+        others = {*lookup.route.devs} - usual
+        if others:
+            yield Family.IPV4.network((int(lookup.address), 32)), others
 
 
 def _is_network(route: Route) -> bool:

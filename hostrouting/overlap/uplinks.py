@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Container, Iterable, Sequence
 
 import attrs
@@ -23,10 +24,15 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.integer_prefixes import Prefix
 from hostrouting.model.links import VPN_DEVS, Address, Hardware, Link, is_like
+from hostrouting.model.parsing import is_device
 from hostrouting.model.routes import Route
+from hostrouting.model.text import shortened
 from hostrouting.model.verified import find_awaited_uplinks, find_swapped, find_verified
 from hostrouting.overlap.findings import UnknownReason
 from phases import CancelScope
+
+# A limit for human-readable lines.
+_SHOWN_CHOICES = 4
 
 
 @attrs.frozen
@@ -185,6 +191,18 @@ def container_devs(overlap: RouteOverlap, links: Iterable[Link]) -> set[str]:
     }
 
 
+def how_to_name(routes: Iterable[Route]) -> str:
+    """Return how to name the interfaces of one of some default routes as uplinks.
+
+    The answers are ready to paste, unless a config can't name these interfaces.
+    """
+    choices = [*dict.fromkeys(route.devs for route in routes if route.devs)]
+    if not choices or not all(is_device(dev) for devs in choices for dev in devs):
+        return "name the node's uplinks (hostRouting.uplinks)"
+    answers = shortened([*map(json.dumps, choices)], " or ", _SHOWN_CHOICES)
+    return f"name the node's uplinks: set hostRouting's \"uplinks\": {answers}"
+
+
 def contested_error(uplinks: Uplinks) -> RouteError:
     """Return the error for default routes that make the expected interface ambiguous."""
     contested = uplinks.contested
@@ -192,9 +210,9 @@ def contested_error(uplinks: Uplinks) -> RouteError:
     is_4 = best.family is Family.IPV4
     whose = "" if is_4 else "IPv6 "
     listed = "; ".join(map(str, contested))
-    name = "name the node's uplinks (hostRouting.uplinks)"
     devs = ",".join(best.devs)
     why = ""
+    choices: Sequence[Route] = contested
     if uplinks.gone:
         why = (
             f"{','.join(uplinks.gone)}, with which the check passed, is gone,"
@@ -205,13 +223,14 @@ def contested_error(uplinks: Uplinks) -> RouteError:
     elif any(route.metric != best.metric for route in others):
         why = f"the {whose}default route that wins may be a container's"
         why = f"{why}, as {devs} is in containerDevs"
+        choices = others
     if why:
-        return RouteError(f"{why}: {listed}", hint=name)
+        return RouteError(f"{why}: {listed}", hint=how_to_name(choices))
     return RouteError(
         f"table main has {len(contested)} {whose}default routes with metric {best.metric}"
         " through several interfaces,"
         f" and the kernel may choose another one for each packet: {listed}",
-        hint=f"{'give one of them a lower metric, or ' if is_4 else ''}{name}",
+        hint=f"{'give one of them a lower metric, or ' if is_4 else ''}{how_to_name(contested)}",
     )
 
 

@@ -10,13 +10,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from ipaddress import IPv4Address
 from itertools import chain
 
+from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.port import Facts, RouteBackend
 from hostrouting.kernel.rules import NO_SOURCE, Flow
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.lookups import Lookup
 from hostrouting.model.routes import Route, RouteType, Table, word_of
-from hostrouting.model.rules import Rule
+from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.routes.policy import PolicyRouting, rule_words
 from hostrouting.routes.verify import read_fib
 
@@ -164,7 +165,11 @@ def _beaten(
         where = f"nowhere ({os.strerror(answer.errno or 0)})"
     reason = f"{what}: packets to {answer.address}{origin} go {where}"
     look = f"look at: ip -{backend.family.value} rule"
-    rule = _deciding_rule(answer, source, backend)
+    flow = Flow(answer.address, source or NO_SOURCE)
+    fib = read_fib(backend, backend.facts())
+    if (jump := _jump_over(ours, fib, flow)) is not None:
+        return Refusal(f"{reason}, because the rule {rule_words(jump)} jumps over ours", look)
+    rule = _deciding_rule(answer, fib, flow)
     if rule is None:
         return Refusal(reason, look)
     reason += f", because of the rule {rule_words(rule)}"
@@ -173,14 +178,18 @@ def _beaten(
     return Refusal(reason, f"a rule decides only if its preference is lower; {look}")
 
 
-def _deciding_rule(
-    answer: Lookup,
-    source: IpAddress | None,
-    backend: RouteBackend,
-) -> Rule | None:
+def _jump_over(ours: Rule, fib: Fib, flow: Flow) -> Rule | None:
+    """Return the rule that makes the kernel skip ours, if any."""
+    for rule, is_met, _ in fib.evaluated_rules(flow):
+        target = rule.goto if rule.action is RuleAction.GOTO else None
+        if is_met and target is not None and rule.preference < ours.preference < target:
+            return rule
+    return None
+
+
+def _deciding_rule(answer: Lookup, fib: Fib, flow: Flow) -> Rule | None:
     """Return the rule by which the kernel has come to an answer, if a model comes to the same."""
-    fib = read_fib(backend, backend.facts())
-    decision = fib.decide(Flow(answer.address, source or NO_SOURCE))
+    decision = fib.decide(flow)
     if answer.route is None:
         return decision.rule if decision.errno == answer.errno else None
     if decision.route is None:

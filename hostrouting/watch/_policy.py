@@ -23,7 +23,8 @@ from phases import CancelScope, all_or_nothing
 _CONTEST_SECONDS = 1.0
 
 CONTESTED = (
-    "another program keeps removing our rules or routes in side tables; "
+    "another program, or a link that goes down and up, keeps removing our rules"
+    " or routes in side tables; "
     "hostrouting waits longer each time before it restores them"
 )
 

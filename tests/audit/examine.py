@@ -9,6 +9,7 @@ import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from ipaddress import IPv6Network
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from zlib import crc32
@@ -117,14 +118,18 @@ class Audit(ABC):
         """
         self.unknown.append(f"{way}: {reason}")
         if reason.startswith("no-local-table"):
-            may_be_deaf = self.host.family is Family.IPV6 and not asks_local_first(
-                self._kernel6.facts().rules
-            )
+            may_be_deaf = self.host.family is Family.IPV6 and self._may_be_deaf_to_ipv6()
             self._tell(way, [] if self._is_deaf or may_be_deaf else ["it receives everything"])
         elif reason.startswith("contested-default") and self._has_a_containers_default:
             pass
         elif not self.host.may_be_unknown(way):
             self._tell(way, [f"the verdict is unknown: {reason}"])
+
+    def _may_be_deaf_to_ipv6(self) -> bool:
+        facts = self._kernel6.facts()
+        local = {route.destination for route in read_routes(self._kernel6) if route.table == 255}
+        has_all = all(IPv6Network(int(own.local)) in local for own in facts.addresses)
+        return not (asks_local_first(facts.rules) and has_all)
 
     def _tell(self, way: str, wrong: list[str]) -> None:
         if wrong:

@@ -127,7 +127,7 @@ def test_a_check_says_why_there_is_no_default_route(
     assert "router advertisements" not in recorded.reason_detail
 
     # What it says is what helps.
-    (setting,) = re.findall(r"sysctl -w (\S+)", report.reason_detail)
+    (setting,) = re.findall(r"sysctl -w ([^\s;]+)", report.reason_detail)
     name, _, value = setting.partition("=")
     Path("/proc/sys", name).write_text(value, encoding="ascii")
     advertise("eth0", "fe80::1", "1800", "medium")

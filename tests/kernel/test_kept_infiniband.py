@@ -365,6 +365,5 @@ def test_the_watcher_restores_what_a_flap_removes(count: int, rp_filter: int, ho
         with watching(config, host):
             until(lambda: ours() == complete)
             flap()
-            assert ours() != complete
             until(lambda: ours() == complete)
             assert node.reached(after) == after

@@ -375,6 +375,16 @@ def test_a_rule_before_a_kept_address_is_refused(h200: AnyKernel, on: Callable[.
     assert f"because of the rule 2000: from all lookup {VPN}" in said
 
 
+@pytest.mark.parametrize("wanted", [{"rules": [(POD, 2200)]}, {"keep": ["ib*"]}])
+def test_a_rule_that_jumps_over_ours_is_named(
+    h200: AnyKernel, on: Callable[..., Host], wanted: dict[str, Any]
+) -> None:
+    divert(h200, 32000)
+    h200.add_rule(Rule(2100, RuleAction.GOTO, table=0, goto=32000))
+    said = refused(config(**wanted), on(h200))
+    assert "because the rule 2100: from all goto 32000 jumps over ours" in said
+
+
 def test_a_rule_that_discards_is_named(h200: AnyKernel, on: Callable[..., Host]) -> None:
     h200.add_rule(Rule(60, RuleAction.BLACKHOLE, source=IPv4Network("172.16.0.10/32")))
     said = refused(config(keep=[{"dev": "ib0", "gateway": "onlink"}]), on(h200))

@@ -484,12 +484,39 @@ def test_nothing_is_kept_before_table_local(host: NamespaceKernel, sandbox: Sand
     assert tool("ip", "route", "get", "172.16.0.10", "from", "172.16.0.10").startswith("local ")
 
 
+ODD_RULES = (
+    *("blackhole", "unreachable", "prohibit", "nop", "goto 32766", "l3mdev"),
+    *("lookup 77 ipproto tcp", "lookup 77 iif eth7", "lookup 77 oif eth7"),
+)
+
+
+def test_rules_with_our_protocol_that_ip_prints_otherwise_are_removed(
+    host: NamespaceKernel, sandbox: Sandbox
+) -> None:
+    """Only by hand could such rules get it. They are put back if the run fails."""
+    run_ip(*(f"rule add pref {n} {odd} protocol 217" for n, odd in enumerate(ODD_RULES, 20000)))
+    run_ip("route add default dev eth0 table 52", "rule add pref 9 lookup 52")
+    before = tool("ip", "rule")
+    refused(sandbox, script("ib0"))
+    assert tool("ip", "rule") == before
+    run_ip("rule del pref 9")
+    assert installed(sandbox, script("ib0"))
+    assert [rule for rule in tool("ip", "rule").splitlines() if rule.startswith("20")] == []
+
+
 EARLIER = {
     "another table": (
         ["route add default dev eth0 table 52", "rule add pref 9 lookup 52"],
         (
             "packets to 172.16.0.1 from 172.16.0.10 go by default dev eth0 table 52 scope 253, "
             "because of the rule 9: from all lookup 52"
+        ),
+    ),
+    "a rule that jumps": (
+        ["rule add pref 9 goto 32766"],
+        (
+            "packets to 172.16.0.1 from 172.16.0.10 go by 172.16.0.0/16 dev ib0 proto 2 scope 253 "
+            "src 172.16.0.10, because the rule 9: from all goto 32766 jumps over ours"
         ),
     ),
     "a rule without a preference": (

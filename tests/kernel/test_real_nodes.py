@@ -609,6 +609,29 @@ NODES6 = {
         SERVICES6,
         unknown="no-local-table",
     ),
+    "an address of a second NIC is led away": node(
+        f"{UP6} eth1=fd00:96::4/112",
+        f"{VIA6}; -6 route add default via fe80::1 dev eth0 table 50; "
+        "-6 rule add pref 90 to fd00:96::/112 lookup 50; "
+        "-6 rule add pref 100 lookup local; -6 rule del pref 0",
+        SERVICES6,
+        unknown="no-local-table",
+    ),
+    "connections to an address on lo are led away": node(
+        UP6,
+        f"{VIA6}; addr add fd00:99::9/128 dev lo; "
+        "-6 route add default via fe80::1 dev eth0 table 50; "
+        "-6 rule add pref 90 from fd00:99::9 lookup 50; "
+        "-6 rule add pref 100 lookup local; -6 rule del pref 0",
+        SERVICES6,
+        unknown="no-local-table",
+    ),
+    "table local lacks an address of a second NIC": node(
+        f"{UP6} eth1=fd00:96::4/112",
+        f"{VIA6}; -6 route del local fd00:96::4 dev eth1 table local",
+        SERVICES6,
+        unknown="no-local-table",
+    ),
     "another preference": node(
         UP6, f"{VIA6}; -6 rule add pref 100 lookup local; -6 rule del pref 0", SERVICES6
     ),

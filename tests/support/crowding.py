@@ -6,7 +6,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from node import attempt, on_linux, until
-from reaching import Packet, Ways, packets, ways
+from reaching import Packet, Way, Ways, packets, seen, ways
 from worlds.crowded import BRIDGES, PODS, Crowded
 
 from hostrouting import Host, Layout
@@ -70,6 +70,22 @@ class Built:
 
     def ways(self, asked: list[Packet]) -> Ways:
         return ways(self.crowded.family, asked)
+
+    def differences(self, asked: list[Packet], told: Ways) -> list[str]:
+        """Return where sockets and frames show other ways than the kernel's lookups tell."""
+        found = seen(asked, self.kernel.facts().links)
+        return [
+            f"{packet} goes {told[packet]}, but {found[packet]} is seen"
+            for packet in asked
+            if not self._is_alike(packet, told[packet], found[packet])
+        ]
+
+    def _is_alike(self, packet: Packet, told: Way, found: Way) -> bool:
+        if packet.to.version == 6 and packet.source is None and told.error:
+            return True  # a socket tries again with a source
+        if packet.arrives_on and not self.crowded.forwards:
+            return (told.dev == "lo") == (found.dev == "lo")
+        return told.dev == found.dev
 
 
 def _set(name: str, value: int) -> None:

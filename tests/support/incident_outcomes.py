@@ -153,11 +153,13 @@ def _attempts(case: Case, report: OverlapReport) -> Iterator[_Attempt]:
 
     def reply(host: Rebuilt, given: Mapping[str, Any]) -> OverlapReport:
         found = host.check(**given)
+        if not found.fix.entries.is_wanted:
+            return found
         host.install(found)
         return attrs.evolve(host.check(**given), fix=found.fix)
 
     def act(host: Rebuilt) -> OverlapReport:
-        found = host.check(**case.answer)
+        found = host.check(**case.answer) if case.answer else report
         host.run(case.does if case.advised in _printed(report) + _printed(found) else ())
         return reply(host, case.answer)
 
@@ -244,7 +246,7 @@ def _lost(attempt: _Attempt, before: _Before, host: Rebuilt, after: OverlapRepor
         meant += report.cidrs
     found = losses(before.ways, host.ways(before.ways), meant, before.owners, report.default_devs)
     lines = "\n".join((*attempt.text, *after.fix.consequences)).splitlines()
-    gone = before.owners.keys() - host.owners.keys()
+    gone = before.owners.keys() - host.owners.keys() if attempt.name == "owner" else set()
 
     def is_known(loss: Loss) -> bool:
         ends = {loss.packet.to, loss.packet.source}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from ipaddress import ip_network
+from types import MappingProxyType
 
 import attrs
 from reaching import Packet, Way, Ways
@@ -50,8 +51,8 @@ class Loss:
             )
             if not (is_own and "from" in words):
                 return False
-        dev = self.before.dev
-        return dev in words or any(self.packet.to in part for part in prefixes)
+        devs = {self.before.dev, *re.findall(r"^[\w.-]+", self.before.then)}
+        return bool(devs & words) or any(self.packet.to in part for part in prefixes)
 
 
 def _prefixes(line: str) -> Iterator[IpNetwork]:
@@ -68,6 +69,8 @@ def losses(
     ranges: Sequence[IpNetwork],
     owners: Mapping[IpAddress, str],
     uplinks: Sequence[str],
+    sources: Container[IpAddress | None] = (),
+    networks: Mapping[str, Sequence[IpNetwork]] = MappingProxyType({}),
 ) -> Iterator[Loss]:
     """Yield the packets that went well and now go another way, except those that were to.
 
@@ -77,18 +80,24 @@ def losses(
         ranges: the destinations that the change is for.
         owners: the interfaces of the host's addresses.
         uplinks: the expected interfaces.
+        sources: the sources of the findings that the change is for.
+        networks: the connected networks of interfaces, in which neighbours count as well.
     """
     for packet, way in before.items():
         now = after[packet]
-        if now == way or not way.dev or (now.dev == "lo" and packet.to in owners):
+        is_mended = way.then.startswith("E") and now == attrs.evolve(way, then="")
+        if now == way or is_mended or not way.dev or (now.dev == "lo" and packet.to in owners):
             continue
         owner = owners.get(packet.source, "") if packet.source is not None else ""
-        is_meant = any(packet.to in part for part in ranges)
+        is_meant = way.dev != "lo" and any(packet.to in part for part in ranges)
         # The check judges packets from the addresses of uplinks and lo.
-        is_judged = owner != way.dev or owner in (*uplinks, "lo")
-        if is_meant and way.dev != "lo" and is_judged:
-            continue
-        yield Loss(packet, way, now, owner, is_only_by_source=is_meant and way.dev != "lo")
+        is_judged = owner in (*uplinks, "lo") or packet.source in sources
+        is_by_source = owner == way.dev and not is_judged
+        is_near = packet.source is None and any(
+            packet.to in network for network in networks.get(way.dev, ())
+        )
+        if is_by_source or is_near or not is_meant:
+            yield Loss(packet, way, now, owner, is_only_by_source=is_meant and is_by_source)
 
 
 def sorted_out(lost: Iterable[Loss]) -> Iterator[str]:

@@ -47,7 +47,7 @@ function read_rule(    word, count, i, is_not, is_ours, is_special, text, end, t
   i = 3 + is_not
   word[i] = plain(word[i])
   text = substr(word[1], 1, length(word[1]) - 1) (is_not ? " not" : "") " from " word[i]
-  for (i++; i < count && word[i] != "lookup"; i += 2) {
+  for (i++; i < count && word[i] !~ /^(lookup|goto|nop|[0-9]+)$/; i += 2) {
     if (word[i] == "to")
       end = word[i + 1] = plain(word[i + 1])
     # What is sent by root, without a mark, comes in by lo.
@@ -61,7 +61,7 @@ function read_rule(    word, count, i, is_not, is_ours, is_special, text, end, t
   for (; i <= count - 2 * is_ours; i++)
     text = text " " word[i]
   if (is_ours)
-    hold_rule(section, text)
+    hold_rule(section, as_read(text))
   if (section == "now")
     return
   is_looked_up[table] = 1
@@ -430,14 +430,30 @@ function find_beaten(commands,    i, given, error, is_right, is_decided, why) {
   return ""
 }
 
+# Returns a rule in words that ip reads: some of those that it prints for rules of other programs, or by hand, it doesn't.
+function as_read(text) {
+  gsub(/ \[detached\]/, "", text)
+  sub(/ lookup \[l3mdev-table\]/, " l3mdev", text)
+  sub(/ ipproto ipproto-/, " ipproto ", text)
+  sub(/ 6$/, " blackhole", text)
+  sub(/ 7$/, " unreachable", text)
+  sub(/ 8$/, " prohibit", text)
+  return text
+}
+
 # Returns words that name the first rule that may have made the kernel look up a table, or discard packets.
-function decider(i, table,    k, source, is_met) {
+function decider(i, table,    k, source, is_met, ours, target) {
+  ours = i in pair_of ? pair_priority[pair_of[i]] : i in is_far ? 2171 : 2170
   source = probe_from[i] == "" ? "x" ZEROS : number(probe_from[i])
   for (k = 1; k <= seen; k++) {
-    if (seen_table[k] != table || seen_text[k] ~ / (goto [0-9]+|nop)$/)
+    target = seen_text[k]
+    target = sub(/^.* goto /, "", target) ? target + 0 : 0
+    if ((!target && seen_table[k] != table) || seen_text[k] ~ / nop$/)
       continue
     is_met = is_inside(source, seen_from[k]) && is_inside(number(probe_to[i]), seen_to[k])
-    if (seen_matches[k, is_met])
+    if (target && seen_matches[k, is_met] && seen_text[k] + 0 < ours && ours < target)
+      return ", because the rule " seen_text[k] " jumps over ours"
+    if (!target && seen_matches[k, is_met])
       return ", because of the rule " seen_text[k]
   }
   return ""

@@ -93,7 +93,9 @@ def test_the_kernel_beneath_answers_where_nothing_has_changed() -> None:
     # The other kernel, which stands for the live one, leads everything through eth0.
     assert devs(after, INSIDE, OUTSIDE) == [("eth0",), ("eth0",)]
     assert devs(after.without([ADDED]), INSIDE, OUTSIDE) == [("ib0",), ("eth0",)]
-    assert devs(after.with_rules(kernel.facts().rules), INSIDE, OUTSIDE) == [("eth0",), ("ib0",)]
+    rules = kernel.facts().rules
+    assert devs(after.with_rules(rules), INSIDE, OUTSIDE) == [("eth0",), ("eth0",)]
+    assert devs(after.with_rules([*rules, RULE]), INSIDE, OUTSIDE) == [("eth0",), ("ib0",)]
 
 
 def test_the_kernel_beneath_is_listened_to() -> None:

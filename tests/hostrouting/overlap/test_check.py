@@ -501,7 +501,9 @@ def test_a_routers_address_on_another_interface_fails_in_the_lan_too(
             BY_VETH0.replace(NO_DEFAULT, ""),
             (
                 "default via 10.7.0.1 dev veth0 proto hostrouting may be a container's default"
-                " route: remove it, or, if"
+                " route: remove it, after which packets no longer go to other addresses through"
+                " veth0, but through eth0; packets from the addresses of veth0 no longer go to"
+                " 172.20.0.0/16 through veth0, but through eth0, or, if"
             ),
         ),
     ],

@@ -4,6 +4,8 @@ another interface.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network
@@ -30,9 +32,12 @@ from hostrouting.overlap._fixed import ModelledHost, without_fix
 from hostrouting.overlap._keep import Keeping
 from hostrouting.overlap._losses import Loss
 from hostrouting.overlap._read import read_host
+from hostrouting.overlap.findings import NoteKind
 from hostrouting.overlap.proposals import HostSettings
 from hostrouting.overlap.summary import advice
 from hostrouting.testing import FakeKernel, FakeSystemd
+
+_NAMED = re.compile(r'\["[^]]*\]')
 
 
 @attrs.frozen
@@ -431,6 +436,27 @@ QUESTIONS = {
         ((_devs("10.10.0.0/16", "eth0", "tun0"), "eth0,tun0"),),
         ("if it isn't, 10.10.0.5 dev tun0", "no route is longer: remove it"),
     ),
+    "two rules decide for replies": Asked(
+        "route add default via 10.2.0.1 dev eth1 table 100\nrule add 50 from 10.2.0.4 lookup 100\n"
+        "link add wg0\nroute add 10.42.0.0/16 dev wg0 table 52 proto static\n"
+        "addr add 10.96.0.10/32 dev lo\nrule add 2 from 10.96.0.10 prohibit\n"
+        "rule add 50 from 10.1.0.4 lookup 52",
+        ("10.42.0.0/16",),
+        never=("still fails then",),
+    ),
+    "a route to a gateway": Asked(
+        "route add 10.9.0.1 dev eth1 proto static scope link\n"
+        "route add 10.9.0.0/16 via 10.9.0.1 dev eth1 proto static",
+        ("10.9.0.0/16",),
+        (
+            (_devs("10.9.0.0/16", "eth1"), "eth0,eth1", "eth0"),
+            (_devs("10.9.0.0/16", "eth1"), "eth0,eth1"),
+        ),
+        (
+            "if it isn't, it is the gateway of 10.9.0.0/16 via 10.9.0.1 dev eth1 proto static:",
+            "remove the route and 10.9.0.1 dev eth1 proto static scope link, after which packets",
+        ),
+    ),
     "a bridge with a default route": Asked(
         f"{DOCKER}\nroute add default via 10.9.0.2 dev docker0 metric 900",
         ("10.9.0.0/16",),
@@ -529,6 +555,19 @@ def _brief(answer: dict[str, Any]) -> Any:
         return ",".join(answer["uplinks"])
     (cidr,) = answer["expectedCidrs"]
     return cidr
+
+
+@pytest.mark.parametrize("metric", [50, 200])
+def test_rival_default_routes_come_with_answers(metric: int, tmp_path: Path) -> None:
+    row = Row(f"route add default via 10.2.0.1 dev eth1 metric {metric}", ("10.96.0.0/12",))
+    report = check(_config(row), host=_host(row, tmp_path))
+    (told,) = [note.message for note in report.notes if note.kind is NoteKind.CONTESTED]
+    answers = _NAMED.findall(told.partition('"uplinks": ')[2])
+    assert {*answers} == {'["eth0"]', '["eth1"]'}
+    for answer in map(json.loads, answers):
+        settled = check(_config(row, uplinks=answer), host=_host(row, tmp_path))
+        assert settled.default_devs == tuple(answer)
+        assert NoteKind.CONTESTED not in {note.kind for note in settled.notes}
 
 
 def test_no_answer_holds_a_name_that_is_a_pattern(tmp_path: Path) -> None:

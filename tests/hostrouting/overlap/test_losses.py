@@ -16,6 +16,7 @@ from hostrouting.overlap._fixed import ModelledHost, without_fix
 from hostrouting.overlap._losses import losses, taken_away
 from hostrouting.overlap._read import read_host
 from hostrouting.overlap._rules import with_added
+from hostrouting.overlap.check import check_overlap
 from hostrouting.testing import FakeKernel
 
 
@@ -154,3 +155,46 @@ def test_only_changed_prefixes_are_compared() -> None:
     after = _changed(host, ["10.77.1.0/25 via 10.1.0.1 dev eth0"], ["9 to 10.88.0.0/16 lookup 7"])
     changed = {str(host.state.family.network(each)) for each in after.model.changed}
     assert changed - {"127.0.0.0/8"} == {"10.77.1.0/25", "10.88.0.0/16"}
+
+
+TWO_BY_IB0 = """
+route add 192.168.100.0/24 via 172.16.0.1 dev ib0
+route add 192.168.101.0/24 via 172.16.0.1 dev ib0
+"""
+ADVICE = {
+    "a host route": (
+        "route add 10.9.1.1 via 10.2.0.1 dev eth1",
+        "10.9.0.0/16",
+        "remove it, after which packets from the addresses of eth1 no longer go to 10.9.1.1",
+    ),
+    "two routes by a gateway": (
+        TWO_BY_IB0,
+        "172.16.0.0/16",
+        "remove these routes, after which packets no longer go to 192.168.100.0/23 through ib0",
+    ),
+    "the router's address, which pods have, too": (
+        "link add cni0\naddr add 10.1.0.1/16 dev cni0",
+        "198.51.100.0/24",
+        "cni0, after which packets no longer go to 10.1.0.0/16 through cni0, but through eth0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ADVICE)
+def test_advice_says_what_it_takes_away(name: str) -> None:
+    has, cidr, advice = ADVICE[name]
+    kernel = build_node(FakeKernel())
+    play(kernel, has)
+    config = Config(route_overlap={"expectedCidrs": [cidr]}, uplinks=["eth0"])
+    fix = check_overlap(config, kernel, phases.CancelScope()).fix
+    assert any(advice in each.reason for each in fix.unfixable), fix.unfixable
+
+
+def test_asking_table_local_first_says_what_it_takes_away() -> None:
+    """Other programs may have added entries there, which then count."""
+    kernel = build_node(FakeKernel())
+    play(kernel, f"{LATE_LOCAL}\nroute add local 10.88.0.0/16 dev lo table local")
+    config = Config(route_overlap={"expectedCidrs": ["10.96.0.0/12"]}, uplinks=["eth0"])
+    reason = check_overlap(config, kernel, phases.CancelScope()).reason or ""
+    assert "ip rule add preference 0 lookup local, after which packets from" in reason, reason
+    assert "of lo no longer go to 10.88.0.0/16 through eth1, but through lo" in reason

@@ -1,0 +1,95 @@
+"""Prove what the owner of a route, an address or a rule is advised to change.
+
+This module does no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
+
+import attrs
+
+from hostrouting.kernel.model import Model
+from hostrouting.model.family import IpNetwork
+from hostrouting.model.links import Address
+from hostrouting.model.routes import Protocol, Route, RouteType
+from hostrouting.model.rules import Rule
+from hostrouting.overlap._fixed import ModelledHost
+from hostrouting.overlap._losses import losses, taken_away
+from hostrouting.overlap._places import Places
+from hostrouting.overlap._state import State
+from hostrouting.overlap.proposals import OwnersChange, Unfixable
+
+# A limit on what is proven for one host, because each proof takes a model of its own.
+_PROVEN_MAX = 16
+
+
+def proven(before: ModelledHost, unfixable: Iterable[Unfixable]) -> Iterator[Unfixable]:
+    """Yield failures whose advice says what it takes away.
+
+    Advice beyond a limit is left out.
+
+    Args:
+        before: the host.
+        unfixable: the failures.
+    """
+    left = _PROVEN_MAX
+    for each in unfixable:
+        change = each.obstacle.change
+        if change is None:
+            yield each
+            continue
+        told = None
+        if left > 0:
+            left -= 1
+            told = change._replace(loss=loss_by(before, change, each.ranges))
+        yield attrs.evolve(each, obstacle=each.obstacle._replace(change=told))
+
+
+def loss_by(before: ModelledHost, change: OwnersChange, intended: Iterable[IpNetwork]) -> str:
+    """Return what a change takes away, as a clause, or an empty string.
+
+    Args:
+        before: the host.
+        change: the change.
+        intended: the failing addresses that the change is to lead elsewhere.
+    """
+    after = attrs.evolve(before, model=_changed(before.model, change))
+    lines = taken_away(losses(before, after, intended))
+    return f", after which {'; '.join(lines)}" if lines else ""
+
+
+def loss_by_rule(state: State, rule: Rule) -> str:
+    """Return what an added rule takes away, as a clause, or an empty string."""
+    before = ModelledHost(state, Places((), state.family), state.model)
+    return loss_by(before, OwnersChange("", rule=rule), ())
+
+
+def _changed(model: Model, change: OwnersChange) -> Model:
+    if change.removed:
+        model = model.without(change.removed)
+    if change.address is not None:
+        model = _without_address(model, change.address)
+    if change.rule is not None:
+        rules = (*model.known.rules, change.rule)
+        model = model.with_rules(sorted(rules, key=attrgetter("preference")))
+    return model
+
+
+def _without_address(model: Model, address: Address) -> Model:
+    """Return a model without an address and the routes that the kernel adds with it."""
+    addresses = tuple(each for each in model.known.addresses if each != address)
+    networks = {each.network for each in addresses if each.dev == address.dev}
+    locals_ = {each.local for each in addresses}
+
+    def is_gone(route: Route) -> bool:
+        if route.protocol != Protocol.KERNEL or address.dev not in route.devs:
+            return False
+        if route.type is RouteType.LOCAL:
+            return route.destination[0] == address.local and address.local not in locals_
+        return route.destination == address.network and address.network not in networks
+
+    gone = [route for route in model.known.routes if is_gone(route)]
+    model = model.without(gone)
+    return attrs.evolve(model, known=attrs.evolve(model.known, addresses=addresses))

@@ -1,0 +1,298 @@
+"""Apply each thing that a check prints alone, and find what it takes away without saying so."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import attrs
+from crowding import Built
+from losing import losses, sorted_out
+from node import attempt
+from worlds.crowded import Crowded
+
+from hostrouting import Config, HostRoutingError, OverlapReport, check
+from hostrouting.cli.fixing import merged
+from hostrouting.config.routing import StaticRoutes
+from hostrouting.model.family import IpAddress, IpNetwork
+from hostrouting.overlap.offers import keep_offers
+from hostrouting.tasks.install_routes import InstallRoutes
+from phases import CancelScope
+
+_COMMAND = re.compile(r"\bip(?: -[46])? (?:route|rule) (?:add|del|append|prepend|replace) [^;,\n]*")
+_KEEP = re.compile(r'"keep": (\[[^]]*\])')
+_KIND = "(?:(?:blackhole|unreachable|prohibit|throw|local) )?"
+_ROUTE = rf"\b(?P<route>{_KIND}(?:default|[\da-f]+[.:][\da-f.:/]*)(?: [^;,]+?)?)"
+_REMOVED = (
+    rf"{_ROUTE} (?:is for this address alone|decides before table main)[^;]*: remove it",
+    rf"it is the gateway of {_ROUTE}: move that gateway, or remove the route",
+    rf"because it is in {_ROUTE}: remove that",
+    r"(?P<address>\S+) is the gateway of [^;]+: remove that address from (?P<dev>\S+)",
+    r"(?P<address>\S+), the gateway of [^;]+ address of (?P<dev>\S+): remove it from there",
+)
+_SHOWN, _SEEN = 4, 4
+_EVERYTHING = (ip_network("0.0.0.0/0"), ip_network("::/0"))
+
+Section = Mapping[str, Any]
+
+
+@attrs.frozen
+class Printed:
+    """Something that is printed, to be applied alone.
+
+    Args:
+        name: its kind.
+        apply: a function that applies it, and returns the report on the host after it, with the
+            report by which it was done if that is another than the first.
+        text: what is printed with it.
+        ranges: the destinations that it is for.
+        settles: whether these must no longer fail.
+        told: the destinations that may go on failing.
+    """
+
+    name: str
+    apply: Callable[[Built], tuple[OverlapReport, OverlapReport | None]]
+    text: tuple[str, ...]
+    ranges: tuple[IpNetwork, ...]
+    told: tuple[IpNetwork, ...] = ()
+    devs: tuple[str, ...] = ()
+    is_removal: bool = False
+
+
+def harms(crowded: Crowded, root: Path) -> list[str]:
+    """Return what is lost without a word, and what doesn't do what it is printed for."""
+    built = _built(crowded, root)
+    if built is None:
+        return []
+    report = check(crowded.config, host=built.host)
+    is_fine = report.verdict == "ok"
+    offers = keep_offers(crowded.config, built.kernel, CancelScope()) if is_fine else []
+    printed = [*_printed(crowded, report, offers)]
+    if not printed:
+        return []
+    before = _Before(crowded, built, report)
+    found: list[str] = []
+    for each in printed:
+        again = _built(crowded, root)
+        assert again is not None
+        try:
+            after, then = each.apply(again)
+        except HostRoutingError as error:
+            found.append(f"{each.name}: refused: {error}")
+            continue
+        harmful = [*before.unnamed(each, again, after, then), *before.undone(each, after, then)]
+        found += (f"{each.name}: {harm}" for harm in harmful)
+    return found
+
+
+class _Before:
+    """A host as it was, with the ways of its packets.
+
+    Args:
+        crowded: the host.
+        built: the host, built.
+        report: what the check says of it.
+    """
+
+    def __init__(self, crowded: Crowded, built: Built, report: OverlapReport) -> None:
+        self._report = report
+        self._seed = crowded.seed
+        self._is_forwarding = crowded.forwards
+        entries = report.fix.entries
+        cuts = [
+            *(route.destination for route in entries.routes),
+            *(rule.to for rule in entries.rules),
+            *_failing(report),
+        ]
+        self._asked = built.packets(cuts)
+        self._ways = built.ways(self._asked)
+        self._owners: dict[IpAddress, str] = {}
+        self._networks: dict[str, list[IpNetwork]] = {}
+        for address in built.backend.facts().addresses:
+            self._owners[address.local] = address.dev
+            self._networks.setdefault(address.dev, []).append(address.network)
+
+    def unnamed(
+        self, printed: Printed, again: Built, after: OverlapReport, then: OverlapReport | None
+    ) -> Iterator[str]:
+        """Yield the kinds of losses that the text doesn't name.
+
+        Args:
+            printed: what was applied.
+            again: the host after it.
+            after: the report on that host.
+            then: the report by which it was done, if that is another than the first.
+        """
+        ways = again.ways(self._asked)
+        reports = [self._report, *([then] if then else [])]
+        ranges = [*printed.ranges, *(_failing(then) if then else ())]
+        sources = {each.source for report in reports for each in report.findings}
+        lost = losses(
+            self._ways, ways, ranges, self._owners, after.default_devs, sources, self._networks
+        )
+        if printed.is_removal:  # the text names what is removed, whatever used it
+            lost = (attrs.evolve(loss, is_only_by_source=False) for loss in lost)
+        lines = [*printed.text, *(then.fix.consequences if then else ())]
+        unnamed = [loss for loss in lost if not any(loss.is_named(line) for line in lines)]
+        yield from (f"loses {line}" for line in sorted_out(unnamed))
+        some = random.Random(self._seed).sample(self._asked, min(_SEEN, len(self._asked)))
+        yield from again.differences(some, ways)
+
+    def undone(
+        self, printed: Printed, after: OverlapReport, then: OverlapReport | None
+    ) -> Iterator[str]:
+        """Yield what it was printed for and doesn't do; see ``unnamed``."""
+        told = [*printed.told, *(_unfixable(then) if then else ())]
+        left = [str(part) for part in _failing(after) if not any(map(part.overlaps, told))]
+        if left:
+            yield f"still fails: {' '.join(left[:_SHOWN])}"
+        if printed.is_removal and {each.reason for each in after.fix.unfixable} & {*printed.text}:
+            yield f"settles nothing: {printed.text[0]}"
+        if then is not None and _covers(_left(self._report, after, printed.devs), printed.ranges):
+            yield f"settles nothing: {after.findings[0].message}"
+        if after.reason_kind is not None:
+            yield f"then unknown: {after.reason}"
+
+
+def _built(crowded: Crowded, root: Path) -> Built | None:
+    """Build a host with what its config installs, or return None if that is refused."""
+    built = Built(crowded, root)
+    if crowded.config.static_routes.is_wanted:
+        try:
+            _install(crowded.config, built)
+        except HostRoutingError:
+            return None
+    return built
+
+
+def _install(config: Config, built: Built) -> None:
+    InstallRoutes(config, host=built.host).do(CancelScope())
+
+
+# --- what is printed ------------------------------------------------------------------------------
+
+
+def _printed(crowded: Crowded, report: OverlapReport, offers: Sequence[str]) -> Iterator[Printed]:
+    section = crowded.section
+    fix = report.fix
+    failing, told = _failing(report), _unfixable(report)
+    wanted = fix.entries
+    if wanted.is_wanted:
+        apply = partial(_with_entries, section, wanted)
+        yield Printed("proposal", apply, fix.consequences, failing, told)
+    for line in (*fix.consequences, *offers):
+        for text in _KEEP.findall(line):
+            if "GATEWAY" not in text:
+                entries = StaticRoutes(enabled=True, keep=json.loads(text))
+                both = attrs.evolve(wanted, enabled=True, keep=(*wanted.keep, *entries.keep))
+                apply = partial(_with_entries, section, both)
+                yield Printed(f"keep {text}", apply, (*fix.consequences, line), failing, told)
+    for command in _COMMAND.findall(report.reason or ""):
+        run = partial(_with_command, crowded.config, command)
+        yield Printed(f"command {command}", run, (report.reason or "",), (), _EVERYTHING)
+    for each in fix.unfixable:
+        others = tuple(part for part in failing if not any(map(part.overlaps, each.ranges)))
+        for command in _COMMAND.findall(each.reason):
+            run = partial(_with_command, crowded.config, command)
+            yield Printed(f"command {command}", run, (each.reason,), each.ranges, others)
+        for command in _removals(crowded, each.reason):
+            run = partial(_with_command, crowded.config, command)
+            name = f"removal {command}"
+            text = (each.reason,)
+            yield Printed(name, run, text, each.ranges, _EVERYTHING, is_removal=True)
+        for answer in each.answers:
+            reply = partial(_with_answer, section, answer)
+            name = f"answer {json.dumps(answer)}"
+            yield Printed(name, reply, (), each.ranges, others, each.devs)
+
+
+def _removals(crowded: Crowded, reason: str) -> Iterator[str]:
+    """Yield the commands for the routes and addresses that a reason advises to remove."""
+    ip = f"ip -{crowded.family.value}"
+    for pattern in _REMOVED:
+        for found in re.finditer(pattern, reason):
+            words = found.groupdict()
+            if "route" in words:
+                yield f"{ip} route del {words['route']}"
+            else:
+                length = crowded.family.bits
+                yield f"{ip} addr del {words['address']}/{length} dev {words['dev']}"
+
+
+def _failing(report: OverlapReport) -> tuple[IpNetwork, ...]:
+    return tuple(part for finding in report.findings for part in finding.ranges)
+
+
+def _left(
+    before: OverlapReport, after: OverlapReport, devs: Sequence[str]
+) -> tuple[IpNetwork, ...]:
+    """Return what fails after an answer, without what failed before through other interfaces."""
+    others = {(each.kind, each.devs, each.source) for each in before.findings if each.devs != devs}
+    return tuple(
+        part
+        for each in after.findings
+        if (each.kind, each.devs, each.source) not in others
+        for part in each.ranges
+    )
+
+
+def _covers(parts: Sequence[IpNetwork], wanted: Sequence[IpNetwork]) -> bool:
+    numbers = {int(end) for part in wanted for end in (part[0], part[-1])}
+    return all(any(int(part[0]) <= each <= int(part[-1]) for part in parts) for each in numbers)
+
+
+def _unfixable(report: OverlapReport) -> tuple[IpNetwork, ...]:
+    return tuple(part for each in report.fix.unfixable for part in each.ranges)
+
+
+def _config(section: Section) -> Config:
+    return Config.from_mapping({"hostRouting": section})
+
+
+def _with_entries(
+    section: Section, entries: StaticRoutes, built: Built
+) -> tuple[OverlapReport, OverlapReport | None]:
+    config = Config.from_mapping(merged({"hostRouting": dict(section)}, entries, ()))
+    _install(config, built)
+    return check(config, host=built.host), None
+
+
+def _with_command(
+    config: Config, command: str, built: Built
+) -> tuple[OverlapReport, OverlapReport | None]:
+    done = attempt(*command.split())
+    if done.returncode:
+        raise HostRoutingError(done.stderr.strip())
+    return check(config, host=built.host), None
+
+
+def _with_answer(
+    section: Section, answer: Section, built: Built
+) -> tuple[OverlapReport, OverlapReport | None]:
+    """Answer a question, and install what is proposed then."""
+    overlap = section["routeOverlap"]
+    rows = answer.get("expectedCidrs", ())
+    named = [ip_network(row["cidr"]) for row in rows]
+    others = [
+        each
+        for each in overlap["expectedCidrs"]
+        if ip_network(each if isinstance(each, str) else each["cidr"]) not in named
+    ]
+    answered = {
+        **section,
+        **answer,
+        "routeOverlap": {**overlap, "expectedCidrs": [*others, *rows]},
+    }
+    answered.pop("expectedCidrs", None)
+    report = check(_config(answered), host=built.host)
+    entries = report.fix.entries
+    config = Config.from_mapping(merged({"hostRouting": answered}, entries, ()))
+    if config.static_routes.is_wanted:
+        _install(config, built)
+    return check(config, host=built.host), report
