@@ -50,7 +50,7 @@ list_family() {
 
 # If the installed check is STRICT, sets VERIFIED to the names that the recorded uplinks have by now. If none is there,
 # sets GONE, and AWAITED to the names of those that may still appear. Sets RENAMED to each recorded name, its MAC
-# address and the name of the link that has it. Or fails and sets MESSAGE. hostrouting.model.verified has the same rules.
+# address and the link that has it. Or fails and sets MESSAGE. hostrouting.model.verified has the same rules.
 read_verified() {
   local text='' line i name mac rest same named names=() macs=() masters=() times=() vrfs=/
   export VERIFIED='' GONE='' AWAITED='' RENAMED=''

@@ -263,6 +263,24 @@ def test_a_bridge_takes_the_uplinks_place(node: Node) -> None:
     assert node.devs_of_ours() == {"br0"}
 
 
+def test_a_vlan_on_the_uplink_doesnt_take_its_place(node: Node) -> None:
+    """The cluster's network has moved, so the operator decides."""
+    node.kernel.add_link("eth0.100", kind="vlan", mac=MAC)
+    node.kernel.add_address("eth0.100", "10.1.4.4/24")
+    by_vlan = NextHop("eth0.100", IPv4Address("10.1.4.1"))
+    assert not node.kernel.write(Write.ADD, [default_route(by_vlan, metric=50)])
+    node.drop_default()
+    assert check(STRICT, host=node.host).default_devs == ("eth0",)
+    with pytest.raises(RouteError, match="waiting for the default route on eth0"):
+        node.apply()
+    node.apply(attrs.evolve(STRICT, uplinks=("eth0.100",)))
+    assert node.devs_of_ours() == {"eth0.100"}
+    assert node.record == f"eth0.100 {MAC}\n"
+    # Its name tells it from the interface beneath it.
+    node.apply()
+    assert node.devs_of_ours() == {"eth0.100"}
+
+
 def test_if_it_is_gone_several_others_are_contested(node: Node) -> None:
     node.kernel.del_link("eth0")
     node.add_default(ETH1, WG0)
