@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from nightly import some
-from node import nics, on_linux, run_ip, run_ip6, tool, until
+from node import await_local6, nics, on_linux, run_ip, run_ip6, tool
 from scripts import AWKS, Sandbox, awk_or_skip, awks_for, judged_soundly
 
 import phases
@@ -58,13 +58,7 @@ def add_link(name: str, *addresses: str) -> None:
         nodad = " nodad" if ":" in address else ""
         run_ip(f"addr add {address} dev {name}{nodad}")
         if nodad:
-            await_local(address.partition("/")[0])
-
-
-def await_local(address: str) -> None:
-    """Wait until a worker of the kernel has added the entry for an IPv6 address to table local."""
-    entry = f"local {address} "
-    until(lambda: entry in tool("ip", "-6", "route", "show", "table", "local"))
+            await_local6(address.partition("/")[0])
 
 
 def see_sound(config: Config, awk: str, root: Path) -> str:

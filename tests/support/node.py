@@ -204,6 +204,17 @@ def build_node6(*devs: str) -> None:
     until(lambda: wanted <= _local_entries6())
 
 
+def await_local6(*addresses: str) -> None:
+    """Wait until a worker of the kernel has added entries for IPv6 addresses to table local."""
+    entries = [f"local {address} " for address in addresses]
+
+    def are_added() -> bool:
+        shown = tool("ip", "-6", "route", "show", "table", "local")
+        return all(entry in shown for entry in entries)
+
+    until(are_added)
+
+
 def _local_entries6() -> set[tuple[str, str]]:
     """Return the interface and the first part of the destination of each entry of table local."""
     shown = tool("ip", "-6", "route", "show", "table", "local")

@@ -14,6 +14,7 @@ from hostrouting.kernel.model import Model, model_of
 from hostrouting.kernel.port import RouteBackend, Write, read_routes
 from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.routes import Table
 from hostrouting.model.rules import Rule
 
 INSIDE, OUTSIDE, ELSEWHERE = map(IPv4Address, ("172.16.1.9", "172.16.2.9", "8.8.8.8"))
@@ -27,6 +28,7 @@ NODE = """
 """
 ADDED = route("172.16.1.0/24 via 10.1.0.1 dev eth0")
 RULE = Rule(100, table=100, destination=IPv4Network("8.0.0.0/8"))
+EVERYTHING_BY_MAIN = Rule(100, table=Table.MAIN)
 
 
 def node() -> FakeKernel:
@@ -95,7 +97,10 @@ def test_the_kernel_beneath_answers_where_nothing_has_changed() -> None:
     assert devs(after.without([ADDED]), INSIDE, OUTSIDE) == [("ib0",), ("eth0",)]
     rules = kernel.facts().rules
     assert devs(after.with_rules(rules), INSIDE, OUTSIDE) == [("eth0",), ("eth0",)]
-    assert devs(after.with_rules([*rules, RULE]), INSIDE, OUTSIDE) == [("eth0",), ("ib0",)]
+    assert devs(after.with_rules([*rules, EVERYTHING_BY_MAIN]), INSIDE, OUTSIDE) == [
+        ("eth0",),
+        ("ib0",),
+    ]
 
 
 def test_the_kernel_beneath_is_listened_to() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import attrs
 import pytest
-from node import DEFAULT, NICS, nics, on_linux, run_ip, run_ip6
+from node import DEFAULT, NICS, await_local6, nics, on_linux, run_ip, run_ip6
 from scenario import play
 
 from hostrouting import Snapshot
@@ -227,6 +227,7 @@ def test_a_router_that_no_longer_responds() -> None:
     kernel = on_linux()
     run_ip(nics(eth0=NICS["eth0"]))
     run_ip6("address add fd00:a::4/64 dev eth0 nodad")
+    await_local6("fd00:a::4")
     run_ip6("route add default via fd00:a::1 dev eth0 metric 10 pref high")
     run_ip6("route append default via fd00:a::2 dev eth0 metric 20")
     before = take_snapshot(kernel, NetlinkBackend6())
@@ -243,6 +244,7 @@ def test_a_label_that_selects_another_source() -> None:
     kernel = on_linux()
     run_ip(nics(eth0=NICS["eth0"]))
     run_ip6("address add fd00:a::4/64 dev eth0 nodad", "address add 2001:db8::4/64 dev eth0 nodad")
+    await_local6("fd00:a::4", "2001:db8::4")
     run_ip6("route add default via fd00:a::1 dev eth0")
     before = take_snapshot(kernel, NetlinkBackend6())
     run_ip6("addrlabel add prefix fd00:10::/32 label 1")
@@ -264,10 +266,12 @@ def test_sources_of_another_order_are_unknown() -> None:
     kernel = on_linux()
     run_ip(nics(eth0=NICS["eth0"], eth1="10.2.0.4/24"))
     run_ip6("address add fec0::7/64 dev eth0 nodad", "address add 2001:db8::4/64 dev eth1 nodad")
+    await_local6("fec0::7", "2001:db8::4")
     run_ip6("route add default via fec0::1 dev eth0")
     Path("/proc/sys/net/ipv6/conf/eth0/use_oif_addrs_only").write_text("1")
     before = take_snapshot(kernel, NetlinkBackend6())
     run_ip6("address add fd00:10::4/64 dev eth1 nodad")
+    await_local6("fd00:10::4")
     report = compare(
         before, take_snapshot(kernel, NetlinkBackend6()), [ip_network("fd00:10:96::/48")]
     )
