@@ -19,7 +19,7 @@ from audit.making import make
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nightly import by_day
-from node import NICS, churning, lines, nics, on_linux
+from node import NICS, await_local6, churning, lines, nics, on_linux
 from scripts import (
     AWKS,
     Sandbox,
@@ -516,6 +516,7 @@ def test_checking_rare_ipv6_hosts(name: str, awk: str, tmp_path: Path) -> None:
     case = CASES[name]
     on_linux()
     make([*_NICS, *case.steps])
+    await_local6(*re.findall(r"ip address add ([0-9a-f]*:[0-9a-f:]+)/", "\n".join(case.steps)))
     config = Config(
         route_overlap={"expectedCidrs": case.cidrs}, wait_seconds=0, uplinks=case.uplinks
     )
