@@ -149,7 +149,7 @@ class Constraints:
             return Obstacle(f"{taken}: change that route", is_policy=True)
         if (inevitable := self._why_inevitable(failure, length)) is not None:
             return inevitable
-        return Obstacle(path.refused) if path.refused else length
+        return path.refused or length
 
     def _why_forbidden(self, place: Place, failure: Judgement, path: Path) -> Obstacle | None:
         """Return why no route may cover a place, whatever the prefix length, or None if one may."""
