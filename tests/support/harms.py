@@ -34,7 +34,7 @@ _REMOVED = (
     rf"{_ROUTE} (?:is for this address alone|decides before table main)[^;]*: remove it",
     rf"it is the gateway of {_ROUTE}: move that gateway, or remove the route",
     rf"because it is in {_ROUTE}: remove that",
-    r"(?P<address>\S+) is the gateway of [^;]+: remove that address from (?P<dev>\S+)",
+    r"(?P<address>\S+) is the gateway of [^;]+: remove that address from (?P<dev>[^\s,;]+)",
     r"(?P<address>\S+), the gateway of [^;]+ address of (?P<dev>\S+): remove it from there",
 )
 _SHOWN, _SEEN = 4, 4
