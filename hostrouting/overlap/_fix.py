@@ -87,7 +87,7 @@ def _complete(
     before = without_fix(state, moment.places)
     host = _changed(before, found.host)
     is_infiniband = found.search.diversions.is_infiniband
-    keeping = KeepSearch(before, host, _ranges(findings), wanted, is_infiniband).find()
+    keeping = KeepSearch(before, host, found.lost, _ranges(findings), wanted, is_infiniband).find()
     lines = cautions(state, settings, keeping.lost, host.model.fib, keeping)
     return attrs.evolve(
         found.fix,
@@ -149,6 +149,7 @@ def _with_rules(
         lost = losses(before, _changed(before, found.host), intended)
         useless |= search.harmful(rules, lost, wanted)
         if not lower and not useless:
+            found = attrs.evolve(found, lost=lost)
             break
         unruled |= useless
         wanted = {probe: each for probe, each in (wanted | lower).items() if probe not in useless}

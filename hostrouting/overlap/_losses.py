@@ -88,7 +88,7 @@ def losses(
         after: the host after the change, whose model was made from the same host.
         intended: the failing addresses that the change is to lead elsewhere.
     """
-    changed = _changed(before, after)
+    changed = changed_prefixes(before, after)
     return _Comparison(before, after, changed, [*intended]).losses() if changed else ()
 
 
@@ -155,8 +155,8 @@ def _shown_ranges(loss: Loss) -> str:
 # --- where results may differ ---------------------------------------------------------------------
 
 
-def _changed(before: ModelledHost, after: ModelledHost) -> list[Prefix]:
-    """Return the prefixes outside of which both models give the same results."""
+def changed_prefixes(before: ModelledHost, after: ModelledHost) -> list[Prefix]:
+    """Return the prefixes outside of which both hosts' models give the same results."""
     old = before.model.changed
     new = after.model.changed
     if new[: len(old)] == old:
