@@ -135,9 +135,11 @@ class Fib6(Fib):
             return False
         if found.type in _REJECTING or dev in found.devs:
             return False
-        # Among routes of the same length, it prefers one through the interface.
+        # Among routes of the same length and metric, it prefers one through the interface.
         own = self.find(Table.MAIN, Flow(gateway, oif=dev))
-        return own is None or own.destination != found.destination
+        if own is None:
+            return True
+        return (own.destination, own.metric) != (found.destination, found.metric)
 
     def refused_hops(self, routes: Sequence[Route]) -> Iterator[RouteFailure]:
         """Yield a failure for each next hop that the kernel would refuse to add (ip6_validate_gw).

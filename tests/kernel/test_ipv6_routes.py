@@ -90,12 +90,16 @@ def join(hop: NextHop) -> None:
         "::/0 dev ib0",
         "local fd00:7::1 dev lo",
         "fd00::/16 dev ib0",
+        "fd00:7::/64 dev eth0 metric 256; fd00:7::/64 dev ib0 metric 10",
+        "fd00:7::/64 dev ib0 metric 256; fd00:7::/64 dev eth0 metric 10",
+        "fd00:7::/64 dev ib0; fd00:7::/64 dev eth0",
+        "fd00:7::/64 dev eth0; fd00:7::/64 dev ib0",
     ],
 )
 def test_an_onlink_gateway_is_refused_where_another_route_leads_to_it(
     kernel: NamespaceKernel, host: NetlinkBackend6, there: str
 ) -> None:
-    run_ip6(f"route add {there}")
+    run_ip6(*(f"route append {each}" for each in there.split("; ")))
     wanted = route(NextHop("eth0", IPv6Address("fd00:7::1"), onlink=True))
     model = model_of(take_snapshot(kernel, host).known(Family.IPV6)).with_routes([wanted])
     refused = [failure.route for failure in host.write(Write.ADD, [wanted])]
