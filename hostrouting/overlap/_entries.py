@@ -176,6 +176,11 @@ class Entries:
     def _why_refused_by(self, dev: str, hop: NextHop | None) -> str:
         if not is_device(dev):
             return f"it is expected on {dev}, a name that no config accepts: rename it"
+        if self._family is Family.IPV4 and dev in self._state.uplinks.pending:
+            return (
+                f"{dev} has no IPv4 address to send from;"
+                " once it has one, its subnet's route comes too"
+            )
         if hop is None or (hop.gateway is not None and Family.of(hop.gateway) is not self._family):
             return (
                 f"no route through {dev} tells its next hop:"

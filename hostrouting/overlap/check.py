@@ -35,7 +35,7 @@ from phases import CancelScope
 # A limit for human-readable lines.
 _SHOWN_DEVS = 3
 
-_ADD_ONE = "add one, in the network manager's configuration or at the DHCP server"
+_ADD_ONE = "add a default route, in the network manager's configuration or at the DHCP server"
 
 
 def unjudged(
@@ -349,7 +349,7 @@ def _missing_default(state: State, host: Host | None) -> str:
     )
     if down:
         missing = f"{missing}, and {','.join(down)} {'is' if len(down) == 1 else 'are'} down"
-    return f"{missing}: add one, or an entry that names gateway and dev"
+    return f"{missing}: add a default route, or an entry that names gateway and dev"
 
 
 def _settings_of(host: Host | None) -> HostSettings:

@@ -397,7 +397,7 @@ def test_rules_for_other_packets_are_one_note(selector: str) -> None:
 def test_without_a_default_route_nothing_is_fixable() -> None:
     (left,) = answered(f"{NO_DEFAULT}\nlink down eth0", uplinks=["eth0"]).fix.unfixable
     assert left.reason.endswith(
-        ", and eth0 is down: add one, or an entry that names gateway and dev"
+        ", and eth0 is down: add a default route, or an entry that names gateway and dev"
     )
 
 
@@ -494,7 +494,8 @@ def test_a_routers_address_on_another_interface_fails_in_the_lan_too(
             (
                 "default via 10.7.0.1 dev veth0 proto hostrouting may be a container's default"
                 " route, and missing is the default route on eth0 (table main has no unicast"
-                " 0.0.0.0/0 on eth0): add one, or an entry that names gateway and dev, or, if"
+                " 0.0.0.0/0 on eth0): add a default route, or an entry that names gateway and dev,"
+                " or, if"
             ),
         ),
         (

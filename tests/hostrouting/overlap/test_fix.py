@@ -216,6 +216,11 @@ ROWS = {
     "no other route, and one interface allowed": Row(
         "", (POLICY,), hints=("no route through eth1 tells its next hop",)
     ),
+    "InfiniBand without an address": Row(
+        "",
+        ({"cidr": "10.9.0.0/16", "devs": ["rdma0"]},),
+        hints=("rdma0 has no IPv4 address to send from",),
+    ),
     "no other route, and a tunnel allowed": Row(
         "", ({"cidr": "10.9.0.0/16", "devs": ["wt*"]},), ("10.9.0.0/16 onlink dev wt0",)
     ),
