@@ -84,9 +84,16 @@ def _row(step: Step) -> Row:
     return Row("→", label, [rule, *ignored, clean(entry)])
 
 
+def _by(lookup: ExplainedLookup) -> str:
+    """Return the interfaces that carry packets, and their sources, or an empty string."""
+    if not lookup.judgement.devs:
+        return ""
+    sources = " or ".join(map(str, lookup.sources))
+    return f"by {','.join(lookup.judgement.devs)}{f', from {sources}' if sources else ''}"
+
+
 def _end(lookup: ExplainedLookup, found: Explanation) -> Row:
-    chosen = f", from {' or '.join(map(str, lookup.sources))}" if lookup.sources else ""
-    by = f"by {','.join(lookup.judgement.devs)}{chosen}" if lookup.judgement.devs else ""
+    by = _by(lookup)
     kind = lookup.judgement.kind
     if not lookup.sends:
         return Row("·", "", [clean(f"{by or 'no route'}; nothing is sent yet")])

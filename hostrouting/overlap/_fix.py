@@ -10,7 +10,7 @@ without them. At last, the interfaces are found whose own packets the routes lea
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
 import attrs
 
@@ -138,11 +138,7 @@ def _with_rules(
             unruled,
             search.now if rules else None,
         ).find(left)
-        lower = {
-            probe: preference
-            for probe, preference in found.blocked.items()
-            if probe not in unruled and preference < wanted.get(probe, preference + 1)
-        }
+        lower = _decided_earlier(found, wanted, unruled)
         still = {*found.stuck, *(found.blocked.keys() - lower.keys())} & wanted.keys()
         useless = {probe: _why_useless(found.stuck.get(probe)) for probe in still}
         useless |= search.refused(rules, found.host.model, wanted)
@@ -158,6 +154,25 @@ def _with_rules(
     if rules:
         return rules, wanted.keys(), found
     return (), (), RouteSearch(moment, config.route_overlap, missing, unruled).find(findings)
+
+
+def _decided_earlier(
+    found: Found,
+    wanted: Mapping[IpAddress, int],
+    unruled: Container[IpAddress],
+) -> dict[IpAddress, int]:
+    """Return the places for which an earlier rule than a wanted one decides, with its preference.
+
+    Args:
+        found: the routes beside the rules.
+        wanted: the places for which main must decide, each with the preference of the rule.
+        unruled: the places for which no rule is proposed.
+    """
+    return {
+        probe: preference
+        for probe, preference in found.blocked.items()
+        if probe not in unruled and preference < wanted.get(probe, preference + 1)
+    }
 
 
 def _ranges(findings: Iterable[Finding]) -> list[IpNetwork]:

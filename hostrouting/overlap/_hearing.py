@@ -98,13 +98,10 @@ def _first_lost(state: State, cidrs: Sequence[Prefix], kernel: Lookups) -> _Lost
         # Table local decides, so its entries are delivered.
         entries = _entries_of_local(state)
         asked = [address for address in asked if address.local not in entries]
-    if is_first and not asked:
-        return None
-    own = dict.fromkeys(address.local for address in asked)
-    if not is_first:
-        own |= dict.fromkeys(each.local for each in state.addresses if each.local.is_loopback)
+        if not asked:
+            return None
     # The kernel is asked first, as it may be unable to tell.
-    from_here = _lost_from_here([*own], state, kernel)
+    from_here = _lost_from_here(_sent_to(asked, state, is_first=is_first), state, kernel)
     # As long as IPv6 has never had another rule, the kernel searches local and main, whatever the
     # rules say.
     usual = {*kernel_rules(Family.IPV6)}
@@ -117,24 +114,34 @@ def _first_lost(state: State, cidrs: Sequence[Prefix], kernel: Lookups) -> _Lost
     return from_here
 
 
+def _sent_to(asked: Iterable[Address], state: State, *, is_first: bool) -> list[IpAddress]:
+    """Return the addresses to which this host sends, given whether table local is asked first."""
+    own = [address.local for address in asked]
+    if not is_first:
+        own += [each.local for each in state.addresses if each.local.is_loopback]
+    return [*dict.fromkeys(own)]
+
+
 def _asked(state: State, cidrs: PrefixSet) -> Iterator[Address]:
     """Yield the addresses to which packets must be delivered."""
-    vrfs = _vrfs(state)
-    # The lookup of a packet that comes in through a port of a VRF starts in the VRF's table.
-    left_out = {link.name for link in state.links if not link.is_up or link.master in vrfs}
     called: Collection[IpAddress] = ()
     if selects_source(state.rules, state.routes, state.family):
         called = {*called_addresses(state.addresses, (), state.rules)}
-    for address in state.addresses:
+    for address in _usable(state):
         local = address.local
-        is_of_link = local.version == 6 and local.is_link_local
-        if not address.is_usable or is_of_link or address.dev in left_out:
-            continue
-        if (
-            address.dev in state.uplinks.devs
-            or local in called
-            or cidrs.covers((int(local), state.family.bits))
-        ):
+        is_called = address.dev in state.uplinks.devs or local in called
+        if is_called or cidrs.covers((int(local), state.family.bits)):
+            yield address
+
+
+def _usable(state: State) -> Iterator[Address]:
+    """Yield the addresses of interfaces that are up, except those of links and of VRFs."""
+    vrfs = _vrfs(state)
+    # The lookup of a packet that comes in through a port of a VRF starts in the VRF's table.
+    left_out = {link.name for link in state.links if not link.is_up or link.master in vrfs}
+    for address in state.addresses:
+        is_of_link = state.family is Family.IPV6 and address.local.is_link_local
+        if address.is_usable and not is_of_link and address.dev not in left_out:
             yield address
 
 
@@ -248,14 +255,25 @@ def _senders(local: Address, dev: str, state: State) -> list[IpAddress]:
     address of this host.
     """
     own = {address.local for address in state.addresses}
-    gateways = [hop.gateway for route in state.defaults for hop in route.hops if hop.dev == dev]
-    likely = [gateway for gateway in gateways if gateway is not None]
+    likely = [*_gateways(dev, state), *_neighbours(local), local.local + 1]
+    return [each for each in likely if each not in own][:1]
+
+
+def _gateways(dev: str, state: State) -> Iterator[IpAddress]:
+    """Yield the gateways of the family that an interface's default routes have."""
+    for route in state.defaults:
+        for hop in route.hops:
+            gateway = hop.gateway if hop.dev == dev else None
+            if gateway is not None and Family.of(gateway) is state.family:
+                yield gateway
+
+
+def _neighbours(local: Address) -> Iterator[IpAddress]:
+    """Yield the addresses beside an address, if they are inside its network."""
     first, last = local.network[0], local.network[-1]
-    near = [int(local.local) + step for step in (1, -1, 2, -2)]
-    likely += [state.family.address(each) for each in near if int(first) < each < int(last)]
-    likely.append(local.local + 1)
-    of_family = [each for each in likely if each.version == local.local.version]
-    return [each for each in of_family if each not in own][:1]
+    for step in (1, -1, 2, -2):
+        if int(first) < int(local.local) + step < int(last):
+            yield local.local + step
 
 
 def _lost_from_here(own: Sequence[IpAddress], state: State, kernel: Lookups) -> _Lost | None:

@@ -34,6 +34,7 @@ from hostrouting.overlap._fewest_prefixes import networks_of, summary_of
 from hostrouting.overlap._fixed import ModelledHost
 from hostrouting.overlap._places import Place, Places, Span
 from hostrouting.overlap._senders import OwnAddresses, Senders
+from hostrouting.overlap._state import State
 
 # A limit for human-readable lines.
 _SHOWN = 8
@@ -230,18 +231,8 @@ class _Comparison:
         self._is_intended = PrefixSet(map(numbers, intended), self._bits).covers
         self._rules = (*before.model.known.rules, *after.model.known.rules)
         self._routes = (*after.model.known.routes, *before.model.known.routes)
-        vrfs = {link.name for link in state.links if link.kind == "vrf"}
-        usable = {link.name for link in state.links if link.is_up and link.master not in vrfs}
         still = {*after.model.known.addresses}
-        own = [
-            address
-            for address in state.addresses
-            if address in still
-            and address.dev in usable
-            and address.is_usable
-            and not address.local.is_link_local
-            and not address.local.is_loopback
-        ]
+        own = [address for address in _sending(state) if address in still]
         rules = (before.model.known.rules, after.model.known.rules)
         self._own = OwnAddresses(own, rules, self._routes, self._bits)
         self._own_addresses = {address.local for address in state.addresses}
@@ -430,6 +421,16 @@ class _Comparison:
             numbers_inside = range(first, min(last, first + len(own)) + 1)
             inside = map(self._family.address, numbers_inside)
             yield from (each for each in inside if each not in own)
+
+
+def _sending(state: State) -> Iterator[Address]:
+    """Yield the addresses from which packets leave to other hosts, except those of VRFs."""
+    vrfs = {link.name for link in state.links if link.kind == "vrf"}
+    usable = {link.name for link in state.links if link.is_up and link.master not in vrfs}
+    for address in state.addresses:
+        is_of_host = address.local.is_link_local or address.local.is_loopback
+        if address.dev in usable and address.is_usable and not is_of_host:
+            yield address
 
 
 def _stays(source: Address | None, change: _Change) -> bool:
