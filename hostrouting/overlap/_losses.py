@@ -359,15 +359,6 @@ class _Comparison:
         around = [*self._connected.around((number, self._bits))]
         of_devs = (each for each in around if not {*before.devs}.isdisjoint(self._networks[each]))
         network = next(of_devs, None)
-        # A longer one is of something else, such as this host's pods.
-        is_elsewhere = self._uplinks.issuperset(before.devs)
-        found = before.destination
-        longest = 0 if is_elsewhere or found is None else found.prefixlen
-        homes = (
-            each
-            for each in around
-            if each[1] >= longest and {*after.devs} <= {*self._networks[each]}
-        )
         has_same_devs = before.devs == after.devs
         return _Change(
             senders,
@@ -376,7 +367,24 @@ class _Comparison:
             before.devs,
             None if network is None else self._family.network(network),
             self._is_intended((number, self._bits)),
-            frozenset(homes) if len(after.devs) == 1 else frozenset(),
+            self._homes(around, before, after),
+        )
+
+    def _homes(
+        self,
+        around: Iterable[Prefix],
+        before: _Result,
+        after: _Result,
+    ) -> frozenset[Prefix]:
+        """Return ``_Change.homes``, given the connected networks around the destination."""
+        if len(after.devs) != 1:
+            return frozenset()
+        # The network of a longer entry is of something else, such as this host's pods.
+        is_elsewhere = self._uplinks.issuperset(before.devs)
+        found = before.destination
+        longest = 0 if is_elsewhere or found is None else found.prefixlen
+        return frozenset(
+            each for each in around if each[1] >= longest and after.devs[0] in self._networks[each]
         )
 
     # --- what arrives ---------------------------------------------------------------------------

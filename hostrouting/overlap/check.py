@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 import attrs
 
@@ -138,12 +139,12 @@ def _joined(config: Config, reports: dict[Family, OverlapReport]) -> OverlapRepo
 
 def _joined_fixes(fixes: Sequence[Fix]) -> Fix:
     return Fix(
-        tuple(route for fix in fixes for route in fix.routes),
-        tuple(rule for fix in fixes for rule in fix.rules),
-        tuple(keep for fix in fixes for keep in fix.keep),
-        tuple(item for fix in fixes for item in fix.unfixable),
-        tuple(line for fix in fixes for line in fix.consequences),
-        tuple(dict.fromkeys(line for fix in fixes for line in fix.hints)),
+        tuple(chain.from_iterable(fix.routes for fix in fixes)),
+        tuple(chain.from_iterable(fix.rules for fix in fixes)),
+        tuple(chain.from_iterable(fix.keep for fix in fixes)),
+        tuple(chain.from_iterable(fix.unfixable for fix in fixes)),
+        tuple(chain.from_iterable(fix.consequences for fix in fixes)),
+        tuple(dict.fromkeys(chain.from_iterable(fix.hints for fix in fixes))),
     )
 
 
