@@ -176,6 +176,29 @@ def test_an_uplink_is_no_port(kind: str | None, verdict: str, is_recorded: bool)
         assert report.fix.routes == ()
 
 
+def test_one_of_several_uplinks_is_no_port() -> None:
+    kernel = FakeKernel()
+    kernel.add_link("br0", kind="bridge")
+    kernel.add_link("eth1", master="br0")
+    play(
+        kernel,
+        """
+            link add eth0
+            addr add 10.1.0.4/24 dev eth0
+            addr add 172.18.0.5/16 dev eth1
+            route add default via 10.1.0.1 dev eth0
+        """,
+    )
+    asked = Config(
+        route_overlap={"expectedCidrs": ["172.16.0.0/12"]},
+        uplinks=["eth0", "eth1"],
+        wait_seconds=0,
+    )
+    (finding,) = check_overlap(asked, kernel, phases.CancelScope()).findings
+    assert finding.kind == "PORT"
+    assert [str(part) for part in finding.ranges] == ["172.18.0.0/16"]
+
+
 def test_an_uplink_may_have_ports() -> None:
     """On Azure, the virtual function is a port of the interface with the address."""
     kernel = build_node(FakeKernel())
