@@ -422,6 +422,13 @@ QUESTIONS = {
         ((_devs("10.2.0.0/24", "eth1"), _devs("10.2.0.0/24", "tun0"), "eth0,tun0"),),
         ("proposes 1 rule, after which packets from the addresses of tun0 no longer go to",),
     ),
+    "no answer hides what a VPN's default route takes": Asked(
+        f"{VPN}addr add 10.200.0.2/24 dev tun0\nrule add 5270 lookup 52\n"
+        "route add default dev tun0 table 52 proto static",
+        ("10.96.0.0/12", "10.200.0.0/16"),
+        (("eth0",),),
+        ("if it isn't wanted, set",),
+    ),
     "one for each entry": Asked(
         "addr add 10.100.0.5/24 dev eth1\n"
         "route add 10.0.0.0/8 via 10.100.0.1 dev eth1 proto static",
@@ -472,7 +479,7 @@ QUESTIONS = {
         f"{PODS}\n{VPN_TABLE.format('10.244.0.0/16')}",
         ("10.244.0.0/16",),
         (("eth0",),),
-        ("may be there on purpose: if it isn't, set", "proposes 1 more rule"),
+        ("may be there on purpose: if it isn't wanted, set", "proposes 1 more rule"),
         never=("allowedDevs",),
     ),
     "pods by a longer route": Asked(
