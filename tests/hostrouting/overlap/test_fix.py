@@ -429,6 +429,17 @@ QUESTIONS = {
         (("eth0",),),
         ("if it isn't wanted, set",),
     ),
+    "the gateway of an interface that is kept": Asked(
+        "addr add 10.100.0.5/24 dev eth1\n"
+        "route add default via 10.100.0.1 dev eth1 table 2170000 proto 217",
+        ("10.100.0.0/24",),
+        says=(
+            "it is the gateway of default via 10.100.0.1 dev eth1 table 2170000 proto",
+            "by which keep sends: expect the CIDR without it",
+        ),
+        never=("remove",),
+        config={"uplinks": ["eth0"]},
+    ),
     "one for each entry": Asked(
         "addr add 10.100.0.5/24 dev eth1\n"
         "route add 10.0.0.0/8 via 10.100.0.1 dev eth1 proto static",
