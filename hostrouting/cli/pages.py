@@ -11,7 +11,7 @@ from hostrouting.doctor.examine import DoctorReport
 from hostrouting.model.routes import Route6
 from hostrouting.model.text import clean
 from hostrouting.overlap.explanation import ExplainedLookup, Explanation, Step
-from hostrouting.overlap.findings import FindingKind
+from hostrouting.overlap.findings import FindingKind, NoteKind
 
 
 def explanation_page(found: Explanation) -> Page:
@@ -84,9 +84,22 @@ def _row(step: Step) -> Row:
     return Row("→", label, [rule, *ignored, clean(entry)])
 
 
+def _by(lookup: ExplainedLookup) -> str:
+    """Return the interfaces that carry packets, and their sources, or an empty string."""
+    if not lookup.judgement.devs:
+        return ""
+    sources = " or ".join(map(str, lookup.sources))
+    return f"by {','.join(lookup.judgement.devs)}{f', from {sources}' if sources else ''}"
+
+
+def _judged(kind: FindingKind | NoteKind | None) -> str:
+    if kind is None:
+        return "as expected"
+    return "not as expected" if kind is FindingKind.OVERLAP else KINDS[kind].meaning
+
+
 def _end(lookup: ExplainedLookup, found: Explanation) -> Row:
-    chosen = f", from {' or '.join(map(str, lookup.sources))}" if lookup.sources else ""
-    by = f"by {','.join(lookup.judgement.devs)}{chosen}" if lookup.judgement.devs else ""
+    by = _by(lookup)
     kind = lookup.judgement.kind
     if not lookup.sends:
         return Row("·", "", [clean(f"{by or 'no route'}; nothing is sent yet")])
@@ -96,8 +109,7 @@ def _end(lookup: ExplainedLookup, found: Explanation) -> Row:
     mark, paint = (dim("•"), str) if kind or found.notes else (good("✓"), good)
     if lookup.judgement.is_failure:
         mark, paint = bad("✗"), bad
-    words: dict[str | None, str] = {None: "as expected", FindingKind.OVERLAP: "not as expected"}
-    judged = words.get(kind) or KINDS[kind].meaning
+    judged = _judged(kind)
     return Row(mark, "", [paint(clean(f"{by}: {judged}" if by else judged))])
 
 

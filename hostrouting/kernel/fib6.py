@@ -50,6 +50,8 @@ SITE_LOCAL = IPv6Network("fec0::/10")
 # IPV6_ADDR_COMPATv4 and IPV6_ADDR_LOOPBACK).
 _NEVER_AVOIDED = (IPv6Network("::ffff:0:0/96"), IPv6Network("::/96"))
 _LOOPBACK = IPv6Address(1)
+# Entries of these types have the flag RTF_REJECT (ip6_route_info_create).
+_REJECTING = (RouteType.BLACKHOLE, RouteType.UNREACHABLE, RouteType.PROHIBIT, RouteType.THROW)
 _LINK_LOCAL = IPv6Network("fe80::/10")
 _OF_LINK, _OF_SITE, _GLOBAL = 2, 5, 14  # IPV6_ADDR_SCOPE_*
 
@@ -122,6 +124,23 @@ class Fib6(Fib):
             return False
         return all(hop.gateway is None for hop in found.hops if hop.dev == dev)
 
+    def contradicts(self, gateway: IpAddress, dev: str) -> bool:
+        """Return whether table main leads to an onlink gateway through another interface.
+
+        The kernel then refuses the gateway (ip6_route_check_nh_onlink). It ignores routes to ::/N,
+        such as default routes, and routes that discard packets.
+        """
+        found = self.find(Table.MAIN, Flow(gateway))
+        if found is None or found.destination.network_address.is_unspecified:
+            return False
+        if found.type in _REJECTING or dev in found.devs:
+            return False
+        # Among routes of the same length and metric, it prefers one through the interface.
+        own = self.find(Table.MAIN, Flow(gateway, oif=dev))
+        if own is None:
+            return True
+        return (own.destination, own.metric) != (found.destination, found.metric)
+
     def refused_hops(self, routes: Sequence[Route]) -> Iterator[RouteFailure]:
         """Yield a failure for each next hop that the kernel would refuse to add (ip6_validate_gw).
 
@@ -131,7 +150,7 @@ class Fib6(Fib):
         """
         # Thousands of routes may share a gateway, which few of them contain.
         around = cache(partial(_positions_around, routes))
-        finds_gateway = cache(self._finds_gateway_without)
+        refusal = cache(self._refusal_without)
         for number, route in enumerate(routes):
             for hop in route.hops:
                 if hop.gateway is None or hop.dev is None:
@@ -141,21 +160,35 @@ class Fib6(Fib):
                 if hop.dev == self.loopback:
                     why = "Egress device can not be loopback device for this route"
                     yield RouteFailure(route, errnos.EINVAL, why)
-                elif not hop.onlink and not finds_gateway(hop.gateway, hop.dev, absent):
-                    why = f"no route of scope link reaches {hop.gateway} on {hop.dev}"
+                elif why := refusal(hop.gateway, hop.dev, absent, is_onlink=hop.onlink):
                     yield RouteFailure(route, errnos.EHOSTUNREACH, why, is_by_kernel=False)
 
-    def _finds_gateway_without(
+    def _refusal_without(
         self,
         gateway: IpAddress,
         dev: str,
         absent: frozenset[tuple[object, ...]],
-    ) -> bool:
-        """Return whether the kernel would accept a gateway if entries with these keys were gone."""
-        if not absent:
-            return self.finds_gateway(gateway, dev)
-        known = tuple(entry for entry in self.routes if entry.key not in absent)
-        return attrs.evolve(self, routes=known).finds_gateway(gateway, dev)
+        *,
+        is_onlink: bool,
+    ) -> str:
+        """Return why the kernel would refuse a gateway, or an empty string.
+
+        Args:
+            gateway: the gateway.
+            dev: its interface.
+            absent: the keys of entries that are assumed to be gone.
+            is_onlink: whether the next hop is marked onlink.
+        """
+        known = self
+        if absent:
+            left = tuple(entry for entry in self.routes if entry.key not in absent)
+            known = attrs.evolve(self, routes=left)
+        if is_onlink:
+            if known.contradicts(gateway, dev):
+                return f"another route leads to {gateway} through another interface than {dev}"
+        elif not known.finds_gateway(gateway, dev):
+            return f"no route of scope link reaches {gateway} on {dev}"
+        return ""
 
     def sources_to(self, address: IpAddress, route: Route | None) -> tuple[IpAddress, ...]:
         """Return the sources that an entry's next hops select for a destination.

@@ -11,9 +11,9 @@ from operator import attrgetter
 import attrs
 
 from hostrouting.kernel.model import Model
-from hostrouting.model.family import IpNetwork
+from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.links import Address
-from hostrouting.model.routes import Protocol, Route, RouteType
+from hostrouting.model.routes import Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule
 from hostrouting.overlap._fixed import ModelledHost
 from hostrouting.overlap._losses import losses, taken_away
@@ -78,12 +78,24 @@ def _changed(model: Model, change: OwnersChange) -> Model:
 
 
 def _without_address(model: Model, address: Address) -> Model:
-    """Return a model without an address and the routes that the kernel adds with it."""
+    """Return a model without an address and the routes that the kernel deletes with it.
+
+    With an interface's last IPv4 address, the kernel deletes all routes through it
+    (fib_inetaddr_event). With the last entry of an address, it deletes the routes of table main
+    that have it as their src (fib_sync_down_addr).
+    """
     addresses = tuple(each for each in model.known.addresses if each != address)
     networks = {each.network for each in addresses if each.dev == address.dev}
     locals_ = {each.local for each in addresses}
+    is_ipv4 = model.family is Family.IPV4
+    is_last = is_ipv4 and all(each.dev != address.dev for each in addresses)
+    is_src_gone = is_ipv4 and address.local not in locals_
 
     def is_gone(route: Route) -> bool:
+        if is_last and address.dev in route.devs:
+            return True
+        if is_src_gone and route.table == Table.MAIN and route.source == address.local:
+            return True
         if route.protocol != Protocol.KERNEL or address.dev not in route.devs:
             return False
         if route.type is RouteType.LOCAL:

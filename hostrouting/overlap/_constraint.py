@@ -149,7 +149,7 @@ class Constraints:
             return Obstacle(f"{taken}: change that route", is_policy=True)
         if (inevitable := self._why_inevitable(failure, length)) is not None:
             return inevitable
-        return Obstacle(path.refused) if path.refused else length
+        return path.refused or length
 
     def _why_forbidden(self, place: Place, failure: Judgement, path: Path) -> Obstacle | None:
         """Return why no route may cover a place, whatever the prefix length, or None if one may."""
@@ -188,6 +188,10 @@ class Constraints:
         for dev in failure.devs:
             if routes := self._gateways.get((address, dev)):
                 more = f" and {len(routes) - 1} more" if len(routes) > 1 else ""
+                kept = next((route for route in routes if route.is_in_side_table), None)
+                if kept is not None:
+                    reason = f"it is the gateway of {kept}, by which keep sends"
+                    return Obstacle(f"{reason}: expect the CIDR without it")
                 which = "these routes" if more else "the route"
                 removed = routes
                 if entry is not None:

@@ -240,16 +240,29 @@ class Diversions:
         length_min = 1
         if route is not None and self._is_connected(route):
             length_min = route.destination.prefixlen
-        near: dict[int, str] = {}
-        for dev, index in self._subnets.items():
-            link = self._links.get(dev)
-            is_meant = link is not None and link.is_up and dev not in {*devs, *self._bridges}
-            if not is_meant or self.is_infiniband(dev) or self._bounds.is_of_pods(dev):
-                continue
-            for _, length in index.around((int(address), self._state.family.bits)):
-                if length_min <= length < self._state.family.bits:
-                    near.setdefault(length, dev)
-        return near[max(near)] if near else ""
+        networks, index = self._cluster_networks
+        bits = self._state.family.bits
+        for prefix in index.around((int(address), bits)):
+            others = [dev for dev in networks[prefix] if dev not in devs]
+            if others and length_min <= prefix[1] < bits:
+                return others[0]
+        return ""
+
+    @cached_property
+    def _cluster_networks(self) -> tuple[dict[Prefix, list[str]], PrefixIndex]:
+        """Return the subnets that may be a part of the cluster's network, with their interfaces."""
+        networks: dict[Prefix, list[str]] = {}
+        order = {dev: at for at, dev in enumerate(filter(self._is_of_cluster, self._links))}
+        addresses = (address for address in self._state.addresses if address.dev in order)
+        for address in sorted(addresses, key=lambda address: order[address.dev]):
+            networks.setdefault(address.prefix, []).append(address.dev)
+        return networks, PrefixIndex(networks, self._state.family.bits)
+
+    def _is_of_cluster(self, dev: str) -> bool:
+        """Return whether an interface that is up may be connected to the cluster's network."""
+        if not self._links[dev].is_up or dev in self._bridges:
+            return False
+        return not self.is_infiniband(dev) and not self._bounds.is_of_pods(dev)
 
     @cached_property
     def routers(self) -> frozenset[IpAddress | None]:

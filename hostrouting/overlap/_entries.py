@@ -16,7 +16,7 @@ from hostrouting.model.parsing import is_device
 from hostrouting.model.routes import NextHop, Route, RouteType, Table
 from hostrouting.overlap._exemptions import local_gateway
 from hostrouting.overlap._state import State
-from hostrouting.overlap.proposals import Obstacle
+from hostrouting.overlap.proposals import Obstacle, OwnersChange
 from hostrouting.routes.resolve import why_impossible
 
 
@@ -30,14 +30,14 @@ class Path:
         devs: the interfaces that the entry would use.
         next_hops: the next hops of a route for the prefix, or empty if none is known.
         subnet: the innermost uplink subnet that contains the prefix, if any.
-        refused: why no entry can be made or why it wouldn't work, or an empty string.
+        refused: why no entry can be made or why it wouldn't work, or None if one can.
     """
 
     dev: str | None
     devs: tuple[str, ...]
     next_hops: tuple[NextHop, ...]
     subnet: Prefix | None
-    refused: str
+    refused: Obstacle | None
 
     @property
     def length_min(self) -> int:
@@ -103,20 +103,23 @@ class Entries:
             return to_uplinks if is_near or not self.missing else Obstacle(self.missing)
         hop = self._hop_by(dev, (int(address), self._bits))
         next_hops = () if hop is None else (hop,)
-        return Path(dev, (dev,), next_hops, to_uplinks.subnet, self._refusal_by(dev, hop))
+        why = self._refusal_by(dev, hop)
+        refused = Obstacle(why) if why else None
+        return Path(dev, (dev,), next_hops, to_uplinks.subnet, refused)
 
     def _path_to_uplinks(self, address: IpAddress) -> Path:
         subnet = self.subnet_around(address)
         default = self._default
         if subnet is not None:
             dev = self._local_subnets[subnet]
-            refused = ""
+            refused = None
             if self._names_devs and not is_device(dev):
-                refused = f"it is on the link of {dev}, a name that no config accepts: rename it"
+                why = f"it is on the link of {dev}, a name that no config accepts: rename it"
+                refused = Obstacle(why)
             return Path(None, (dev,), (NextHop(dev),), subnet, refused)
         if default is not None:
             return Path(None, default.devs, default.hops, None, self._lost_gateway)
-        return Path(None, (), (), None, "")
+        return Path(None, (), (), None, None)
 
     def subnet_around(self, address: IpAddress) -> Prefix | None:
         """Return the innermost uplink subnet that contains an address, if any."""
@@ -173,6 +176,11 @@ class Entries:
     def _why_refused_by(self, dev: str, hop: NextHop | None) -> str:
         if not is_device(dev):
             return f"it is expected on {dev}, a name that no config accepts: rename it"
+        if self._family is Family.IPV4 and dev in self._state.uplinks.pending:
+            return (
+                f"{dev} has no IPv4 address to send from;"
+                " once it has one, its subnet's route comes too"
+            )
         if hop is None or (hop.gateway is not None and Family.of(hop.gateway) is not self._family):
             return (
                 f"no route through {dev} tells its next hop:"
@@ -289,34 +297,37 @@ class Entries:
         return source is not None and not self._state.fib.is_local(source)
 
     @cached_property
-    def _lost_gateway(self) -> str:
-        """Return why entries via the default route's gateways wouldn't work, or an empty string."""
+    def _lost_gateway(self) -> Obstacle | None:
+        """Return why entries via the default route's gateways wouldn't work, or None."""
         default = self._inherited
         if (local := local_gateway(default, self._state.addresses)) is not None:
             whose = f"{local.local}, the gateway of {default}, is also an address of {local.dev}"
-            return f"{whose}: remove it from there"
+            return Obstacle(whose, change=OwnersChange("remove it from there", address=local))
         if self._has_lost_source and not _is_nameable(default.hops):
-            return (
+            return Obstacle(
                 f"the kernel would refuse entries with the src of {default}:"
                 " it isn't an address of this host"
             )
-        return next(filter(None, map(self._why_refused_via, default.hops)), "")
+        return next(filter(None, map(self._why_refused_via, default.hops)), None)
 
-    def _why_refused_via(self, hop: NextHop) -> str:
-        """Return why the kernel would refuse entries via an IPv4 gateway, or an empty string."""
+    def _why_refused_via(self, hop: NextHop) -> Obstacle | None:
+        """Return why the kernel would refuse entries via an IPv4 gateway, or None."""
         gateway = hop.gateway
         if not isinstance(gateway, IPv4Address):
-            return ""
+            return None
         refused = f"the kernel would refuse entries via {gateway}"
         # If the default route's src isn't this host's, the entry names gateway and dev, and so
         # isn't onlink.
         if hop.onlink and not self._has_lost_source:
             claim = self._state.fib.claims_gateway(gateway)
-            return "" if claim is None else f"{refused}, because it is in {claim}: remove that"
+            if claim is None:
+                return None
+            change = OwnersChange("remove that", (claim,))
+            return Obstacle(f"{refused}, because it is in {claim}", change=change)
         if self._state.fib.finds_gateway(gateway, hop.dev or ""):
-            return ""
+            return None
         why = f"under the policy rules, it isn't reachable on {hop.dev}; change the rules"
-        return f"{refused}: {why}"
+        return Obstacle(f"{refused}: {why}")
 
 
 def _is_nameable(hops: Sequence[NextHop]) -> bool:

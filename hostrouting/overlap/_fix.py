@@ -10,7 +10,7 @@ without them. At last, the interfaces are found whose own packets the routes lea
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
 import attrs
 
@@ -87,7 +87,7 @@ def _complete(
     before = without_fix(state, moment.places)
     host = _changed(before, found.host)
     is_infiniband = found.search.diversions.is_infiniband
-    keeping = KeepSearch(before, host, _ranges(findings), wanted, is_infiniband).find()
+    keeping = KeepSearch(before, host, found.lost, _ranges(findings), wanted, is_infiniband).find()
     lines = cautions(state, settings, keeping.lost, host.model.fib, keeping)
     return attrs.evolve(
         found.fix,
@@ -138,17 +138,14 @@ def _with_rules(
             unruled,
             search.now if rules else None,
         ).find(left)
-        lower = {
-            probe: preference
-            for probe, preference in found.blocked.items()
-            if probe not in unruled and preference < wanted.get(probe, preference + 1)
-        }
+        lower = _decided_earlier(found, wanted, unruled)
         still = {*found.stuck, *(found.blocked.keys() - lower.keys())} & wanted.keys()
         useless = {probe: _why_useless(found.stuck.get(probe)) for probe in still}
         useless |= search.refused(rules, found.host.model, wanted)
         lost = losses(before, _changed(before, found.host), intended)
         useless |= search.harmful(rules, lost, wanted)
         if not lower and not useless:
+            found = attrs.evolve(found, lost=lost)
             break
         unruled |= useless
         wanted = {probe: each for probe, each in (wanted | lower).items() if probe not in useless}
@@ -157,6 +154,25 @@ def _with_rules(
     if rules:
         return rules, wanted.keys(), found
     return (), (), RouteSearch(moment, config.route_overlap, missing, unruled).find(findings)
+
+
+def _decided_earlier(
+    found: Found,
+    wanted: Mapping[IpAddress, int],
+    unruled: Container[IpAddress],
+) -> dict[IpAddress, int]:
+    """Return the places for which an earlier rule than a wanted one decides, with its preference.
+
+    Args:
+        found: the routes beside the rules.
+        wanted: the places for which main must decide, each with the preference of the rule.
+        unruled: the places for which no rule is proposed.
+    """
+    return {
+        probe: preference
+        for probe, preference in found.blocked.items()
+        if probe not in unruled and preference < wanted.get(probe, preference + 1)
+    }
 
 
 def _ranges(findings: Iterable[Finding]) -> list[IpNetwork]:

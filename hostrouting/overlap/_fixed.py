@@ -51,17 +51,28 @@ class ModelledHost:
             reasons[numbers(failure.route.destination)] = failure.message
         return reasons
 
-    def judged(self, overlap: RouteOverlap) -> list[Rejudged]:
-        """Ask about the same places and judge them again, by expected CIDR in config order."""
+    def judged(
+        self,
+        overlap: RouteOverlap,
+        places: Iterable[Place] | None = None,
+    ) -> list[Rejudged]:
+        """Ask about places and judge them again, by expected CIDR in config order.
+
+        Args:
+            overlap: the expected CIDRs.
+            places: some of the places, or None for all.
+        """
         state = self.state
         routes = self.model.known.routes
         called = called_addresses(state.addresses, state.uplinks.devs, state.rules)
-        lookups = Sockets(self.model, state.rules, routes, state.family, called).ask(self.places)
+        sockets = Sockets(self.model, state.rules, routes, state.family, called)
+        lookups = sockets.ask(self.places if places is None else places)
         judge = Judge(overlap, attrs.evolve(state, routes=routes))
         return [
             Rejudged(expected, place, judge.of_place(lookups[place], expected))
             for expected in dict.fromkeys(overlap.expected_cidrs)
             for place in distinct(self.places.inside(numbers(expected.cidr)))
+            if place in lookups
         ]
 
 

@@ -25,7 +25,7 @@ from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.links import Address
 from hostrouting.model.lookups import Lookup
 from hostrouting.model.routes import Protocol, Route, RouteType, Table
-from hostrouting.model.rules import Rule
+from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap._ask import (
     asks_local_first,
     called_addresses,
@@ -36,6 +36,9 @@ from hostrouting.overlap._ask import (
 from hostrouting.overlap._cut import Cutter
 from hostrouting.overlap._state import State
 from hostrouting.overlap.summary import decided_by
+
+# An address may also be the broadcast or anycast address of a subnet.
+_DELIVERING = (RouteType.LOCAL, RouteType.BROADCAST, RouteType.ANYCAST)
 
 
 class _Lost(NamedTuple):
@@ -73,13 +76,18 @@ def why_not_received(state: State, expected: Iterable[ExpectedCidr], kernel: Loo
         whose = f"{lost.route} decides"
     elif decision.rule is not None and decision.route is None:
         whose = decided_by(decision.rule)
-    what = f"what is sent {lost.words} isn't delivered: {whose}, not table local"
+    address = lost.flow.address
+    found = state.fib.longest_match(Table.LOCAL, Flow(address))
+    is_hidden = found is not None and found.destination.prefixlen == state.family.bits
+    what = f"what is sent {lost.words} isn't delivered: {whose}"
+    if found is None or lost.route != found:
+        what += ", not table local"
     steps = []
     if asks := _have_local_asked(lost.flow, state, cidrs):
         steps.append(f"have that table asked first: {asks}")
-    address = lost.flow.address
-    if not _is_local(state.fib.longest_match(Table.LOCAL, Flow(address))):
-        steps.append(f"add the entry that it lacks: {_missing_entry(address, state)}")
+    if not _is_local(found):
+        missing = f"add the entry that it lacks: {_missing_entry(address, state)}"
+        steps.append(f"remove {found}" if is_hidden else missing)
     return "; ".join((what, *steps))
 
 
@@ -90,13 +98,10 @@ def _first_lost(state: State, cidrs: Sequence[Prefix], kernel: Lookups) -> _Lost
         # Table local decides, so its entries are delivered.
         entries = _entries_of_local(state)
         asked = [address for address in asked if address.local not in entries]
-    if is_first and not asked:
-        return None
-    own = dict.fromkeys(address.local for address in asked)
-    if not is_first:
-        own |= dict.fromkeys(each.local for each in state.addresses if each.local.is_loopback)
+        if not asked:
+            return None
     # The kernel is asked first, as it may be unable to tell.
-    from_here = _lost_from_here([*own], state, kernel)
+    from_here = _lost_from_here(_sent_to(asked, state, is_first=is_first), state, kernel)
     # As long as IPv6 has never had another rule, the kernel searches local and main, whatever the
     # rules say.
     usual = {*kernel_rules(Family.IPV6)}
@@ -109,35 +114,52 @@ def _first_lost(state: State, cidrs: Sequence[Prefix], kernel: Lookups) -> _Lost
     return from_here
 
 
+def _sent_to(asked: Iterable[Address], state: State, *, is_first: bool) -> list[IpAddress]:
+    """Return the addresses to which this host sends, given whether table local is asked first."""
+    own = [address.local for address in asked]
+    if not is_first:
+        own += [each.local for each in state.addresses if each.local.is_loopback]
+    return [*dict.fromkeys(own)]
+
+
 def _asked(state: State, cidrs: PrefixSet) -> Iterator[Address]:
     """Yield the addresses to which packets must be delivered."""
-    vrfs = _vrfs(state)
-    # The lookup of a packet that comes in through a port of a VRF starts in the VRF's table.
-    left_out = {link.name for link in state.links if not link.is_up or link.master in vrfs}
     called: Collection[IpAddress] = ()
     if selects_source(state.rules, state.routes, state.family):
         called = {*called_addresses(state.addresses, (), state.rules)}
-    for address in state.addresses:
+    for address in _usable(state):
         local = address.local
-        is_of_link = local.version == 6 and local.is_link_local
-        if not address.is_usable or is_of_link or address.dev in left_out:
-            continue
-        if (
-            address.dev in state.uplinks.devs
-            or local in called
-            or cidrs.covers((int(local), state.family.bits))
-        ):
+        is_called = address.dev in state.uplinks.devs or local in called
+        if is_called or cidrs.covers((int(local), state.family.bits)):
+            yield address
+
+
+def _usable(state: State) -> Iterator[Address]:
+    """Yield the addresses of interfaces that are up, except those of links and of VRFs."""
+    vrfs = _vrfs(state)
+    # The lookup of a packet that comes in through a port of a VRF starts in the VRF's table.
+    left_out = {link.name for link in state.links if not link.is_up or link.master in vrfs}
+    for address in state.addresses:
+        is_of_link = state.family is Family.IPV6 and address.local.is_link_local
+        if address.is_usable and not is_of_link and address.dev not in left_out:
             yield address
 
 
 def _entries_of_local(state: State) -> set[IpAddress]:
-    return {
-        route.destination.network_address
-        for route in state.routes
-        if route.table == Table.LOCAL
-        and route.type is RouteType.LOCAL
-        and route.destination.prefixlen == state.family.bits
-    }
+    """Return the addresses with an entry of type local, before which no other leads elsewhere.
+
+    ``ip route prepend`` may have added such an entry.
+    """
+    local = set[IpAddress]()
+    first: dict[IpAddress, Route] = {}
+    for route in state.routes:
+        if route.table == Table.LOCAL and route.destination.prefixlen == state.family.bits:
+            address = route.destination.network_address
+            if address not in first or route.metric < first[address].metric:
+                first[address] = route
+            if route.type is RouteType.LOCAL:
+                local.add(address)
+    return {address for address in local if first[address].type in _DELIVERING}
 
 
 def _is_local(route: Route | None) -> bool:
@@ -146,7 +168,7 @@ def _is_local(route: Route | None) -> bool:
 
 
 def _arriving(
-    asked: Iterable[Address],
+    asked: Sequence[Address],
     cidrs: Sequence[Prefix],
     state: State,
 ) -> Iterator[tuple[Flow, str]]:
@@ -154,7 +176,8 @@ def _arriving(
 
     Each packet comes with words for an unusual sender.
     """
-    clients = {client: f" from {client}" for client in _clients(state, cidrs)}
+    rules = _deciding(asked, state)
+    clients = {client: f" from {client}" for client in _clients(rules, state, cidrs)}
     protocols = (UDP, TCP) if separates_tcp(state.rules) else (UDP,)
     for local in asked:
         for dev in _entrances(local, state):
@@ -177,12 +200,35 @@ def _entrances(local: Address, state: State) -> Sequence[str]:
     return [dev for dev in state.uplinks.devs if dev not in down]
 
 
-def _clients(state: State, cidrs: Sequence[Prefix]) -> Collection[IpAddress]:
+def _deciding(asked: Iterable[Address], state: State) -> Sequence[Rule]:
+    """Return the rules that may decide about packets to addresses of this host.
+
+    Those behind the rule that looks up table local for every packet don't, if it has an entry.
+    """
+    position = next((at for at, rule in enumerate(state.rules) if _asks_local(rule)), None)
+    before = state.rules[:position]
+    entries = _entries_of_local(state)
+    may_be_passed = any(rule.action is RuleAction.GOTO for rule in before)
+    if may_be_passed or any(each.local not in entries for each in asked):
+        return state.rules
+    return before
+
+
+def _asks_local(rule: Rule) -> bool:
+    """Return whether a rule looks up table local for every packet."""
+    return attrs.evolve(rule, preference=0, protocol=Protocol.KERNEL) == KERNEL_RULES[0]
+
+
+def _clients(
+    rules: Iterable[Rule],
+    state: State,
+    cidrs: Sequence[Prefix],
+) -> Collection[IpAddress]:
     """Return an expected address for each combination of rules that may divert its packets.
 
     Such rules match the address as the source.
     """
-    sources = {rule.source for rule in state.rules if rule.source is not None}
+    sources = {rule.source for rule in rules if rule.source is not None}
     if not sources:
         return ()
     local = {int(address.local) for address in state.addresses}  # no client has one of these
@@ -209,14 +255,25 @@ def _senders(local: Address, dev: str, state: State) -> list[IpAddress]:
     address of this host.
     """
     own = {address.local for address in state.addresses}
-    gateways = [hop.gateway for route in state.defaults for hop in route.hops if hop.dev == dev]
-    likely = [gateway for gateway in gateways if gateway is not None]
+    likely = [*_gateways(dev, state), *_neighbours(local), local.local + 1]
+    return [each for each in likely if each not in own][:1]
+
+
+def _gateways(dev: str, state: State) -> Iterator[IpAddress]:
+    """Yield the gateways of the family that an interface's default routes have."""
+    for route in state.defaults:
+        for hop in route.hops:
+            gateway = hop.gateway if hop.dev == dev else None
+            if gateway is not None and Family.of(gateway) is state.family:
+                yield gateway
+
+
+def _neighbours(local: Address) -> Iterator[IpAddress]:
+    """Yield the addresses beside an address, if they are inside its network."""
     first, last = local.network[0], local.network[-1]
-    near = [int(local.local) + step for step in (1, -1, 2, -2)]
-    likely += [state.family.address(each) for each in near if int(first) < each < int(last)]
-    likely.append(local.local + 1)
-    of_family = [each for each in likely if each.version == local.local.version]
-    return [each for each in of_family if each not in own][:1]
+    for step in (1, -1, 2, -2):
+        if int(first) < int(local.local) + step < int(last):
+            yield local.local + step
 
 
 def _lost_from_here(own: Sequence[IpAddress], state: State, kernel: Lookups) -> _Lost | None:
@@ -276,9 +333,7 @@ def _loss(state: State, preference: int) -> str:
 def _have_local_asked(flow: Flow, state: State, cidrs: Sequence[Prefix]) -> str:
     """Return how to have table local asked first, or an empty string if it is."""
     first = [rule for rule in state.rules if rule.preference == 0]
-    others = [
-        rule for rule in first if attrs.evolve(rule, protocol=Protocol.KERNEL) != KERNEL_RULES[0]
-    ]
+    others = [rule for rule in first if not _asks_local(rule)]
     steps = []
     if len(first) == len(others):
         preference = _behind_vrfs(flow, state, cidrs)

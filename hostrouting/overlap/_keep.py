@@ -24,14 +24,14 @@ from hostrouting.config.routing import (
 from hostrouting.kernel.fib import Fib
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress, IpNetwork
-from hostrouting.model.integer_prefixes import PrefixIndex, ends, numbers
+from hostrouting.model.integer_prefixes import PrefixIndex, PrefixSet, ends, numbers
 from hostrouting.model.links import Address, Link, is_like
 from hostrouting.model.parsing import is_device
 from hostrouting.model.routes import Route, Scope, Table
 from hostrouting.model.rules import Rule
 from hostrouting.overlap._fixed import ModelledHost
-from hostrouting.overlap._losses import Loss, losses, taken_away
-from hostrouting.overlap._places import Judgement
+from hostrouting.overlap._losses import Loss, changed_prefixes, losses, taken_away
+from hostrouting.overlap._places import Judgement, Place, distinct
 from hostrouting.overlap._rules import routing_of, with_added
 from hostrouting.overlap._state import State
 from hostrouting.routes.verify_policy import verify_policy
@@ -154,6 +154,7 @@ class KeepSearch:
     Args:
         before: the host before the fix.
         host: the host after the fix.
+        lost: what the fix takes away.
         intended: the failing addresses that the fix is to lead elsewhere.
         config: the config, with the rules of the fix.
         is_infiniband: whether an interface is one of InfiniBand.
@@ -163,12 +164,14 @@ class KeepSearch:
         self,
         before: ModelledHost,
         host: ModelledHost,
+        lost: tuple[Loss, ...],
         intended: Sequence[IpNetwork],
         config: Config,
         is_infiniband: Callable[[str], bool],
     ) -> None:
         self._before = before
         self._host = host
+        self._lost = lost
         self._intended = intended
         self._config = config
         self._is_infiniband = is_infiniband
@@ -176,8 +179,7 @@ class KeepSearch:
     def find(self) -> Keeping:
         """Find which interfaces to keep."""
         state = self._before.state
-        lost = losses(self._before, self._host, self._intended)
-        found = Keeping(self._host, lost)
+        found = Keeping(self._host, self._lost)
         cut = {*_cut_off(state, self._host.model.added, self._host.model.fib)}
         keeping = [address for address in keepable(state) if address in cut]
         devs = _in_order(state, (address.dev for address in keeping))
@@ -280,8 +282,11 @@ def lost_by_keeping(
 def _why_harmful(before: ModelledHost, after: ModelledHost, overlap: RouteOverlap) -> str:
     """Return which expected address fails only after a change, or an empty string."""
     overlap = overlap.of(before.state.family)
-    failing = _failures(before, overlap)
-    for key, judgement in _failures(after, overlap).items():
+    changed = PrefixSet(changed_prefixes(before, after), before.state.family.bits)
+    spans = (span for span in before.places.spans if changed.overlaps(span.first, span.last))
+    places = distinct(spans)
+    failing = _failures(before, overlap, places)
+    for key, judgement in _failures(after, overlap, places).items():
         if key not in failing:
             source = judgement.lookup.source
             sent = f"packets from {source} to {judgement.address}"
@@ -290,9 +295,13 @@ def _why_harmful(before: ModelledHost, after: ModelledHost, overlap: RouteOverla
     return ""
 
 
-def _failures(host: ModelledHost, overlap: RouteOverlap) -> dict[tuple[object, ...], Judgement]:
+def _failures(
+    host: ModelledHost,
+    overlap: RouteOverlap,
+    places: Iterable[Place],
+) -> dict[tuple[object, ...], Judgement]:
     failures: dict[tuple[object, ...], Judgement] = {}
-    for again in host.judged(overlap):
+    for again in host.judged(overlap, places):
         for judgement in again.judgements:
             if judgement.is_failure:
                 source = judgement.lookup.source

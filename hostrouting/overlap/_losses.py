@@ -34,6 +34,7 @@ from hostrouting.overlap._fewest_prefixes import networks_of, summary_of
 from hostrouting.overlap._fixed import ModelledHost
 from hostrouting.overlap._places import Place, Places, Span
 from hostrouting.overlap._senders import OwnAddresses, Senders
+from hostrouting.overlap._state import State
 
 # A limit for human-readable lines.
 _SHOWN = 8
@@ -88,7 +89,7 @@ def losses(
         after: the host after the change, whose model was made from the same host.
         intended: the failing addresses that the change is to lead elsewhere.
     """
-    changed = _changed(before, after)
+    changed = changed_prefixes(before, after)
     return _Comparison(before, after, changed, [*intended]).losses() if changed else ()
 
 
@@ -155,8 +156,8 @@ def _shown_ranges(loss: Loss) -> str:
 # --- where results may differ ---------------------------------------------------------------------
 
 
-def _changed(before: ModelledHost, after: ModelledHost) -> list[Prefix]:
-    """Return the prefixes outside of which both models give the same results."""
+def changed_prefixes(before: ModelledHost, after: ModelledHost) -> list[Prefix]:
+    """Return the prefixes outside of which both hosts' models give the same results."""
     old = before.model.changed
     new = after.model.changed
     if new[: len(old)] == old:
@@ -230,18 +231,8 @@ class _Comparison:
         self._is_intended = PrefixSet(map(numbers, intended), self._bits).covers
         self._rules = (*before.model.known.rules, *after.model.known.rules)
         self._routes = (*after.model.known.routes, *before.model.known.routes)
-        vrfs = {link.name for link in state.links if link.kind == "vrf"}
-        usable = {link.name for link in state.links if link.is_up and link.master not in vrfs}
         still = {*after.model.known.addresses}
-        own = [
-            address
-            for address in state.addresses
-            if address in still
-            and address.dev in usable
-            and address.is_usable
-            and not address.local.is_link_local
-            and not address.local.is_loopback
-        ]
+        own = [address for address in _sending(state) if address in still]
         rules = (before.model.known.rules, after.model.known.rules)
         self._own = OwnAddresses(own, rules, self._routes, self._bits)
         self._own_addresses = {address.local for address in state.addresses}
@@ -368,15 +359,6 @@ class _Comparison:
         around = [*self._connected.around((number, self._bits))]
         of_devs = (each for each in around if not {*before.devs}.isdisjoint(self._networks[each]))
         network = next(of_devs, None)
-        # A longer one is of something else, such as this host's pods.
-        is_elsewhere = self._uplinks.issuperset(before.devs)
-        found = before.destination
-        longest = 0 if is_elsewhere or found is None else found.prefixlen
-        homes = (
-            each
-            for each in around
-            if each[1] >= longest and {*after.devs} <= {*self._networks[each]}
-        )
         has_same_devs = before.devs == after.devs
         return _Change(
             senders,
@@ -385,7 +367,24 @@ class _Comparison:
             before.devs,
             None if network is None else self._family.network(network),
             self._is_intended((number, self._bits)),
-            frozenset(homes) if len(after.devs) == 1 else frozenset(),
+            self._homes(around, before, after),
+        )
+
+    def _homes(
+        self,
+        around: Iterable[Prefix],
+        before: _Result,
+        after: _Result,
+    ) -> frozenset[Prefix]:
+        """Return ``_Change.homes``, given the connected networks around the destination."""
+        if len(after.devs) != 1:
+            return frozenset()
+        # The network of a longer entry is of something else, such as this host's pods.
+        is_elsewhere = self._uplinks.issuperset(before.devs)
+        found = before.destination
+        longest = 0 if is_elsewhere or found is None else found.prefixlen
+        return frozenset(
+            each for each in around if each[1] >= longest and after.devs[0] in self._networks[each]
         )
 
     # --- what arrives ---------------------------------------------------------------------------
@@ -430,6 +429,16 @@ class _Comparison:
             numbers_inside = range(first, min(last, first + len(own)) + 1)
             inside = map(self._family.address, numbers_inside)
             yield from (each for each in inside if each not in own)
+
+
+def _sending(state: State) -> Iterator[Address]:
+    """Yield the addresses from which packets leave to other hosts, except those of VRFs."""
+    vrfs = {link.name for link in state.links if link.kind == "vrf"}
+    usable = {link.name for link in state.links if link.is_up and link.master not in vrfs}
+    for address in state.addresses:
+        is_of_host = address.local.is_link_local or address.local.is_loopback
+        if address.dev in usable and address.is_usable and not is_of_host:
+            yield address
 
 
 def _stays(source: Address | None, change: _Change) -> bool:

@@ -289,26 +289,39 @@ class Questions:
         findings, _ = findings_and_notes(overlap, moment.state, moment.places)
         waits = self._waits(config, moment)
         if not findings:
-            return None if self._lost_pods else _Outcome(effect=waits)
+            return None if self._unasked else _Outcome(effect=waits)
         fix = self._find_fix(findings, moment, config)
         failing = [part for finding in findings for part in finding.ranges]
         left = [part for each in fix.unfixable for part in each.ranges]
-        if not all(map(self._fails_now, left)) or self._hides_pods(failing):
+        if not all(map(self._fails_now, left)) or self._hides(failing):
             return None
         return _Outcome(fix.unfixable, f"{self._proposed(fix)}{waits}")
 
-    def _hides_pods(self, failing: Iterable[IpNetwork]) -> bool:
-        """Return whether pods that can't be reached are no failure any more."""
+    def _hides(self, failing: Iterable[IpNetwork]) -> bool:
+        """Return whether something that no question is about is no failure any more."""
         covered = PrefixSet(map(numbers, failing), self._state.family.bits)
-        return not all(covered.overlaps(span.first, span.last) for span in self._lost_pods)
+        return not all(covered.overlaps(span.first, span.last) for span in self._unasked)
 
     @cached_property
-    def _lost_pods(self) -> list[Span]:
+    def _unasked(self) -> list[Span]:
+        """The failing spans that no question is about, and those of pods that can't be reached."""
+        asked = PrefixSet(
+            (
+                numbers(part)
+                for each in self._fix.unfixable
+                if each.obstacle.question is not None
+                for part in each.ranges
+            ),
+            self._state.family.bits,
+        )
         return [
             span
             for span in self._places.spans
             for _, judgement in _unlimited(span.place)
-            if judgement.is_failure and self._diversions.takes_pods(judgement)
+            if judgement.is_failure
+            and (
+                not asked.overlaps(span.first, span.last) or self._diversions.takes_pods(judgement)
+            )
         ]
 
     @cached_property

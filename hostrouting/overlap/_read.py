@@ -240,7 +240,7 @@ def _with_routes(
     """Return the state with the routes that matter, and the cutter that tells which these are."""
     sources = _sources(state.addresses)
     cutter = _cutter(overlap, state, sources)
-    devs = state.uplinks.devs
+    devs = state.plain_devs
     if _needs_whole_tables(state):
         return attrs.evolve(state, routes=read_routes(backend)), cutter
     assumed = cutter.suspects((), _likely_suspects(state))
@@ -275,7 +275,7 @@ def _cutter(overlap: RouteOverlap, state: State, sources: Collection[IpAddress])
     if any(map(_is_before_main, state.rules)):
         # The rule's table may lack a subnet's route.
         suspects += subnets
-    devs = state.uplinks.devs
+    devs = state.plain_devs
     return Cutter(state.family, cidrs, devs, state.rules, suspects, sources, subnets)
 
 
@@ -305,7 +305,7 @@ def _likely_suspects(state: State) -> Iterator[Prefix]:
     # of an IPv6 subnet.
     end = 1 if state.family is Family.IPV4 else 0
     for address in state.addresses:
-        if address.dev not in state.uplinks.devs:
+        if address.dev not in state.plain_devs:
             yield address.prefix
         yield int(address.local), bits
         yield ends(address.prefix, bits)[end], bits

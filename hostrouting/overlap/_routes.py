@@ -33,7 +33,7 @@ from hostrouting.overlap._diversions import Diversions
 from hostrouting.overlap._entries import Entries
 from hostrouting.overlap._fewest_prefixes import fewest_prefixes, networks_of, summary_of
 from hostrouting.overlap._fixed import ModelledHost, Rejudged, why_unproven, with_fix, without_fix
-from hostrouting.overlap._losses import losses, taken_away
+from hostrouting.overlap._losses import Loss, losses, taken_away
 from hostrouting.overlap._places import Place, Span, distinct
 from hostrouting.overlap._read import Moment
 from hostrouting.overlap.findings import Finding
@@ -68,6 +68,7 @@ class Found:
         search: the search.
         fix: the routes, and what they leave.
         host: the host after the fix.
+        lost: what the fix takes away.
         blocked: the places that fail because a policy rule decides before table main, by their
             probes, each with the lowest preference of such a rule.
         stuck: the places that fail for another reason, by their probes.
@@ -76,6 +77,7 @@ class Found:
     search: RouteSearch
     fix: Fix
     host: ModelledHost
+    lost: tuple[Loss, ...]
     blocked: Mapping[IpAddress, int]
     stuck: Mapping[IpAddress, Obstacle]
 
@@ -129,7 +131,9 @@ class RouteSearch:
             self._exclude(refused)
             proposal = self._propose()
         judged = proposal.host.judged(self._overlap)
-        if why := why_unproven(judged, proposal.fixed) or self._why_harmful(proposal, findings):
+        lost = self._lost(proposal, findings)
+        if why := why_unproven(judged, proposal.fixed) or _why_harmful(lost):
+            lost = ()
             proposal = self._unproven(why, proposal.left)
             judged = proposal.host.judged(self._overlap)
         fix = proposal.fix
@@ -154,7 +158,7 @@ class RouteSearch:
             for part in each.ranges:
                 for place in distinct(self._places.inside(numbers(part))):
                     stuck[place.probe] = each.obstacle
-        return Found(self, fix, proposal.host, blocked, stuck)
+        return Found(self, fix, proposal.host, lost, blocked, stuck)
 
     # --- the proposal ---------------------------------------------------------------------------
 
@@ -181,12 +185,10 @@ class RouteSearch:
         unfixable = Unfixable(networks_of(targets, self._family), (), obstacle)
         return _Proposal(Fix(unfixable=(unfixable,)), without_fix(self._state, self._places), left)
 
-    def _why_harmful(self, proposal: _Proposal, findings: Iterable[Finding]) -> str:
-        """Return what the entries would take away that no fix may, or an empty string."""
+    def _lost(self, proposal: _Proposal, findings: Iterable[Finding]) -> tuple[Loss, ...]:
         before = without_fix(self._state, self._places)
         intended = (part for finding in findings for part in finding.ranges)
-        lost = losses(before, proposal.host, intended)
-        return next(iter(taken_away(loss for loss in lost if loss.is_refused)), "")
+        return losses(before, proposal.host, intended)
 
     def _prefixes(self) -> dict[Prefix, str | None]:
         """Return the fewest prefixes that fix every place, each with the interface to lead to.
@@ -327,6 +329,11 @@ class RouteSearch:
             if parts and not finding.fix:
                 obstacle = unmodelled(finding.probe, self._family, finding.source)
                 yield Unfixable(tuple(parts), finding.devs, obstacle)
+
+
+def _why_harmful(lost: Iterable[Loss]) -> str:
+    """Return what entries would take away that no fix may, or an empty string."""
+    return next(iter(taken_away(loss for loss in lost if loss.is_refused)), "")
 
 
 def _needs_route(span: Span) -> bool:

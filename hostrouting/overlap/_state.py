@@ -74,6 +74,11 @@ class State:
         return {link.name: link for link in self.links if kinds.get(link.master or "") in _MASTERS}
 
     @property
+    def plain_devs(self) -> tuple[str, ...]:
+        """Return the uplinks that aren't ports. Routes through these only are as expected."""
+        return tuple(dev for dev in self.uplinks.devs if dev not in self.ports)
+
+    @property
     def default_expires(self) -> int | None:
         """Return how many more seconds an uplink has a default route.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 import attrs
 
@@ -36,7 +37,7 @@ from phases import CancelScope
 # A limit for human-readable lines.
 _SHOWN_DEVS = 3
 
-_ADD_ONE = "add one, in the network manager's configuration or at the DHCP server"
+_ADD_ONE = "add a default route, in the network manager's configuration or at the DHCP server"
 
 
 def unjudged(
@@ -139,12 +140,12 @@ def _joined(config: Config, reports: dict[Family, OverlapReport]) -> OverlapRepo
 
 def _joined_fixes(fixes: Sequence[Fix]) -> Fix:
     return Fix(
-        tuple(route for fix in fixes for route in fix.routes),
-        tuple(rule for fix in fixes for rule in fix.rules),
-        tuple(keep for fix in fixes for keep in fix.keep),
-        tuple(item for fix in fixes for item in fix.unfixable),
-        tuple(line for fix in fixes for line in fix.consequences),
-        tuple(dict.fromkeys(line for fix in fixes for line in fix.hints)),
+        tuple(chain.from_iterable(fix.routes for fix in fixes)),
+        tuple(chain.from_iterable(fix.rules for fix in fixes)),
+        tuple(chain.from_iterable(fix.keep for fix in fixes)),
+        tuple(chain.from_iterable(fix.unfixable for fix in fixes)),
+        tuple(chain.from_iterable(fix.consequences for fix in fixes)),
+        tuple(dict.fromkeys(chain.from_iterable(fix.hints for fix in fixes))),
     )
 
 
@@ -362,7 +363,7 @@ def _missing_default(state: State, host: Host | None) -> str:
     )
     if down:
         missing = f"{missing}, and {','.join(down)} {'is' if len(down) == 1 else 'are'} down"
-    return f"{missing}: add one, or an entry that names gateway and dev"
+    return f"{missing}: add a default route, or an entry that names gateway and dev"
 
 
 def _settings_of(host: Host | None) -> HostSettings:

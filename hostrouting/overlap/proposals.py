@@ -101,6 +101,8 @@ class Question(NamedTuple):
             clauses.setdefault(answer.kind, []).append(answer.clause())
         if self.otherwise:
             clauses[AnswerKind.UNWANTED] = [self.otherwise]
+        if len(clauses) == 1 and not self.is_ours:
+            if_[AnswerKind.UNWANTED] = "if it isn't wanted"
         return "; ".join(f"{if_[kind]}, {', or '.join(told)}" for kind, told in clauses.items())
 
 

@@ -648,6 +648,10 @@ CASES = {
         "addr add 10.5.5.1/24 dev eth0\nroute del local 10.5.5.1 dev eth0 table local",
         unknown="no-local-table",
     ),
+    "another entry of table local precedes an address's": Case(
+        "addr add 10.5.5.1/24 dev eth0\nroute prepend unreachable 10.5.5.1 table local",
+        unknown="no-local-table",
+    ),
     "table local has all of a network": Case(
         "addr add 10.5.5.1/24 dev eth0\nroute del local 10.5.5.1 dev eth0 table local\n"
         "route add local 10.5.5.0/24 dev lo",

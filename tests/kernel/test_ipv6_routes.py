@@ -23,10 +23,12 @@ from wanted import config
 import phases
 from hostrouting import Config, Host, Layout, RouteError, RoutesReport, check, plan
 from hostrouting.boot.render import render_static_routes
+from hostrouting.kernel.model import model_of
 from hostrouting.kernel.namespace import enter_namespace
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.kernel.port import Write, read_our_routes, read_routes
+from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.model.changes import Replacement
 from hostrouting.model.family import Family
 from hostrouting.model.lookups import RouteFailure
@@ -75,6 +77,33 @@ def found(host: NetlinkBackend6) -> list[tuple[int, tuple[NextHop, ...]]]:
 def join(hop: NextHop) -> None:
     """Add a next hop to the route as another program."""
     run_ip6(f"route append {WANTED} via {hop.gateway} dev {hop.dev} metric 512 proto static")
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        "fd00:7::/64 dev eth0",
+        "fd00:7::/64 dev ib0",
+        "fd00:7::/64 via fd00:b::9 dev ib0",
+        "unreachable fd00:7::/64",
+        "8000::/1 dev ib0",
+        "::/0 dev ib0",
+        "local fd00:7::1 dev lo",
+        "fd00::/16 dev ib0",
+        "fd00:7::/64 dev eth0 metric 256; fd00:7::/64 dev ib0 metric 10",
+        "fd00:7::/64 dev ib0 metric 256; fd00:7::/64 dev eth0 metric 10",
+        "fd00:7::/64 dev ib0; fd00:7::/64 dev eth0",
+        "fd00:7::/64 dev eth0; fd00:7::/64 dev ib0",
+    ],
+)
+def test_an_onlink_gateway_is_refused_where_another_route_leads_to_it(
+    kernel: NamespaceKernel, host: NetlinkBackend6, there: str
+) -> None:
+    run_ip6(*(f"route append {each}" for each in there.split("; ")))
+    wanted = route(NextHop("eth0", IPv6Address("fd00:7::1"), onlink=True))
+    model = model_of(take_snapshot(kernel, host).known(Family.IPV6)).with_routes([wanted])
+    refused = [failure.route for failure in host.write(Write.ADD, [wanted])]
+    assert [failure.route for failure in model.refused()] == refused
 
 
 @pytest.mark.parametrize(

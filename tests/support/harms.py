@@ -13,14 +13,15 @@ from typing import Any
 
 import attrs
 from crowding import Built
-from losing import losses, sorted_out
+from losing import Loss, losses, sorted_out
 from node import attempt
 from worlds.crowded import Crowded
 
 from hostrouting import Config, HostRoutingError, OverlapReport, check
 from hostrouting.cli.fixing import merged
-from hostrouting.config.routing import StaticRoutes
+from hostrouting.config.routing import Keep, StaticRoutes
 from hostrouting.model.family import IpAddress, IpNetwork
+from hostrouting.model.links import is_like
 from hostrouting.overlap.offers import keep_offers
 from hostrouting.tasks.install_routes import InstallRoutes
 from phases import CancelScope
@@ -28,12 +29,12 @@ from phases import CancelScope
 _COMMAND = re.compile(r"\bip(?: -[46])? (?:route|rule) (?:add|del|append|prepend|replace) [^;,\n]*")
 _KEEP = re.compile(r'"keep": (\[[^]]*\])')
 _KIND = "(?:(?:blackhole|unreachable|prohibit|throw|local) )?"
-_ROUTE = rf"\b(?P<route>{_KIND}(?:default|[\da-f]+[.:][\da-f.:/]*)(?: [^;,]+?)?)"
+_ROUTE = rf"\b(?P<route>{_KIND}(?:default|[\da-f]+[.:][\da-f.:/]*)(?: (?:(?!: )[^;,])+?)?)"
 _REMOVED = (
     rf"{_ROUTE} (?:is for this address alone|decides before table main)[^;]*: remove it",
     rf"it is the gateway of {_ROUTE}: move that gateway, or remove the route",
     rf"because it is in {_ROUTE}: remove that",
-    r"(?P<address>\S+) is the gateway of [^;]+: remove that address from (?P<dev>\S+)",
+    r"(?P<address>\S+) is the gateway of [^;]+: remove that address from (?P<dev>[^\s,;]+)",
     r"(?P<address>\S+), the gateway of [^;]+ address of (?P<dev>\S+): remove it from there",
 )
 _SHOWN, _SEEN = 4, 4
@@ -54,6 +55,9 @@ class Printed:
         ranges: the destinations that it is for.
         settles: whether these must no longer fail.
         told: the destinations that may go on failing.
+        devs: the interfaces that an answer is about.
+        is_removal: whether it removes a route or an address.
+        keep: the entries of ``keep`` in it.
     """
 
     name: str
@@ -63,6 +67,7 @@ class Printed:
     told: tuple[IpNetwork, ...] = ()
     devs: tuple[str, ...] = ()
     is_removal: bool = False
+    keep: tuple[Keep, ...] = ()
 
 
 def harms(crowded: Crowded, root: Path) -> list[str]:
@@ -139,10 +144,29 @@ class _Before:
         if printed.is_removal:  # the text names what is removed, whatever used it
             lost = (attrs.evolve(loss, is_only_by_source=False) for loss in lost)
         lines = [*printed.text, *(then.fix.consequences if then else ())]
-        unnamed = [loss for loss in lost if not any(loss.is_named(line) for line in lines)]
+        keep = (*printed.keep, *(then.fix.keep if then else ()))
+        unnamed = [
+            loss
+            for loss in lost
+            if not any(loss.is_named(line) for line in lines)
+            and not self._is_kept(loss, keep, after.default_devs)
+        ]
         yield from (f"loses {line}" for line in sorted_out(unnamed))
         some = random.Random(self._seed).sample(self._asked, min(_SEEN, len(self._asked)))
         yield from again.differences(some, ways)
+
+    def _is_kept(self, loss: Loss, keep: Sequence[Keep], uplinks: Sequence[str]) -> bool:
+        """Return whether a packet from an interface's own address now stays on it, as it is to."""
+        stays = loss.owner and loss.after.dev == loss.owner
+        if not stays or not any(is_like(loss.owner, (each.dev,)) for each in keep):
+            return False
+        if loss.before.dev in uplinks:
+            return True
+        networks = self._networks.get(loss.before.dev, ())
+        return any(
+            loss.packet.to in network and network in networks
+            for network in self._networks[loss.owner]
+        )
 
     def undone(
         self, printed: Printed, after: OverlapReport, then: OverlapReport | None
@@ -185,14 +209,15 @@ def _printed(crowded: Crowded, report: OverlapReport, offers: Sequence[str]) -> 
     wanted = fix.entries
     if wanted.is_wanted:
         apply = partial(_with_entries, section, wanted)
-        yield Printed("proposal", apply, fix.consequences, failing, told)
+        yield Printed("proposal", apply, fix.consequences, failing, told, keep=fix.keep)
     for line in (*fix.consequences, *offers):
         for text in _KEEP.findall(line):
             if "GATEWAY" not in text:
                 entries = StaticRoutes(enabled=True, keep=json.loads(text))
                 both = attrs.evolve(wanted, enabled=True, keep=(*wanted.keep, *entries.keep))
                 apply = partial(_with_entries, section, both)
-                yield Printed(f"keep {text}", apply, (*fix.consequences, line), failing, told)
+                lines = (*fix.consequences, line)
+                yield Printed(f"keep {text}", apply, lines, failing, told, keep=both.keep)
     for command in _COMMAND.findall(report.reason or ""):
         run = partial(_with_command, crowded.config, command)
         yield Printed(f"command {command}", run, (report.reason or "",), (), _EVERYTHING)

@@ -251,6 +251,8 @@ function read_route(    is_single, is_of_cni, is_telling) {
   is_single = to != "default" && !index(to, "/")
   if (table == 255 && is_single && (type == 2 || (family == 4 ? type == 3 : type == 4 && field["proto"] == 2)))
     is_of_host[type, to] = 1
+  else if (table == 255 && is_single && type != 3 && type != 4)
+    is_hidden[to] = 1
   # A nexthop object may be a blackhole; ip shows it without an interface, or with lo. A source in 127.0.0.0/8 that a
   # route names, or chooses because of its scope, is refused with the error of a blackhole (__mkroute_output).
   discards_elsewhere = discards_elsewhere || (type == 6 && table != 254) || ("nhid" in field && devs ~ /^(lo)?$/) || \
@@ -653,15 +655,16 @@ function find_problem() {
   find_undelivered()
 }
 
-# Gives up if table local lacks an address at which this host must be reached: one of an uplink, or an expected one.
+# Gives up if table local lacks an address at which this host must be reached, or has an entry that leads elsewhere: one
+# of an uplink, or an expected one.
 function find_undelivered(    i, r) {
   for (i = 1; i <= owns; i++) {
-    if ((2, own[i]) in is_of_host || is_tentative[i] || own[i] ~ /^fe[89ab]/ || is_down[own_dev[i]])
+    if (((2, own[i]) in is_of_host && !(own[i] in is_hidden)) || is_tentative[i] || own[i] ~ /^fe[89ab]/ || is_down[own_dev[i]])
       continue
     for (r = 1; r <= ranges && !is_between(range_first[r], own_number[i], range_last[r]); r++)
       ;
     if (r <= ranges || is_uplink(own_dev[i]))
-      can_not("table local has no entry for " own[i])
+      can_not("table local may not deliver " own[i])
   }
 }
 

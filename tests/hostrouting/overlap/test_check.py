@@ -176,6 +176,29 @@ def test_an_uplink_is_no_port(kind: str | None, verdict: str, is_recorded: bool)
         assert report.fix.routes == ()
 
 
+def test_one_of_several_uplinks_is_no_port() -> None:
+    kernel = FakeKernel()
+    kernel.add_link("br0", kind="bridge")
+    kernel.add_link("eth1", master="br0")
+    play(
+        kernel,
+        """
+            link add eth0
+            addr add 10.1.0.4/24 dev eth0
+            addr add 172.18.0.5/16 dev eth1
+            route add default via 10.1.0.1 dev eth0
+        """,
+    )
+    asked = Config(
+        route_overlap={"expectedCidrs": ["172.16.0.0/12"]},
+        uplinks=["eth0", "eth1"],
+        wait_seconds=0,
+    )
+    (finding,) = check_overlap(asked, kernel, phases.CancelScope()).findings
+    assert finding.kind == "PORT"
+    assert all(str(part).startswith("172.18.") for part in finding.ranges)
+
+
 def test_an_uplink_may_have_ports() -> None:
     """On Azure, the virtual function is a port of the interface with the address."""
     kernel = build_node(FakeKernel())
@@ -397,7 +420,7 @@ def test_rules_for_other_packets_are_one_note(selector: str) -> None:
 def test_without_a_default_route_nothing_is_fixable() -> None:
     (left,) = answered(f"{NO_DEFAULT}\nlink down eth0", uplinks=["eth0"]).fix.unfixable
     assert left.reason.endswith(
-        ", and eth0 is down: add one, or an entry that names gateway and dev"
+        ", and eth0 is down: add a default route, or an entry that names gateway and dev"
     )
 
 
@@ -494,7 +517,8 @@ def test_a_routers_address_on_another_interface_fails_in_the_lan_too(
             (
                 "default via 10.7.0.1 dev veth0 proto hostrouting may be a container's default"
                 " route, and missing is the default route on eth0 (table main has no unicast"
-                " 0.0.0.0/0 on eth0): add one, or an entry that names gateway and dev, or, if"
+                " 0.0.0.0/0 on eth0): add a default route, or an entry that names gateway and dev,"
+                " or, if"
             ),
         ),
         (

@@ -216,6 +216,11 @@ ROWS = {
     "no other route, and one interface allowed": Row(
         "", (POLICY,), hints=("no route through eth1 tells its next hop",)
     ),
+    "InfiniBand without an address": Row(
+        "",
+        ({"cidr": "10.9.0.0/16", "devs": ["rdma0"]},),
+        hints=("rdma0 has no IPv4 address to send from",),
+    ),
     "no other route, and a tunnel allowed": Row(
         "", ({"cidr": "10.9.0.0/16", "devs": ["wt*"]},), ("10.9.0.0/16 onlink dev wt0",)
     ),
@@ -417,6 +422,24 @@ QUESTIONS = {
         ((_devs("10.2.0.0/24", "eth1"), _devs("10.2.0.0/24", "tun0"), "eth0,tun0"),),
         ("proposes 1 rule, after which packets from the addresses of tun0 no longer go to",),
     ),
+    "no answer hides what a VPN's default route takes": Asked(
+        f"{VPN}addr add 10.200.0.2/24 dev tun0\nrule add 5270 lookup 52\n"
+        "route add default dev tun0 table 52 proto static",
+        ("10.96.0.0/12", "10.200.0.0/16"),
+        (("eth0",),),
+        ("if it isn't wanted, set",),
+    ),
+    "the gateway of an interface that is kept": Asked(
+        "addr add 10.100.0.5/24 dev eth1\n"
+        "route add default via 10.100.0.1 dev eth1 table 2170000 proto 217",
+        ("10.100.0.0/24",),
+        says=(
+            "it is the gateway of default via 10.100.0.1 dev eth1 table 2170000 proto",
+            "by which keep sends: expect the CIDR without it",
+        ),
+        never=("remove",),
+        config={"uplinks": ["eth0"]},
+    ),
     "one for each entry": Asked(
         "addr add 10.100.0.5/24 dev eth1\n"
         "route add 10.0.0.0/8 via 10.100.0.1 dev eth1 proto static",
@@ -467,7 +490,7 @@ QUESTIONS = {
         f"{PODS}\n{VPN_TABLE.format('10.244.0.0/16')}",
         ("10.244.0.0/16",),
         (("eth0",),),
-        ("may be there on purpose: if it isn't, set", "proposes 1 more rule"),
+        ("may be there on purpose: if it isn't wanted, set", "proposes 1 more rule"),
         never=("allowedDevs",),
     ),
     "pods by a longer route": Asked(

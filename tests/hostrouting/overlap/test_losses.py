@@ -161,6 +161,11 @@ TWO_BY_IB0 = """
 route add 192.168.100.0/24 via 172.16.0.1 dev ib0
 route add 192.168.101.0/24 via 172.16.0.1 dev ib0
 """
+LAST_OF_CNI0 = """
+link add cni0
+addr add 10.1.0.1/32 dev cni0
+route add 192.168.100.0/24 dev cni0
+"""
 ADVICE = {
     "a host route": (
         "route add 10.9.1.1 via 10.2.0.1 dev eth1",
@@ -176,6 +181,16 @@ ADVICE = {
         "link add cni0\naddr add 10.1.0.1/16 dev cni0",
         "198.51.100.0/24",
         "cni0, after which packets no longer go to 10.1.0.0/16 through cni0, but through eth0",
+    ),
+    "an interface's last address, with which its routes go": (
+        LAST_OF_CNI0,
+        "198.51.100.0/24",
+        "that address from cni0, after which packets no longer go to 192.168.100.0/24 through cni0",
+    ),
+    "the address of a router through which nothing leaves yet": (
+        LAST_OF_CNI0,
+        "172.16.0.0/16",
+        "it from there, after which packets no longer go to 192.168.100.0/24 through cni0",
     ),
 }
 
