@@ -659,7 +659,8 @@ function find_problem() {
 # of an uplink, or an expected one.
 function find_undelivered(    i, r) {
   for (i = 1; i <= owns; i++) {
-    if (((2, own[i]) in is_of_host && !(own[i] in is_hidden)) || is_tentative[i] || own[i] ~ /^fe[89ab]/ || is_down[own_dev[i]])
+    if (((2, own[i]) in is_of_host && !(own[i] in is_hidden)) || is_tentative[i] || \
+        own[i] ~ /^fe[89ab]/ || is_down[own_dev[i]])
       continue
     for (r = 1; r <= ranges && !is_between(range_first[r], own_number[i], range_last[r]); r++)
       ;

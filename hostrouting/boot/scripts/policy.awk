@@ -430,7 +430,7 @@ function find_beaten(commands,    i, given, error, is_right, is_decided, why) {
   return ""
 }
 
-# Returns a rule in words that ip reads: some of those that it prints for rules of other programs, or by hand, it doesn't.
+# Returns a rule in words that ip reads. It can't read all that it prints.
 function as_read(text) {
   gsub(/ \[detached\]/, "", text)
   sub(/ lookup \[l3mdev-table\]/, " l3mdev", text)
