@@ -243,7 +243,7 @@ class Host:
         path = f"/{VERIFIED_PATH}" if self._layout is None else str(self._layout.verified)
         with translate_errors(f"read {path}"):
             try:
-                with open(path, encoding="utf-8", errors="replace") as file:
+                with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
                     return parse_verified(file.read())
             except FileNotFoundError:
                 return ()

@@ -24,7 +24,7 @@ _STACKED = ("ipvlan", "macvlan", "vlan")
 _LINE = re.compile(r"([A-Za-z0-9_.-]{1,15})(?: ([0-9a-f:]+))?")
 
 
-@attrs.frozen(order=True)
+@attrs.frozen
 class VerifiedUplink:
     """An uplink as it was when the check passed.
 
@@ -42,7 +42,8 @@ class VerifiedUplink:
 
 def parse_verified(text: str) -> tuple[VerifiedUplink, ...]:
     """Parse a record with a line ``NAME MAC`` for each verified uplink, ignoring other lines."""
-    found = map(_LINE.fullmatch, text.split("\n"))
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    found = map(_LINE.fullmatch, lines)
     return tuple(VerifiedUplink(line[1], line[2]) for line in found if line is not None)
 
 

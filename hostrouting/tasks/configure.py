@@ -495,7 +495,7 @@ def _record_uplinks(config: Config, devs: Sequence[str], host: Host) -> Iterator
         uplinks += [each for each in config.verified if not find_verified([each], links)]
     path = host.layout.verified
     before = read_text(path)
-    after = verified_text(sorted(uplinks))
+    after = verified_text(sorted(uplinks, key=str))
     if after != before:
         write_if_changed(path, after)
         action = "added" if before is None else "replaced"

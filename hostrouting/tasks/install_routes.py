@@ -21,6 +21,7 @@ from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.routes import Route6, Table
+from hostrouting.model.verified import VERIFIED_PATH, find_verified
 from hostrouting.routes.install import apply_routes
 from hostrouting.routes.install_policy import apply_policy
 from hostrouting.routes.plan import (
@@ -82,12 +83,27 @@ def wait_for_network(
 
 
 def _waited_in_vain(missing: str, config: Config, host: Host) -> RouteError:
-    hints = (*why_no_default6(config, host), f"{MISSING_HINT}, or raise waitSeconds")
+    hints = (
+        *why_no_default6(config, host),
+        f"{MISSING_HINT}, or raise waitSeconds",
+        *_ways_to_another_uplink(missing, config, host),
+    )
     return RouteError(
         f"can't install the static routes: timed out after {config.wait_seconds} s "
         f"waiting for {missing}",
         hint="; ".join(hints),
     )
+
+
+def _ways_to_another_uplink(missing: str, config: Config, host: Host) -> tuple[str, ...]:
+    """Return a sentence if the verified uplink's default route is missing."""
+    verified = find_verified(config.verified, host.routes.facts().links)
+    names = ",".join(verified)
+    is_missing = bool(verified) and missing.startswith(f"the default route on {names} ")
+    if config.uplinks is not None or not is_missing:
+        return ()
+    out = f"rm /{VERIFIED_PATH} && hostrouting apply"
+    return (f"the check passed with {names}; if another uplink is wanted now: {out}",)
 
 
 def why_no_default6(config: Config, host: Host) -> tuple[str, ...]:

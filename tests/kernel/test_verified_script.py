@@ -246,6 +246,35 @@ def test_a_vpn_that_takes_ipv4_alone_doesnt_hold_ipv6(tmp_path: Path) -> None:
     assert done.returncode == 0, done
 
 
+@pytest.mark.parametrize("name", ["a line of Windows", "a folder"])
+def test_an_odd_record(name: str, tmp_path: Path) -> None:
+    """It counts, or there is no verdict: the scripts never go on as if there were none."""
+    kernel = build()
+    run_ip(*_words(f"{STORAGE}\n{STORAGE_LEASE}"))
+    sandbox, wanted = Sandbox(tmp_path), config(*HALVES, cidrs=CLUSTER)
+    odd: dict[str, Any] = recorded([ETH0])
+    path = "/etc/hostrouting/uplink"
+    change = f"rm {path}; mkdir {path}" if name == "a folder" else f"sed -i 's/$/\\r/' {path}"
+    odd["prepare"] = f"{odd['prepare']}\n{change}"
+    done = sandbox.run(render_static_routes(wanted), **odd)
+    assert {dev for route in read_our_routes(kernel) for dev in route.devs} <= {"eth0"}, done
+    done = sandbox.run(render_check(wanted), **odd)
+    assert done.returncode == 1, done
+    if name == "a folder":
+        assert f"can't read {path}: it is not a file" in done.stderr
+
+
+def test_a_named_uplink_with_the_address_of_its_vf_isnt_swapped(tmp_path: Path) -> None:
+    on_linux()
+    run_ip(*_words(f"{nics(vf0='')}\nip link set vf0 address {MAC}"))
+    run_ip(*_words(f"{nics(eth0='10.1.0.4/24')}\nip link set eth0 address {MAC}\n{LEASE}"))
+    for names, record in (("eth0",), ETH0), (("eth*",), VerifiedUplink("eth9", MAC)):
+        wanted = attrs.evolve(config(cidrs=["10.96.0.0/12"]), uplinks=names)
+        for sandbox in sandboxes(",".join(names), tmp_path):
+            done = sandbox.run(render_check(wanted), **recorded([record]))
+            assert done.returncode == 0, done
+
+
 # --- who a recorded uplink is by now --------------------------------------------------------------
 
 FIND = (

@@ -349,11 +349,14 @@ function may_be_of_vpn(names,    part, i) {
 }
 
 # Finds an interface that the config names, but whose name another one has taken since the check passed.
-function find_swap(    line, count, i, word) {
+function find_swap(    line, count, i, word, n) {
   count = split(ENVIRON["RENAMED"], line, "\n")
-  for (i = 1; i <= count; i++)
-    if (split(line[i], word, " ") && is_uplink(word[1]) && !is_uplink(word[3]))
+  for (i = 1; i <= count; i++) {
+    for (n = split(line[i], word, " "); n > 2 && !is_uplink(word[n]); n--)
+      ;
+    if (n == 2 && is_uplink(word[1]))
       problem = "swapped: " word[1] ", with which the check passed, is " word[3] " now: name it in hostRouting.uplinks"
+  }
 }
 
 # Sets the uplinks to the interfaces that the config names. No name contains ":".

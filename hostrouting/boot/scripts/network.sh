@@ -50,13 +50,15 @@ list_family() {
 
 # If the installed check is STRICT, sets VERIFIED to the names that the recorded uplinks have by now. If none is there,
 # sets GONE, and AWAITED to the names of those that may still appear. Sets RENAMED to each recorded name, its MAC
-# address and the link that has it. Or fails and sets MESSAGE. hostrouting.model.verified has the same rules.
+# address and the links that have it. Or fails and sets MESSAGE. hostrouting.model.verified has the same rules.
 read_verified() {
   local text='' line i name mac rest same named names=() macs=() masters=() times=() vrfs=/
   export VERIFIED='' GONE='' AWAITED='' RENAMED=''
   [ -e "$RECORD" ] || return 0
   { text=`<"$CHECK"`; } 2>/dev/null
   [[ $text == *$'\nreadonly MODE=STRICT\n'* ]] || return 0
+  MESSAGE="can't read $RECORD: it is not a file"
+  [ -f "$RECORD" ] || return
   # ip lists VRFs three times, and links on top of others twice.
   FAMILY=4 list $'link show type vrf\nlink show type vrf
 link show type vlan\nlink show type macvlan\nlink show type ipvlan\nlink show' || return
@@ -70,7 +72,7 @@ link show type vlan\nlink show type macvlan\nlink show type ipvlan\nlink show' |
     [ "${times[i]}" != xxx ] || vrfs+=${names[i]}/
   done
   while IFS= read -r line || [ -n "$line" ]; do
-    [[ $line =~ ^$NAME(\ ([0-9a-f:]+))?$ ]] || continue
+    [[ ${line%$'\r'} =~ ^$NAME(\ ([0-9a-f:]+))?$ ]] || continue
     name=${BASH_REMATCH[1]} mac=${BASH_REMATCH[3]} same='' named='' GONE=yes
     for i in "${!names[@]}"; do
       [[ -z ${masters[i]} || $vrfs == *"/${masters[i]}/"* ]] || continue
@@ -78,8 +80,9 @@ link show type vlan\nlink show type macvlan\nlink show type ipvlan\nlink show' |
       [[ -z $mac || ${macs[i]} != "$mac" ]] || same+=\ ${names[i]}
       [ "${names[i]}" != "$name" ] || named=$name
     done
+    [[ "$same " != *" $name "* ]] || same=\ $name
     [ -z "$same" ] || RENAMED+=$name\ $mac$same$'\n'
-    [[ -n $same && "$same " != *" $name "* ]] || same=$named
+    [ -n "$same" ] || same=$named
     for i in $same; do
       [[ ,$VERIFIED, == *",$i,"* ]] || VERIFIED+=${VERIFIED:+,}$i
     done

@@ -119,6 +119,10 @@ def test_a_swap_is_a_name_of_the_config_that_another_nic_has_taken(
     assert find_swapped([ETH0], links, patterns) == expected
 
 
+def test_a_record_may_have_lines_of_windows() -> None:
+    assert parse_verified(f"{ETH0}\r\neth1\r\n") == (ETH0, VerifiedUplink("eth1"))
+
+
 def test_a_record_has_a_line_for_each() -> None:
     uplinks = (ETH0, VerifiedUplink("wg0"))
     assert verified_text(uplinks) == f"eth0 {MAC}\nwg0\n"

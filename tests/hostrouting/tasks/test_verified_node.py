@@ -163,8 +163,13 @@ def test_without_a_default_route_on_the_uplink_no_route_moves(node: Node, move: 
     assert planned.missing is not None
     assert planned.missing.startswith("the default route on eth0 ")
     assert not planned.next_start.is_admitted
-    with pytest.raises(RouteError, match="waiting for the default route on eth0"):
+    with pytest.raises(RouteError, match="waiting for the default route on eth0") as caught:
         node.apply()
+    assert caught.value.hint is not None
+    assert caught.value.hint.endswith(
+        "; the check passed with eth0; if another uplink is wanted now:"
+        " rm /etc/hostrouting/uplink && hostrouting apply"
+    )
     assert node.devs_of_ours() == {"eth0"}
 
 
@@ -373,6 +378,21 @@ def test_one_of_two_recorded_uplinks_may_be_missing(tmp_path: Path) -> None:
     node.kernel.del_link("eth1")
     node.apply()
     assert node.record == f"eth0 {MAC}\neth1 {OTHER_MAC}\n"
+
+
+def test_a_record_may_name_a_missing_uplink_twice(node: Node) -> None:
+    text = f"eth0 {MAC}\neth1\neth1 {OTHER_MAC}\n"
+    node.layout.verified.write_text(text)
+    assert not node.apply().changes
+    assert node.record == text
+
+
+def test_a_record_with_lines_of_windows_counts(node: Node) -> None:
+    node.layout.verified.write_bytes(f"eth0 {MAC}\r\n".encode())
+    dhcp_beside(node)
+    node.apply()
+    assert node.devs_of_ours() == {"eth0"}
+    assert node.record == f"eth0 {MAC}\n"
 
 
 # --- snapshots ------------------------------------------------------------------------------------
