@@ -116,7 +116,7 @@ make_files() {
 end_child() {
   local state
   { state=`<"/proc/${1:-none}/stat"`; } 2>/dev/null
-  [[ $state != *") "?" $$ "* ]] || kill -9 "$1"
+  [[ $state != *") "?" $$ "* ]] || kill -9 "$1" 2>/dev/null
 }
 
 # Returns at the next change of links, addresses or routes, or after a second, because the kernel doesn't report all
