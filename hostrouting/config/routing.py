@@ -548,6 +548,15 @@ class Config(Section):
         return overlap.mode is OverlapMode.STRICT and bool(overlap.expected_cidrs)
 
     @property
+    def verifies_uplinks(self) -> bool:
+        """Return whether the check has verified the uplinks of a STRICT node if it passes.
+
+        CIDRs that name their interfaces say nothing about the uplinks.
+        """
+        is_about_uplinks = any(each.devs is None for each in self.route_overlap.expected_cidrs)
+        return self.keeps_uplinks and (self.uplinks is not None or is_about_uplinks)
+
+    @property
     def is_gated(self) -> bool:
         """Return whether the config enables routes or a check, either of which needs the gate."""
         return self.static_routes.is_wanted or bool(self.route_overlap.expected_cidrs)

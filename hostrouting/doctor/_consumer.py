@@ -85,7 +85,7 @@ def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 def _unrecorded(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Find a host that would follow the default route to another uplink."""
     config = examined.manifest.config
-    if config.keeps_uplinks and config.uplinks is None and not examined.host.verified:
+    if config.verifies_uplinks and config.uplinks is None and not examined.host.verified:
         message = (
             "no uplink is recorded, so whichever default route comes first or wins tells the uplink"
         )

@@ -476,7 +476,7 @@ class Run:
         # leave both markers behind.
         with locked(host.layout.lock, scope):
             write_markers(host.layout, report)
-        if self.config.keeps_uplinks and report.verdict is Verdict.OK:
+        if self.config.verifies_uplinks and report.verdict is Verdict.OK:
             self.done.add(_record_uplinks(self.config, report.default_devs, host))
         return report
 

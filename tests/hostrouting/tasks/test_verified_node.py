@@ -328,6 +328,16 @@ def test_a_failing_check_records_nothing(tmp_path: Path) -> None:
     assert "no-record" in kinds
 
 
+def test_cidrs_with_devs_of_their_own_verify_no_uplink(node: Node) -> None:
+    node.layout.verified.unlink()
+    node.add_default(WG0)
+    expected = {"cidr": "172.16.0.0/16", "devs": ["eth0"]}
+    halves = [{"destination": half, "gateway": "10.1.0.1", "dev": "eth0"} for half in HALVES]
+    report = node.apply(config(*halves, cidrs=[expected]))
+    assert report.overlap.verdict is Verdict.OK
+    assert node.record is None
+
+
 def test_in_warn_mode_none_is_written_read_or_removed(node: Node) -> None:
     warn = config(*HALVES, cidrs=["172.16.0.0/16"], mode="WARN")
     dhcp_beside(node)
