@@ -126,7 +126,7 @@ class Explanation:
 
     @property
     def is_as_expected(self) -> bool | None:
-        """Return the check's verdict on this address: whether all packets are sent as expected.
+        """Return whether all packets to this address are sent as expected, as the check judges it.
 
         The result is None if there is nothing to compare with, or if this host doesn't receive what
         is sent to its addresses.
