@@ -22,7 +22,7 @@ from typing import NamedTuple
 import attrs
 
 from hostrouting.kernel.fib import Fib
-from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow
+from hostrouting.kernel.rules import LOOPBACK, NO_SOURCE, TCP, UDP, Flow
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, PrefixSet, ends, numbers
 from hostrouting.model.links import Address
@@ -134,6 +134,8 @@ def _words(loss: Loss) -> str:
 
 
 def _no_longer(loss: Loss) -> str:
+    if loss.before == (LOOPBACK,):
+        return f"to {_shown_ranges(loss)} are no longer delivered to this host"
     before = ",".join(loss.before)
     instead = f", but through {','.join(loss.after)}" if loss.after else ": they are dropped"
     return f"no longer go to {_shown_ranges(loss)} through {before}{instead}"
@@ -261,7 +263,7 @@ class _Comparison:
     def _losses(self, change: _Change, spans: Sequence[Span]) -> Iterator[Loss]:
         """Yield a loss for each source of packets that have changed otherwise than intended."""
         network = change.network
-        lost = [address for address in self._sources(change) if not _stays(address, change)]
+        lost = [address for address in self._sources(change, spans) if not _stays(address, change)]
         if not lost:
             return
         plain = Loss(
@@ -286,10 +288,14 @@ class _Comparison:
         devs = tuple(self._networks[numbers(network)])
         return tuple(dev for dev in devs if dev not in self._uplinks) or devs
 
-    def _sources(self, change: _Change) -> Sequence[Address | None]:
+    def _sources(self, change: _Change, spans: Iterable[Span]) -> Sequence[Address | None]:
         """Return the sources of packets that worked; None if there is no source."""
         if not change.is_intended:
             return change.senders.addresses
+        if change.devs == (self._loopback,):
+            # A local route to a whole prefix lets clients reach this host at each of its addresses.
+            is_own = all(span.place.probe in self._own_addresses for span in spans)
+            return [] if is_own else [each for each in change.senders.addresses if each is None]
         near = change.senders.near(change.devs, change.network)
         return [each for each in near if each is None or each.dev not in self._of_cluster]
 
@@ -308,7 +314,8 @@ class _Comparison:
             ranges += exact if is_short else [self._family.network(prefix)]
         if network is not None:
             return tuple(ranges)
-        joined = [Span(*ends(numbers(each), self._bits), spans[0].place) for each in sorted(ranges)]
+        ordered = sorted({*ranges})
+        joined = [Span(*ends(numbers(each), self._bits), spans[0].place) for each in ordered]
         return networks_of(joined, self._family)
 
     @cached_property

@@ -69,6 +69,15 @@ rule add 100 lookup local
 rule del 0 lookup local
 """
 ROWS = {
+    "a prefix whose addresses are all local": Row(
+        "route add local 172.20.5.0/24 dev lo table main",
+        ("packets to 172.20.5.0/24 are no longer delivered to this host",),
+        routes=(
+            "172.20.5.0/25 via 10.1.0.1 dev eth0",
+            "172.20.5.128/25 via 10.1.0.1 dev eth0",
+        ),
+        intended=("172.20.5.0/24",),
+    ),
     "neighbours": Row(
         "",
         (NEIGHBOURS,),
