@@ -11,5 +11,5 @@ depend on the machine.
     growth     charts of how the cost grows
     ways       ways to install routes and to check CIDRs, both ours and others
     figures    the figures, as objects and as JSON
-    page       the table and docs/explanation/performance.md
+    page       the table and docs/contributing/performance.md
 """

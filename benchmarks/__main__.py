@@ -99,7 +99,7 @@ def main() -> None:
         report.growths[growth.name] = measure(growth, sizes, rounds)
     report.made.update(_made(load))
     if options.docs:
-        write_docs(report, options.docs / "explanation")
+        write_docs(report, options.docs / "contributing")
     say(report.to_json() if options.json else f"{as_table(report)}\n\n{as_words(report)}")
     if options.quick:
         complain("quick: every size was tiny and everything ran once, so the figures mean nothing")

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parent / "explanation"
+FOLDER = Path(__file__).parent / "contributing"
 KEYS = ("passed", "failed", "seconds", "snapshots")
 
 HEAD = """\

@@ -43,7 +43,7 @@ of HostRoutingError.
 ``hostrouting.tasks`` has tasks that try routes for a limited time, or install nothing but routes,
 and ``render``, which returns the files of an installation. ``hostrouting.backend`` has the ports to
 implement for a custom backend, ``hostrouting.testing`` has test utilities, and
-``hostrouting.azure`` supports Azure nodes. See docs/explanation/design.md for an overview of the
+``hostrouting.azure`` supports Azure nodes. See docs/contributing/design.md for an overview of the
 code.
 """
 

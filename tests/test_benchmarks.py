@@ -20,7 +20,7 @@ from benchmarks.page import as_table, write_docs
 from benchmarks.rows import ROWS
 
 ROOT = Path(__file__).parent.parent
-DOCS = ROOT / "docs/explanation"
+DOCS = ROOT / "docs/contributing"
 
 # All rows are tried only in nightly runs.
 TRIED = (

@@ -389,7 +389,7 @@ OTHERS: dict[str, Callable[[Node, list[str]], str]] = {
 
 # These pages' sections are generated, and the generators' tests check them. Their introductions run
 # like other pages.
-MADE = {"docs/howto/h200.md", "docs/howto/your-symptom.md", "docs/explanation/performance.md"}
+MADE = {"docs/howto/h200.md", "docs/howto/your-symptom.md", "docs/contributing/performance.md"}
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 
@@ -589,7 +589,7 @@ def test_the_reports_page_names_every_kind_of_finding_and_note() -> None:
         ("make_schema.py", "hostrouting"),
         ("make_h200.py", "docs/howto"),
         ("make_symptoms.py", "docs/howto"),
-        ("make_kernels.py", "docs/explanation"),
+        ("make_kernels.py", "docs/contributing"),
     ],
 )
 def test_generated_files_are_up_to_date(
@@ -618,10 +618,10 @@ def test_no_default_makes_a_signature_unreadable() -> None:
     assert len(conf["short_signature"](Config)) < 200
 
 
-# --- docs/promises.md -----------------------------------------------------------------------------
+# --- docs/contributing/promises.md ----------------------------------------------------------------
 
 
-PROMISES = (ROOT / "docs/promises.md").read_text()
+PROMISES = (ROOT / "docs/contributing/promises.md").read_text()
 HELD = re.findall(r"^(\S.*)\n: `(tests/[\w/]+\.py)::(test_\w+)`$", PROMISES, re.MULTILINE)
 
 

@@ -13,7 +13,7 @@ from benchmarks.peers.command import parse
 from benchmarks.peers.page import CASES, STEPS, page, strengths
 from benchmarks.peers.programs import PEERS
 
-DOCS = Path(__file__).parents[1] / "docs/explanation"
+DOCS = Path(__file__).parents[1] / "docs/contributing"
 
 HEALED = {"during": 0, "itself": 0.1, "next": True}
 LOST = {"during": 0, "itself": None, "next": True}

@@ -73,7 +73,7 @@ def main(arguments: Sequence[str]) -> None:
     record = compare(names, (20,) if options.quick else _SIZES, is_quick=options.quick)
     text = json.dumps(record, indent=1) + "\n"
     if options.docs:
-        write_docs(record, text, options.docs / "explanation")
+        write_docs(record, text, options.docs / "contributing")
     say(page(record))
 
 

@@ -1,6 +1,6 @@
 """Run the kernel tests on other kernels: ``./run kernels [SUITE]... [-- PYTEST-ARGUMENT...]``.
 
-The results are recorded in docs/explanation/kernels.json if whole files of tests have run. This
+The results are recorded in docs/contributing/kernels.json if whole files of tests have run. This
 machine judges the snapshots of the hosts in those tests, too, which must not differ from the hosts'
 own verdicts.
 """

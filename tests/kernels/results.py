@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 __all__ = ["MACHINES", "RECORD", "Results", "record", "record_machine", "results_of", "total"]
 
-_FOLDER = Path(__file__).parents[2] / "docs/explanation"
+_FOLDER = Path(__file__).parents[2] / "docs/contributing"
 RECORD, MACHINES = _FOLDER / "kernels.json", _FOLDER / "machines.json"
 
 Results = dict[str, dict[str, Any]]
