@@ -164,6 +164,15 @@ def _has_command(prefix: str, argv: str, commands: str) -> bool:
     return False
 
 
+def _naming_settings(shown: Mapping[str, str], environment: Collection[str]) -> Iterator[str]:
+    """Yield the settings that change INVOCATION_ID, by which the gate tells starts apart."""
+    for key, (pattern, consequence) in _NAMELESS.items():
+        if re.search(pattern, shown[key]):
+            yield f"{key}=INVOCATION_ID {consequence}"
+    if "INVOCATION_ID" in environment:
+        yield f"EnvironmentFile= sets INVOCATION_ID, which {_ONE_NAME}"
+
+
 def opening_settings(
     shown: Mapping[str, str],
     *,
@@ -190,11 +199,7 @@ def opening_settings(
             f"TimeoutStartSec={seconds:g} ends the gate, which may take 20 s; "
             f"give it {START_SECONDS} or more"
         )
-    for key, (pattern, consequence) in _NAMELESS.items():
-        if re.search(pattern, shown[key]):
-            yield f"{key}=INVOCATION_ID {consequence}"
-    if "INVOCATION_ID" in environment:
-        yield f"EnvironmentFile= sets INVOCATION_ID, which {_ONE_NAME}"
+    yield from _naming_settings(shown, environment)
     is_ours = RUN_DIR.name in shown["RuntimeDirectory"].split()
     if is_ours and shown["RuntimeDirectoryPreserve"] != "yes":
         yield (

@@ -7,7 +7,7 @@ selection follows net/ipv6/addrconf.c.
 from __future__ import annotations
 
 import errno as errnos
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from ipaddress import IPv6Address, IPv6Network
 from typing import ClassVar
@@ -94,10 +94,9 @@ class Fib6(Fib):
                 continue
             by_source = _by_source_prefix(entries)
             plain = by_source.pop(None, None)
-            around = [prefix for prefix in by_source if prefix is not None and source in prefix]
-            for prefix in sorted(around, key=lambda prefix: prefix.prefixlen, reverse=True):
+            for group in _around(by_source, source):
                 has_found = True
-                yield by_source[prefix]
+                yield group
             is_skipped = bool(by_source) and length > 0 and not has_found
             if plain is not None and not is_skipped:
                 has_found = True
@@ -311,6 +310,16 @@ MODELS: dict[Family, type[Fib]] = {Family.IPV4: Fib, Family.IPV6: Fib6}
 def _positions_around(routes: Sequence[Route], gateway: IpAddress) -> list[int]:
     """Return the positions of the routes that contain a gateway."""
     return [number for number, route in enumerate(routes) if gateway in route.destination]
+
+
+def _around(
+    by_source: Mapping[IPv6Network | None, list[Route]],
+    source: IpAddress,
+) -> Iterator[list[Route]]:
+    """Yield the groups whose source prefix contains a source, longest prefix first."""
+    around = [prefix for prefix in by_source if prefix is not None and source in prefix]
+    for prefix in sorted(around, key=lambda prefix: prefix.prefixlen, reverse=True):
+        yield by_source[prefix]
 
 
 def _by_source_prefix(entries: Iterable[Route]) -> dict[IPv6Network | None, list[Route]]:

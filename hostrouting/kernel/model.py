@@ -163,8 +163,10 @@ class Model(RouteBackend):
                 return {(0, 0)}
             else:
                 looked_up.add(rule.table)
-        found = (route for route in known.routes if route.table in looked_up)
-        return reach.union(numbers(route.destination) for route in found)
+        for route in known.routes:
+            if route.table in looked_up:
+                reach.add(numbers(route.destination))
+        return reach
 
     def _reach_of_separation(self) -> set[Prefix]:
         """Return prefixes outside of which no lookup changes if tables local and main separate.

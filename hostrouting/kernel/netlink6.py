@@ -198,10 +198,20 @@ class NetlinkBackend6(NetlinkBackend):
             failure = failures.get(key) or self._take_old(swap, now.get(key, {}))
             if failure is not None:
                 failures[key] = failure._replace(route=swap.route)
+        return self._taken_back(swaps, added, failures)
+
+    def _taken_back(
+        self,
+        swaps: Sequence[_Swap],
+        added: Iterable[Route],
+        failures: dict[tuple[object, ...], RouteFailure],
+    ) -> tuple[RouteFailure, ...]:
+        """Delete what was added for routes that failed, and return the failures in order."""
         if failures:
             self._delete([hop for hop in added if hop.key in failures])
             self._delete_lost(swaps, failures)
-        return tuple(failures[route.key] for route in routes if route.key in failures)
+        keys = [swap.route.key for swap in swaps]
+        return tuple(failures[key] for key in keys if key in failures)
 
     def _take_old(self, swap: _Swap, now: dict[Router, Route]) -> RouteFailure | None:
         """Delete a route's old next hops, and add the new ones if they couldn't be before."""

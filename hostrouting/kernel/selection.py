@@ -111,8 +111,6 @@ class Selection:
         asked = [route for route in routes if self._may_hold(route)]
         if self.is_omitted is _none or not asked:
             return WholeEntries(asked)
-        if not self.inside:
-            return WholeEntries(route for route in asked if not self._may_omit(route))
         inside = PrefixSet(self.inside, asked[0].family.bits)
         return WholeEntries(
             route

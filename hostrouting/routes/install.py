@@ -139,9 +139,11 @@ def _converge_once(
 ) -> tuple[RoutePlan, list[RouteFailure], list[RouteFailure]]:
     """Return the plan, the routes that can't be put back, and those that can't be removed."""
     keys = {route.key for route in wanted}
-    main = read_routes(backend, Table.MAIN)
-    unwanted = [route for route in main if route.is_ours and route.key not in keys]
-    others = [route for route in main if not route.is_ours or route.key in keys]
+    unwanted: list[Route] = []
+    others: list[Route] = []
+    for route in read_routes(backend, Table.MAIN):
+        is_unwanted = route.is_ours and route.key not in keys
+        (unwanted if is_unwanted else others).append(route)
     plan, _ = plan_possible(wanted, others)
     failures = [
         *backend.write(Write.ADD, by_gateways(plan.add)),

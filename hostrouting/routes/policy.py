@@ -262,14 +262,10 @@ def find_kept(config: Config, facts: Facts, defaults: Sequence[Route]) -> KeptIn
     finder = _Finder(config, facts, defaults)
     loopback = loopback_of(facts.links)
     links = [link for link in facts.links if link.name != loopback]
-    for entry in config.static_routes.keep:
-        if not any(is_like(link.name, (entry.dev,)) for link in links):
-            is_loopback = is_like(LOOPBACK, (entry.dev,))
-            why = _NEVER_KEPT if is_loopback else "there is no such interface"
-            finder.left_out.append(LeftOut(entry.dev, why, is_there=False))
+    entries = config.static_routes.keep
+    finder.left_out += _without_interface(entries, links)
     for link in links:
-        entries = (each for each in config.static_routes.keep if is_like(link.name, (each.dev,)))
-        first = next(entries, None)
+        first = next((each for each in entries if is_like(link.name, (each.dev,))), None)
         if first is not None:
             finder.sort(link, first)
     return KeptInterfaces(
@@ -278,6 +274,15 @@ def find_kept(config: Config, facts: Facts, defaults: Sequence[Route]) -> KeptIn
         tuple(finder.pending),
         tuple(finder.awaited),
     )
+
+
+def _without_interface(entries: Iterable[Keep], links: Sequence[Link]) -> Iterator[LeftOut]:
+    """Yield the entries that name no interface of the host but lo."""
+    for entry in entries:
+        if not any(is_like(link.name, (entry.dev,)) for link in links):
+            is_loopback = is_like(LOOPBACK, (entry.dev,))
+            why = _NEVER_KEPT if is_loopback else "there is no such interface"
+            yield LeftOut(entry.dev, why, is_there=False)
 
 
 @attrs.define

@@ -130,12 +130,15 @@ class _Planner:
         self._holders = _holders(interfaces, config.bridge)
         self._unreadable = [one.name for one in veths if one.far_mac is None]
 
-        endpoints = sorted(endpoints, key=lambda one: one.interface)
-        saved = {endpoint.interface for endpoint in endpoints}
-        # A pod without a known interface may still be running.
-        gone = saved - self._names - {""}
-        self._alive = [one for one in endpoints if one.interface in self._names]
-        self._dead = [one for one in endpoints if one.interface in gone]
+        saved = set[str]()
+        self._alive: list[Endpoint] = []
+        self._dead: list[Endpoint] = []
+        for endpoint in sorted(endpoints, key=lambda one: one.interface):
+            saved.add(endpoint.interface)
+            if endpoint.interface in self._names:
+                self._alive.append(endpoint)
+            elif endpoint.interface:  # a pod without a known interface may still be running
+                self._dead.append(endpoint)
         self._half_done = self._without_rules([one for one in veths if one.name not in saved])
 
     def _without_rules(self, added: Iterable[Interface]) -> list[str]:

@@ -214,8 +214,8 @@ def _decode_rule(message: bytes, _names: rtnl.Names) -> Rule:
         # fib_nl_fill_rule omits a zero mark but includes its mask.
         mark=value(_FWMARK) if _FWMASK in found else None,
         mark_mask=value(_FWMASK) if _FWMASK in found else _UNSET,
-        iif=decode_name(found[_IIFNAME]) if _IIFNAME in found else None,
-        oif=decode_name(found[_OIFNAME]) if _OIFNAME in found else None,
+        iif=_name_in(found.get(_IIFNAME)),
+        oif=_name_in(found.get(_OIFNAME)),
         uid_range=_RANGE.unpack(found[_UID_RANGE]) if _UID_RANGE in found else None,
         ip_protocol=value(_IP_PROTO),
         has_ports=any(ports != ALL_PORTS for ports in _port_ranges(found)),
@@ -227,6 +227,10 @@ def _decode_rule(message: bytes, _names: rtnl.Names) -> Rule:
         has_unknown=_has_unknown(found),
         protocol=value(_PROTOCOL),
     )
+
+
+def _name_in(value: bytes | None) -> str | None:
+    return None if value is None else decode_name(value)
 
 
 def encode_rule(rule: Rule, family: Family) -> bytes:
