@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, groupby
+from ipaddress import summarize_address_range
+from itertools import chain, groupby, islice
 
 from hostrouting.cli.bars import Bar, CellKind, bar_text, cells, cells_in, legend, legend_lines
 from hostrouting.cli.output import Page, Row, bad, dim, good
 from hostrouting.kernel.host_changes import HostChange
-from hostrouting.model.family import IpNetwork
-from hostrouting.model.text import clean, shortened
+from hostrouting.model.family import Family, IpNetwork
+from hostrouting.model.text import clean, counted, plural, shortened
 from hostrouting.overlap.difference import Difference, DiffReport, LookupResult
 from hostrouting.overlap.findings import FindingKind, NoteKind
 
@@ -76,7 +77,7 @@ def _others(report: DiffReport, *, is_verbose: bool) -> Iterator[str]:
     counts = Counter(change.kind for change in report.others)
     if not counts:
         return
-    words = (f"{count:,} {kind}{'' if count == 1 else 's'}" for kind, count in counts.items())
+    words = (counted(count, kind) for kind, count in counts.items())
     yield dim(f"changes that explain nothing here: {', '.join(words)}")
     if is_verbose:
         for change in report.others:
@@ -113,7 +114,7 @@ def _lines(
     """
     for causes, alike in groupby(found[:_DIFFERENCES], key=lambda each: each.causes):
         for difference in alike:
-            ranges = shortened(list(map(str, difference.ranges)), " ", _RANGES)
+            ranges = _ranges_text(difference.ranges)
             for each in difference.results:
                 of = "" if "UDP" in each.packets else f" for {', '.join(each.packets)}"
                 yield clean(f"{ranges}: {_words(each.before)} → {_words(each.after)}{of}")
@@ -127,6 +128,33 @@ def _lines(
         yield f"and {len(found) - _DIFFERENCES} more; --output json has them all"
 
 
+def _ranges_text(ranges: Sequence[IpNetwork]) -> str:
+    """Return the first ranges, or a CIDR and what it has beside the ranges if that is shorter.
+
+    Args:
+        ranges: the ranges, which don't overlap, by address.
+    """
+    if len(ranges) > _RANGES:
+        family = Family.of(ranges[0])
+        last = int(ranges[-1].broadcast_address)
+        length = family.bits - (int(ranges[0].network_address) ^ last).bit_length()
+        around = ranges[0].supernet(new_prefix=length)
+        beside = [*islice(_beside(around, ranges), _RANGES + 1)]
+        if len(beside) <= _RANGES:
+            return f"all of {around} but {' '.join(map(str, beside))}"
+    return shortened(list(map(str, ranges)), " ", _RANGES)
+
+
+def _beside(around: IpNetwork, ranges: Sequence[IpNetwork]) -> Iterator[IpNetwork]:
+    """Yield the parts of a CIDR that lie between the ranges in it, at its start and at its end."""
+    address = Family.of(around).address
+    lasts = [int(around.network_address) - 1, *(int(each.broadcast_address) for each in ranges)]
+    firsts = [*(int(each.network_address) for each in ranges), int(around.broadcast_address) + 1]
+    for last, first in zip(lasts, firsts, strict=True):
+        if last + 1 < first:
+            yield from summarize_address_range(address(last + 1), address(first - 1))
+
+
 def cause_lines(change: HostChange) -> Iterable[str]:
     """Yield a line for each object that went or came. If only the order changed, yield one line."""
     if change.before == change.after:
@@ -135,7 +163,8 @@ def cause_lines(change: HostChange) -> Iterable[str]:
         return
     if sorted(change.before) == sorted(change.after):
         yield (
-            f"by another order of {change.kind}s: {change.after[0]} is now before {change.after[1]}"
+            f"by another order of {plural(change.kind)}: "
+            f"{change.after[0]} is now before {change.after[1]}"
         )
         return
     yield from (f"- {change.kind} {line}" for line in change.before)

@@ -20,7 +20,7 @@ from hostrouting.cli.output import Page, Row, bad, dim, good
 from hostrouting.cli.report import overlap_picture, page_text
 from hostrouting.fleet.groups import FleetReport, GroupFailure, HostGroup
 from hostrouting.model.jsonable import in_json
-from hostrouting.model.text import clean, shortened
+from hostrouting.model.text import clean, counted, shortened
 from hostrouting.overlap.findings import Verdict
 from hostrouting.overlap.summary import advice, reasons
 
@@ -53,7 +53,7 @@ def fleet_text(report: FleetReport, width: int | None) -> str:
 def _counts(report: FleetReport) -> str:
     words = ", ".join(f"{count:,} {verdict}" for verdict, count in report.counts.items())
     count = sum(report.counts.values())
-    return f"{count:,} snapshot{'s' if count != 1 else ''}: {words}"
+    return f"{counted(count, 'snapshot')}: {words}"
 
 
 def _title(group: HostGroup) -> str:

@@ -29,6 +29,16 @@ def shortened(words: Sequence[str], separator: str, most: int) -> str:
     return separator.join(words[:most]) + (f"{glue}and {rest:,} more" if rest > 0 else "")
 
 
+def plural(noun: str) -> str:
+    """Return the plural of a regular noun."""
+    return f"{noun}es" if noun.endswith("s") else f"{noun}s"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, such as "1 route" or "2 addresses"."""
+    return f"{count:,} {noun if count == 1 else plural(noun)}"
+
+
 # Unicode categories of control, format and surrogate characters, and of those that break lines on
 # some terminals.
 _STEERING = ("Cc", "Cf", "Cs", "Zl", "Zp")

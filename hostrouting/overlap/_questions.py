@@ -22,7 +22,7 @@ from hostrouting.model.family import IpNetwork
 from hostrouting.model.integer_prefixes import PrefixSet, numbers
 from hostrouting.model.parsing import is_device, is_inside
 from hostrouting.model.routes import destination_words
-from hostrouting.model.text import shortened
+from hostrouting.model.text import counted, shortened
 from hostrouting.overlap._cautions import OFFER
 from hostrouting.overlap._diversions import Diversions
 from hostrouting.overlap._fewest_prefixes import networks_of
@@ -388,7 +388,7 @@ def _briefly(consequence: str) -> str:
 
 
 def _count(number: int, name: str) -> str:
-    return f"{number:,} {name}{'' if number == 1 else 's'}" if number else ""
+    return counted(number, name) if number else ""
 
 
 def _joined(more: Iterable[Unfixable], places: Places) -> Iterator[Unfixable]:

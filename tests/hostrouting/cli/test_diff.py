@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scenario import play
 from wanted import SHADOWED, section
 
 import phases
@@ -132,3 +133,35 @@ def test_an_older_second_snapshot_is_warned_of(run: Run, recorded: Path) -> None
 def test_a_third_argument_is_no_config(run: Run, recorded: Path) -> None:
     code, _, err = run("diff", recorded, recorded, "config.json")
     assert (code, "--config config.json" in err) == (64, True)
+
+
+def test_counts_have_their_plurals(run: Run, kernel: FakeKernel, recorded: Path) -> None:
+    """Of the kinds, only "address" isn't made plural by an s."""
+    play(kernel, "link add docker0\naddr add 172.30.0.1/24 dev docker0")
+    said = "explain nothing here: 1 link, 1 address, "
+    assert said in run("diff", recorded, "--cidr", "172.16.0.0/16")[1]
+    play(kernel, "link add virbr0\naddr add 172.31.0.1/24 dev virbr0")
+    said = "explain nothing here: 2 links, 2 addresses, "
+    assert said in run("diff", recorded, "--cidr", "172.16.0.0/16")[1]
+
+
+def test_a_range_with_exceptions_is_shown_as_such(
+    run: Run, kernel: FakeKernel, recorded: Path
+) -> None:
+    """All of Docker's network leaves through docker0, except its bridge's own addresses."""
+    play(kernel, "link add docker0\naddr add 172.17.0.1/16 dev docker0")
+    _, out, _ = run("diff", recorded, "--cidr", "172.16.0.0/12")
+    beside = "172.17.0.1/32 172.17.255.255/32"
+    assert f"all of 172.17.0.0/16 but {beside}: via 10.1.0.1 dev eth0" in out
+    document = json.loads(run("diff", recorded, "--cidr", "172.16.0.0/12", "--output", "json")[1])
+    assert [len(each["ranges"]) for each in document["changed"]] == [30, 1, 1]
+
+
+def test_few_or_scattered_ranges_are_listed(run: Run, kernel: FakeKernel, recorded: Path) -> None:
+    odd = [f"route add 10.96.{number}.0/24 dev ib0" for number in range(1, 17, 2)]
+    play(kernel, "\n".join(odd[:2]))
+    said = "10.96.1.0/24 10.96.3.0/24: via"
+    assert said in run("diff", recorded, "--cidr", "10.96.0.0/12")[1]
+    play(kernel, "\n".join(odd[2:]))
+    said = "10.96.1.0/24 10.96.3.0/24 10.96.5.0/24 10.96.7.0/24 and 4 more: via"
+    assert said in run("diff", recorded, "--cidr", "10.96.0.0/12")[1]
