@@ -208,6 +208,8 @@ def test_a_roll_out_stops_at_a_sick_batch_until_its_fix(
     later = SIZE - KEPT - HELD
     assert fleet.states() == ["WARN"] * KEPT + ["put back"] * HELD + ["untouched"] * later, said
     assert set(counts) == {f"n{number:02}" for number in range(1, KEPT + HELD + 1)}
+    # The trial, its confirmation and the config file; what STRICT would change is only asked.
+    assert [counts[f"n{number:02}"]["changed"] for number in range(1, KEPT + 1)] == [3] * KEPT
 
     for number in SICK:
         fleet.nodes[number - 1].ip("route", "delete", *SHADOW)
@@ -351,6 +353,9 @@ def test_the_guides_commands_work_as_printed(
         code, said = fleet.shell(command)
         assert code == (1 if start == JUDGE else 0), f"{command}\n{said}"  # the node is shadowed
         assert removed(node) if after == "removed" else state(node) == after, f"{command}\n{said}"
+        if "--check" in command:
+            planned = said.count("+ 172.16.1.0/24 via 10.1.0.1 dev eth0")
+            assert (planned, "changed=2 " in said) == (1, True), said
     assert [path.name for path in (tmp_path / "snapshots").iterdir()] == ["gpu-0001.json"]
 
 
