@@ -90,8 +90,8 @@ class Logged(ForwardingBackend):
         return super().write_rules(change, rules)
 
 
-class Printing(ChangesObserver):
-    """An observer that prints every start, progress and end, and collects the changes.
+class Printing(phases.Observer):
+    """An observer that prints every start, progress and end.
 
     Its calls never overlap, even with parallel tasks.
     """
@@ -113,7 +113,7 @@ class Printing(ChangesObserver):
         seconds: float,
     ) -> None:
         """Print that a task has ended."""
-        super().finished(path, status, result, error, seconds)
+        del result
         print(f"{path}: {status} after {seconds:.1f} s" + (f": {error}" if error else ""))
 
 
@@ -157,10 +157,10 @@ async def bootstrap(config: Config, host: Host, pull: Sequence[str]) -> int:
         prepare, CheckRouteOverlap(config, host=host), start_node, name="bootstrap"
     )
     print(tree)
-    observer = Printing()
+    observer = ChangesObserver()
     try:
         (routes, _image), overlap, node = await phases.run_async(
-            tree, scope=scope, observer=observer
+            tree, scope=scope, observers=[observer, Printing()]
         )
     except phases.Cancelled as stop:
         print(f"stopped by {stop.reason}; no node was started", file=sys.stderr)

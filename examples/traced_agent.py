@@ -28,7 +28,7 @@ from hostrouting.backend import (
     RuleFailure,
     Write,
 )
-from hostrouting.report import ChangesObserver
+from hostrouting.report import changes_of
 from hostrouting.tasks import installed_config
 
 
@@ -50,11 +50,10 @@ class CountingBackend(ForwardingBackend):
         return super().write_rules(change, rules)
 
 
-class SpanObserver(ChangesObserver):
+class SpanObserver(phases.Observer):
     """An observer that makes a span for each task, below the span of its creation."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.tracer = trace.get_tracer("bootstrap")
         self.outside = context.get_current()
         self.spans: dict[str, list[trace.Span]] = {}  # tasks in a Parallel may have the same path
@@ -76,10 +75,7 @@ class SpanObserver(ChangesObserver):
         seconds: float,
     ) -> None:
         """End the task's span."""
-        super().finished(path, status, result, error, seconds)
-        only = ChangesObserver()  # self.changes are those of all tasks
-        only.finished(path, status, result, error, seconds)
-        made = only.changes
+        made = changes_of(result, error)
         changes = (*made.routes, *made.rules, *made.files, *made.units)
         span = self.spans[path].pop()
         span.set_attribute("status", str(status))
@@ -100,19 +96,17 @@ async def bring_up(config: Config, start: phases.Task[object], host: Host) -> Co
     observer = SpanObserver()
     try:
         report, _ = await phases.run_async(
-            phases.Serial(Configure(config, host=host), start), observer=observer
+            phases.Serial(Configure(config, host=host), start), observers=[observer]
         )
     except BaseException:
-        await phases.run_async(Configure(former, host=host), observer=observer)
+        await phases.run_async(Configure(former, host=host), observers=[observer])
         raise
     return report
 
 
 async def is_ok(config: Config, host: Host) -> bool:
     """Return whether every expected CIDR leaves through an uplink."""
-    report = await phases.run_async(
-        phases.task("check")(lambda scope: check(config, host=host, scope=scope))
-    )
+    report = await phases.call_async(check, config, host=host)
     return report.verdict is Verdict.OK
 
 

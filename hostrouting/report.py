@@ -33,7 +33,7 @@ from hostrouting.overlap.findings import (
 from hostrouting.overlap.proposals import Fix, Obstacle, Unfixable
 from hostrouting.routes.plan import RoutePlan, RoutesReport
 from hostrouting.routes.policy import LeftOut, PolicyPlan, PolicyRouting
-from hostrouting.tasks.observer import ChangesObserver
+from hostrouting.tasks.observer import ChangesObserver, changes_of
 from hostrouting.tasks.preview import NextStart, Plan
 from hostrouting.tasks.reports import ConfigureReport, WatchReport
 
@@ -46,5 +46,6 @@ __all__ = [
     "LookupResult", "NextStart", "Note", "NoteKind", "Obstacle", "OverdueRun", "OverlapReport",
     "Plan", "PolicyPlan", "PolicyRouting", "Replacement", "RoutePlan", "RoutesReport", "Severity",
     "Step", "StoppedRun", "Unfixable", "UnknownReason", "Verdict", "WatchReport",
+    "changes_of",
 ]
 # fmt: on

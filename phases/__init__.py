@@ -1,9 +1,10 @@
 """Run trees of tasks that can be cancelled, observed and logged.
 
 A task does one thing within a `CancelScope`. `Serial`, `Parallel` and `Timeout` combine tasks, and
-`task` turns a function into a task. `run` runs a tree, and `run_async` runs it from asyncio. Tasks
-wait and run programs through the scope, so that they can be cancelled or time out. `all_or_nothing`
-rolls back the changes of a failed task.
+`task` turns a function into a task. `run` runs a tree, and `run_async` runs it from asyncio;
+`call_async` calls a function with a scope from asyncio. Tasks wait and run programs through the
+scope, so that they can be cancelled or time out. `all_or_nothing` rolls back the changes of a
+failed task.
 """
 
 # The modules of this package. When a module is imported, it only imports modules above it.
@@ -15,12 +16,13 @@ rolls back the changes of a failed task.
 #     _process    subprocesses, which are killed if the scope is cancelled
 #     _log        logging of task runs
 #     _run        Task; run, run_async and run_child, which notify observers and annotate exceptions
+#                 (call_async calls a function that takes a scope)
 #     _compose    task; Serial, Parallel and Timeout
 #     testing     a fake clock, and an observer that records its calls
 
 from phases._compose import Parallel, Serial, Timeout, task
 from phases._errors import Cancelled, Observer, PathNote, Status, TimedOut, path_of
-from phases._run import Task, run, run_async, run_child
+from phases._run import Task, call_async, run, run_async, run_child
 from phases._scope import CancelScope, Clock, SystemClock, Undo, all_or_nothing
 
 __all__ = [
@@ -38,6 +40,7 @@ __all__ = [
     "Timeout",
     "Undo",
     "all_or_nothing",
+    "call_async",
     "path_of",
     "run",
     "run_async",

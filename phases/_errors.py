@@ -75,16 +75,21 @@ class Status(str, Enum):
 
 
 class Observer(Protocol):
-    """A receiver of a run's events. Calls are serialized, but may come from any task's thread."""
+    """A receiver of a run's events. Calls are serialized, but may come from any task's thread.
+
+    A class that derives from it only needs the methods for the events that it uses.
+    """
 
     def started(self, path: str) -> None:
         """Report that a task starts.
 
         The path consists of the task names from the root of the tree, separated by slashes.
         """
+        del path
 
     def progress(self, path: str, message: str, fraction: float | None) -> None:
         """Report a task's progress: a status message, and the completed fraction (0…1) if known."""
+        del path, message, fraction
 
     def finished(
         self,
@@ -99,6 +104,7 @@ class Observer(Protocol):
         If a task returns after its scope has ended, both its result and the scope's exception are
         passed.
         """
+        del path, status, result, error, seconds
 
 
 def text_of(error: BaseException) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from contextvars import copy_context
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from phases._errors import Observer, Status, add_note, add_path_note, text_of
 from phases._scope import CancelScope
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+P = ParamSpec("P")
+
+_CALLS = ("started", "progress", "finished")
 
 
 class Task(Protocol[T_co]):
@@ -74,6 +77,24 @@ def check_task(_instance: object, _attribute: object, value: object) -> None:
         )
 
 
+def _checked_observers(values: Sequence[Observer]) -> list[Observer]:
+    """Return the observers as a list.
+
+    Raises:
+        TypeError: the value isn't a list of observers.
+    """
+    if not isinstance(values, Iterable):
+        raise TypeError(f"observers takes a list of observers, not {values!r:.200}")
+    observers = list(values)
+    for observer in observers:
+        missing = [name for name in _CALLS if not callable(getattr(observer, name, None))]
+        if isinstance(observer, type) or missing:
+            raise TypeError(
+                f"expected an observer, which has {', '.join(_CALLS)}, not {observer!r:.200}"
+            )
+    return observers
+
+
 class _Reporter(AbstractContextManager["_Reporter"]):
     """A queue that passes calls to a run's observers, one at a time.
 
@@ -84,8 +105,8 @@ class _Reporter(AbstractContextManager["_Reporter"]):
     queue and continue, so a slow observer doesn't delay their tasks.
     """
 
-    def __init__(self, logger: logging.Logger | None, observer: Observer | None) -> None:
-        self._observers: list[Observer] = [] if observer is None else [observer]
+    def __init__(self, logger: logging.Logger | None, observers: Sequence[Observer]) -> None:
+        self._observers = _checked_observers(observers)
         # If logging hasn't been imported, the program can't have configured a logger.
         if "logging" in sys.modules:
             from phases._log import LOGGER, Log
@@ -135,7 +156,7 @@ def run(
     *,
     logger: logging.Logger | None = None,
     scope: CancelScope | None = None,
-    observer: Observer | None = None,
+    observers: Sequence[Observer] = (),
 ) -> T:
     """Run a tree of tasks and return its result.
 
@@ -150,7 +171,7 @@ def run(
         logger: the logger for the records; `phases` by default.
         scope: the scope of the run, a new one by default. If it is the scope of another run's task,
             the paths of this run begin with the path of that task.
-        observer: the observer to notify.
+        observers: the observers to notify, in this order.
 
     Returns:
         The task's result.
@@ -159,13 +180,13 @@ def run(
         Cancelled: the scope was cancelled before the tree had finished, even if no task has
             noticed.
         TimedOut: the deadline of the scope or of a `Timeout` passed before the tree had finished.
-        TypeError: the value isn't a task.
+        TypeError: the task isn't a task, or an observer isn't one.
         BaseException: any exception raised by a task, unchanged, with a `PathNote` that names the
             task.
     """
     check_task(None, None, task)
     scope = CancelScope() if scope is None else scope
-    with _Reporter(logger, observer) as reporter:
+    with _Reporter(logger, observers) as reporter:
         return run_child(task, scope.at(scope.path, reporter.tell))
 
 
@@ -174,7 +195,7 @@ async def run_async(
     *,
     logger: logging.Logger | None = None,
     scope: CancelScope | None = None,
-    observer: Observer | None = None,
+    observers: Sequence[Observer] = (),
 ) -> T:
     """Run a tree of tasks in a thread and return its result; see `run`.
 
@@ -185,7 +206,7 @@ async def run_async(
         task: the root of the tree.
         logger: the logger for the records; `phases` by default.
         scope: a scope that also cancels the run, or None.
-        observer: the observer to notify, in the tasks' threads.
+        observers: the observers to notify, in this order, in the tasks' threads.
 
     Returns:
         The task's result.
@@ -197,28 +218,58 @@ async def run_async(
         TimedOut: the deadline of the scope or of a `Timeout` passed.
         BaseException: any other exception raised by `run`.
     """
+    return await _in_thread(
+        lambda inner: run(task, logger=logger, scope=inner, observers=observers), scope
+    )
+
+
+async def call_async(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function that takes a ``scope`` in a thread and return its result.
+
+    It is what `asyncio.to_thread` is for other functions: `await call_async(check, config)` calls
+    `check(config, scope=...)` with a scope that cancelling the asyncio task cancels. The coroutine
+    doesn't return until the function has.
+
+    Args:
+        function: the function.
+        args: its positional arguments.
+        kwargs: its keyword arguments. A ``scope`` among them cancels the call, too.
+
+    Returns:
+        The function's result.
+
+    Raises:
+        asyncio.CancelledError: the asyncio task was cancelled. Its cause is the function's
+            exception, if any.
+        BaseException: any exception raised by the function.
+    """
+
+    def call(inner: CancelScope) -> T:
+        kwargs["scope"] = inner
+        return function(*args, **kwargs)
+
+    scope = kwargs.get("scope")
+    return await _in_thread(call, scope if isinstance(scope, CancelScope) else None)
+
+
+async def _in_thread(work: Callable[[CancelScope], T], scope: CancelScope | None) -> T:
+    """Call a function in a thread, with a scope that also ends if the asyncio task is cancelled."""
     import asyncio
     from concurrent.futures import Future
 
     scope = CancelScope() if scope is None else scope
     outer = CancelScope(clock=scope.clock)
+    inner = scope.within(outer)
     outcome: Future[T] = Future()
 
-    def work() -> None:
+    def work_in_thread() -> None:
         # asyncio futures can't hold a StopIteration.
         try:
-            outcome.set_result(
-                run(
-                    task,
-                    logger=logger,
-                    scope=scope.within(outer),
-                    observer=observer,
-                )
-            )
+            outcome.set_result(work(inner))
         except BaseException as error:  # noqa: BLE001 - raised below
             outcome.set_exception(error)
 
-    running = asyncio.get_running_loop().run_in_executor(None, copy_context().run, work)
+    running = asyncio.get_running_loop().run_in_executor(None, copy_context().run, work_in_thread)
     cancelled: asyncio.CancelledError | None = None
     while not running.done():
         try:

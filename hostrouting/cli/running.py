@@ -38,7 +38,7 @@ def run_task(
             even without a terminal, because readers of a log want to know it.
     """
     if scope is not None:
-        return phases.run(task, scope=scope, observer=_Progress(is_logged=waits))
+        return phases.run(task, scope=scope, observers=[_Progress(is_logged=waits)])
     scope = phases.CancelScope()
     with cancelled_by_signals(scope):
         return run_task(task, scope, waits=waits)

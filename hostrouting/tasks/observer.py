@@ -1,4 +1,4 @@
-"""An observer that collects the changes of all tasks in a tree."""
+"""The changes of a task or of all tasks in a tree, from their results and exceptions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,30 @@ if TYPE_CHECKING:
     import phases
 
 
+def changes_of(result: object, error: BaseException | None = None) -> Changes:
+    """Return the changes that a task has made, from what an observer's ``finished`` gets.
+
+    They are in the task's report, or in its exception if it has failed or was cancelled. A plan
+    counts as none, as it only predicts its changes.
+
+    Args:
+        result: the task's result.
+        error: its exception, or None.
+    """
+    changes = Changes()
+    for outcome in (result, error):
+        found = getattr(outcome, "changes", None)
+        if isinstance(found, Changes) and not isinstance(outcome, RoutePlan | Plan):
+            changes |= found
+    return changes
+
+
 @attrs.define(eq=False)
 class ChangesObserver:
     """A ``phases.Observer`` that collects the changes of all tasks in a tree.
 
     If the tree fails or is cancelled, the changes of its completed tasks remain. The tree's
-    exception doesn't list them, but this observer does. Your own observer can derive from this one.
+    exception doesn't list them, but this observer does.
 
     Args:
         changes: every route, file and unit that the tasks have changed and not rolled back.
@@ -45,9 +63,7 @@ class ChangesObserver:
         """Collect the changes in the task's report or exception."""
         del path, status, seconds
         for outcome in (result, error):
-            changes = getattr(outcome, "changes", None)
-            if not isinstance(changes, Changes) or isinstance(outcome, RoutePlan | Plan):
-                continue  # a plan only predicts its changes
+            changes = changes_of(outcome)
             # An outer task may pass on the report or exception of an inner one.
             if changes and not any(outcome is earlier for earlier in self._collected):
                 self.changes |= changes

@@ -89,7 +89,7 @@ def test_the_script_waits(
     )
     library = phases.task("check")(lambda scope: check(asked, host=host, scope=scope))
     with interface(state):
-        verdict = phases.run(library, observer=agent).verdict
+        verdict = phases.run(library, observers=[agent]).verdict
     assert agent.messages == expected
     assert verdict is (Verdict.OVERLAP if is_shadowed else Verdict.OK)
 

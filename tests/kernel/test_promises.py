@@ -677,7 +677,7 @@ def test_a_run_holds_the_lock_except_while_it_waits(kernel: Kernel, layout: Layo
             return getattr(kernel, name)
 
     task = ConfigureStaticRoutes(config(wait=60), host=host_of(Watching(), layout))
-    phases.run(task, observer=OnProgress(act=lambda: kernel.write(Write.ADD, [default_route()])))
+    phases.run(task, observers=[OnProgress(act=lambda: kernel.write(Write.ADD, [default_route()]))])
     begin = next(number for number, (_, is_held) in enumerate(calls) if is_held)
     waiting, working = calls[:begin], calls[begin:]
     assert "changes" in dict(waiting)

@@ -209,7 +209,7 @@ def test_a_sibling_that_returns_late_is_not_a_failure() -> None:
             scope.wait(1000)
 
     with pytest.raises(ExceptionGroup) as caught:
-        run(Parallel(late, Raising("fail", ValueError("no"))), observer=observer)
+        run(Parallel(late, Raising("fail", ValueError("no"))), observers=[observer])
     assert [type(error) for error in caught.value.exceptions] == [ValueError]
     assert ("finished", "parallel/late", Status.CANCELLED) in observer.events
 
@@ -250,7 +250,7 @@ def test_a_task_in_a_shield_succeeds() -> None:
 
     observer = RecordingObserver()
     with pytest.raises(Cancelled, match="late"):
-        run(outer, scope=scope, observer=observer)
+        run(outer, scope=scope, observers=[observer])
     assert results == [7]
     assert observer.events[-2:] == [
         ("finished", "outer/put-back", Status.OK),

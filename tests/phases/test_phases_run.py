@@ -23,6 +23,7 @@ from phases import (
     Task,
     TimedOut,
     all_or_nothing,
+    call_async,
     path_of,
     run,
     run_async,
@@ -114,7 +115,7 @@ def test_a_run_in_a_cancelled_scope_starts_no_task() -> None:
     scope.cancel("stop")
     observer = RecordingObserver()
     with pytest.raises(Cancelled, match="stop"):
-        run(Returning("task", 1), scope=scope, observer=observer)
+        run(Returning("task", 1), scope=scope, observers=[observer])
     assert observer.events == [("started", "task"), ("finished", "task", Status.CANCELLED)]
 
 
@@ -138,7 +139,7 @@ def test_a_late_end_is_reported_as_late(
         return "done"
 
     with pytest.raises(late):
-        run(work, scope=scope, observer=observer)
+        run(work, scope=scope, observers=[observer])
     assert observer.events[-1] == ("finished", "late", Status(status))
     assert type(observer.errors["late"]) is late
     assert observer.results["late"] == "done"
@@ -165,7 +166,7 @@ def test_an_observer_sees_every_task_and_its_progress() -> None:
         scope.child().progress("done", 1)
 
     observer = RecordingObserver()
-    run(Serial(wait, name="configure"), observer=observer)
+    run(Serial(wait, name="configure"), observers=[observer])
     path = "configure/wait-for-route"
     assert observer.events == [
         ("started", "configure"),
@@ -197,8 +198,31 @@ def test_an_observer_is_called_by_one_thread_at_a_time() -> None:
             scope.progress("talking", number / 100)
 
     observer: Any = Exclusive()
-    run(Parallel(*[chat] * 8), observer=observer)
+    run(Parallel(*[chat] * 8), observers=[observer])
     assert len(calls) == 8 * 102 + 2
+
+
+def test_all_observers_see_the_run() -> None:
+    """An observer's failure keeps no event from the others."""
+    broken, last = Broken(), RecordingObserver()
+    with pytest.raises(BrokenPipeError):
+        run(Returning("task", 1), observers=(broken, last))
+    assert broken.events == last.events == [("started", "task"), ("finished", "task", Status.OK)]
+
+
+@pytest.mark.parametrize(
+    ("observers", "message"),
+    [
+        (RecordingObserver(), "takes a list of observers, not RecordingObserver"),
+        ([RecordingObserver], "has started, progress, finished, not <class"),
+        ([print], "has started, progress, finished, not <built-in"),
+    ],
+)
+def test_what_is_no_observer_is_refused(observers: Any, message: str) -> None:
+    work = Returning("task", 1)
+    with pytest.raises(TypeError, match=message):
+        run(work, observers=observers)
+    assert work.calls == []
 
 
 class Broken(RecordingObserver):
@@ -233,7 +257,7 @@ def test_an_observer_that_blocks_delays_no_other_task() -> None:
         has_ended.set()
 
     observer = Slow()
-    run(Parallel(talk, wait), observer=observer)
+    run(Parallel(talk, wait), observers=[observer])
     assert ("finished", "parallel/wait/inner", Status.CANCELLED) in observer.events
     assert observer.events[-1] == ("finished", "parallel", Status.OK)
 
@@ -241,7 +265,7 @@ def test_an_observer_that_blocks_delays_no_other_task() -> None:
 def test_an_observers_error_disturbs_no_task_and_is_raised_last() -> None:
     task = Returning("task", 1)
     with pytest.raises(BrokenPipeError) as caught:
-        run(Serial(task, task), observer=Broken())
+        run(Serial(task, task), observers=[Broken()])
     assert len(task.calls) == 2
     assert caught.value.__notes__ == [
         "raised by an observer or log handler; the tasks of the run succeeded"
@@ -250,7 +274,7 @@ def test_an_observers_error_disturbs_no_task_and_is_raised_last() -> None:
 
 def test_an_observers_error_is_noted_on_the_runs_failure() -> None:
     with pytest.raises(ValueError, match="no") as caught:
-        run(Raising("task", ValueError("no")), observer=Broken())
+        run(Raising("task", ValueError("no")), observers=[Broken()])
     assert caught.value.__notes__ == [
         "in task task",
         "also, an observer or log handler of the run failed: BrokenPipeError: no reader",
@@ -383,10 +407,45 @@ def test_tasks_run_in_a_thread_with_the_context() -> None:
 def test_a_failure_arrives_unchanged() -> None:
     error = ValueError("no")
     observer = RecordingObserver()
-    caught = asyncio.run(ending(run_async(Serial(Raising("a", error)), observer=observer)))
+    caught = asyncio.run(ending(run_async(Serial(Raising("a", error)), observers=[observer])))
     assert caught is error
     assert path_of(error) == "serial/a"
     assert observer.errors["serial/a"] is error
+
+
+def test_a_function_with_a_scope_can_be_called() -> None:
+    node: ContextVar[str] = ContextVar("node")
+
+    def look(cidr: str, *, mode: str = "WARN", scope: CancelScope | None = None) -> object:
+        assert scope is not None
+        is_main = threading.current_thread() is threading.main_thread()
+        return cidr, mode, node.get(), scope.is_cancelled, is_main
+
+    async def main() -> object:
+        node.set("kube1")
+        return await call_async(look, "10.0.0.0/8", mode="STRICT")
+
+    assert asyncio.run(main()) == ("10.0.0.0/8", "STRICT", "kube1", False, False)
+    assert isinstance(asyncio.run(ending(call_async(abs, -1))), TypeError)
+
+
+@pytest.mark.parametrize("by_scope", [True, False])
+def test_a_called_function_is_cancelled(by_scope: bool) -> None:
+    started, own = threading.Event(), CancelScope()
+
+    def wait(seconds: float, *, scope: CancelScope) -> None:
+        started.set()
+        scope.wait(seconds)
+
+    async def main() -> object:
+        running = asyncio.create_task(ending(call_async(wait, 3600, scope=own)))
+        await asyncio.to_thread(started.wait)
+        own.cancel("the loop says so") if by_scope else running.cancel()
+        return await running
+
+    caught = asyncio.run(main())
+    assert isinstance(caught, Cancelled if by_scope else asyncio.CancelledError)
+    assert own.is_cancelled is by_scope
 
 
 def test_stop_iteration_ends_the_run() -> None:

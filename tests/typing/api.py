@@ -24,14 +24,17 @@ from hostrouting.kernel.port import Kernel
 from hostrouting.report import (
     CHECKS,
     Changes,
+    ChangesObserver,
     DiffReport,
     DoctorReport,
     Explanation,
     Finding,
     FleetReport,
     Plan,
+    changes_of,
 )
 from hostrouting.testing import FakeKernel, FakeSystemd
+from phases.testing import RecordingObserver
 
 config = Config(
     static_routes=hostrouting.StaticRoutes(
@@ -120,6 +123,11 @@ assert_type(
     tuple[tuple[RoutesReport, int], OverlapReport],
 )
 assert_type(phases.run(phases.Timeout(3, own_task)), int)
+changes = ChangesObserver()
+assert_type(phases.run(own_task, observers=[changes, RecordingObserver()]), int)
+assert_type(changes_of(phases.run(hostrouting.Configure(config)), None), Changes)
+phases.run(own_task, observers=changes)  # type: ignore[arg-type]  # ty: ignore[invalid-argument-type]
+phases.run(own_task, observers=[print])  # type: ignore[list-item]  # ty: ignore[invalid-argument-type]
 
 
 async def from_asyncio() -> None:
@@ -129,15 +137,15 @@ async def from_asyncio() -> None:
         await phases.run_async(phases.Serial(own_task, ConfigureStaticRoutes(config))),
         tuple[int, RoutesReport],
     )
+    assert_type(await phases.call_async(hostrouting.check, config, host=host), OverlapReport)
+    assert_type(await phases.call_async(hostrouting.plan, config), Plan)
     assert_type(
-        await phases.run_async(
-            phases.task("check")(lambda scope: hostrouting.check(config, scope=scope))
-        ),
-        OverlapReport,
+        await phases.call_async(hostrouting.explain, "172.16.1.9", scope=phases.CancelScope()),
+        Explanation,
     )
-    assert_type(
-        await phases.run_async(
-            phases.task("snapshot")(lambda scope: hostrouting.snapshot(host=host, scope=scope))
-        ),
-        hostrouting.Snapshot,
-    )
+    assert_type(await phases.call_async(hostrouting.snapshot, host=host), hostrouting.Snapshot)
+    assert_type(await phases.call_async(hostrouting.judge, ["node.json"], config), FleetReport)
+    assert_type(await phases.call_async(hostrouting.examine, config), DoctorReport)
+    assert_type(await phases.call_async(hostrouting.diff, taken, taken, config), DiffReport)
+    await phases.call_async(hostrouting.check, "config")  # type: ignore[arg-type]  # ty: ignore[invalid-argument-type]
+    await phases.call_async(hostrouting.check, config, hosts=host)  # type: ignore[call-arg]  # ty: ignore[unknown-argument]

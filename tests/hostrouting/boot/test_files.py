@@ -157,7 +157,7 @@ def test_a_wait_for_the_lock_ends_with_a_hint(tmp_path: Path) -> None:
 
     with locked(path, CancelScope()):
         with pytest.raises(FileError, match="held it for 60 s.*fuser"):
-            phases.run(second, scope=CancelScope(clock=FakeClock()), observer=observer)
+            phases.run(second, scope=CancelScope(clock=FakeClock()), observers=[observer])
         scope.cancel("enough")
         with pytest.raises(Cancelled):
             second.do(scope)

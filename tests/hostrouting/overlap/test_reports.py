@@ -601,7 +601,7 @@ def test_a_worker_that_dies_is_an_error_of_ours(snapshots: list[Path]) -> None:
 def test_it_reports_progress(snapshots: list[Path]) -> None:
     broken, observer = snapshots[5:6] * 40, RecordingObserver()
     task = phases.task("judge")(lambda scope: judge(broken, CONFIG_, Counting(), scope=scope))
-    phases.run(task, observer=observer)
+    phases.run(task, observers=[observer])
     assert [event[3] for event in observer.events if event[0] == "progress"] == [
         pytest.approx(done / 40) for done in range(1, 41)
     ]

@@ -65,7 +65,7 @@ def test_a_kept_interface_is_waited_for(
     overlap = attrs.evolve(POLICY.route_overlap, mode=mode, settle_seconds=settle)
     given = attrs.evolve(POLICY, route_overlap=overlap)
     report = phases.run(
-        task(given, host=host), scope=phases.CancelScope(clock=clock), observer=observer
+        task(given, host=host), scope=phases.CancelScope(clock=clock), observers=[observer]
     )
     assert clock.monotonic() == pytest.approx(seconds, abs=0.1)
     assert held == ({False} if seconds else set())

@@ -102,10 +102,10 @@ def test_an_observer_learns_once_what_completed_tasks_have_changed(
 ) -> None:
     observer = ChangesObserver()
     with pytest.raises(error) as caught:
-        phases.run(tree(Configure(WATCHED, host=host)), observer=observer)
+        phases.run(tree(Configure(WATCHED, host=host)), observers=[observer])
     assert not hasattr(caught.value, "changes")
     alone = ChangesObserver()
-    changes = phases.run(Configure(WATCHED, host=node(layout, "other")), observer=alone).changes
+    changes = phases.run(Configure(WATCHED, host=node(layout, "other")), observers=[alone]).changes
     assert observer.changes == alone.changes == changes
     assert all((changes.routes, changes.files, changes.units))
 
@@ -127,7 +127,9 @@ def test_an_observer_learns_what_a_stopped_task_has_changed(
     units.act = at("restart", stop)
     observer = ChangesObserver()
     with pytest.raises(phases.Cancelled):
-        phases.run(phases.Parallel(Configure(WATCHED, host=host)), scope=scope, observer=observer)
+        phases.run(
+            phases.Parallel(Configure(WATCHED, host=host)), scope=scope, observers=[observer]
+        )
     assert observer.changes.routes
     assert observer.changes.files
 
@@ -142,14 +144,14 @@ def test_an_observer_learns_what_a_late_cancel_dropped(host: Host) -> None:
         return report
 
     with pytest.raises(phases.Cancelled):
-        phases.run(late, scope=scope, observer=observer)
+        phases.run(late, scope=scope, observers=[observer])
     assert observer.changes.routes
 
 
 def test_an_observer_takes_no_plan_for_a_change(host: Host) -> None:
     observer = ChangesObserver()
     look = phases.task("look")(lambda _: plan(FULL, host=host))
-    assert phases.run(phases.Serial(look), observer=observer)[0].changes
+    assert phases.run(phases.Serial(look), observers=[observer])[0].changes
     assert not observer.changes
 
 
@@ -159,7 +161,7 @@ def test_a_rolled_back_task_leaves_nothing(
     observer, before = ChangesObserver(), outside_run(layout.root)
     units.act = refusing("enable", "static-routes.service")
     with pytest.raises(UnitError):
-        phases.run(phases.Serial(Configure(WATCHED, host=host), failing), observer=observer)
+        phases.run(phases.Serial(Configure(WATCHED, host=host), failing), observers=[observer])
     assert observer.changes == Changes()
     assert (outside_run(layout.root), host.our_routes()) == (before, ())
 
