@@ -201,7 +201,8 @@ def fill(asset: str, *, package: str = PACKAGE, **values: str) -> str:
     """Fill in a template's placeholders.
 
     ``@NAME@`` stands for a value, and ``@common.sh@`` for another template without its comments. If
-    a line consists of a placeholder whose value is empty, the line is dropped.
+    a line consists of a placeholder whose value is empty, the line is dropped. Of a script's own
+    comments, those in its first paragraph stay, which say what it does and how to call it.
 
     Args:
         asset: the template's file name.
@@ -225,7 +226,11 @@ def fill(asset: str, *, package: str = PACKAGE, **values: str) -> str:
     def filled(text: str) -> str:
         return re.sub(rf"^{_PLACEHOLDER}\n|{_PLACEHOLDER}", value, text, flags=re.MULTILINE)
 
-    return filled(assets.read_asset(package, asset)) + "\n"
+    text = assets.read_asset(package, asset)
+    if asset.endswith(".sh"):
+        head, blank, rest = text.partition("\n\n")
+        text = head + blank + _without_comments(rest)
+    return filled(text) + "\n"
 
 
 def _without_comments(text: str) -> str:

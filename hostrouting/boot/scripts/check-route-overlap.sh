@@ -2,7 +2,7 @@
 false # what bash returns if it can't parse the group
 {
 # Checks whether every expected CIDR below leaves through the node's uplinks, and writes the verdict to a marker.
-# Rendered by hostrouting: edits are lost.
+# Rendered by hostrouting: edits are lost. The source explains each part.
 #
 #   check-route-overlap.sh         the oneshot at boot: waits for the network as configured
 #   check-route-overlap.sh gate    before the consumer starts: waits for at most 5 s

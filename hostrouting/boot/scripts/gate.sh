@@ -2,7 +2,8 @@
 false # what bash returns if it can't parse the group
 # shellcheck disable=SC2006 # for backquotes, see static-routes.sh
 {
-# Holds a consumer back until the installed scripts succeed. Written by hostrouting: edits are lost.
+# Holds a consumer back until the installed scripts succeed. Written by hostrouting: edits are lost. The source explains
+# each part.
 #
 #   gate.sh hold     its ExecCondition=: retries until the scripts succeed or the start times out
 #   gate.sh again    its first ExecStartPre=: does nothing if this start has passed within the last minute

@@ -117,15 +117,15 @@ ours() {
 # routes that the new script has taken over. Then runs the old script, or ours with an empty list, as at the end of a
 # trial.
 restore_routes() {
-  local route
+  local route words
   [ -z "$HAS_HANDED_OVER" ] || rm -f "$ADOPTED"
   is_running && [[ " ${CHANGED[*]} " == *" $ROUTES "* ]] || return 0
   (
     exec 9>&- && LOCK=$RUN_DIR/lock LOCK_LIMIT=$LOCK_SECONDS && take_lock || exit
     while read -r route; do
-      route="$route " route=${route// dead / } route=${route// linkdown / }
-      # shellcheck disable=SC2086 # the words of a route
-      [ "$route" = ' ' ] || ip -4 route replace $route || exit
+      route="$route " route=${route// dead / }
+      read -r -a words <<<"${route// linkdown / }"
+      [ "${#words[@]}" -eq 0 ] || ip -4 route replace "${words[@]}" || exit
     done <<<"$(grep -vxF "$(their_routes)" <<<"$THEIRS")"
   ) || return
   if is_there "$ROUTES" && ! is_of_go_package "$ROUTES"; then

@@ -3,7 +3,7 @@ false # what bash returns if it can't parse the group
 # shellcheck disable=SC2006 # bash 5.2 parses $(...) anew when it runs it, and loses a signal trapped meanwhile
 {
 # Installs the static routes, rules and kept interfaces below, all of them or none. Rendered by hostrouting: edits are
-# lost.
+# lost. The source explains each part.
 #
 #   static-routes.sh         the oneshot at boot: waits for the network as configured
 #   static-routes.sh gate [told]    before the consumer starts: waits for at most 5 s

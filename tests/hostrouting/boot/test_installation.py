@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -41,10 +42,12 @@ from hostrouting.boot.locks import locked
 from hostrouting.boot.manifest import InstalledPart, Manifest
 from hostrouting.boot.next_boot import plan_next_boot
 from hostrouting.boot.parts import Wanted
+from hostrouting.boot.render import render_check, render_static_routes
 from hostrouting.boot.systemctl import Systemctl
 from hostrouting.doctor.examine import examine
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import FileError, HostRoutingError, RouteError, UnitError
+from hostrouting.model.jsonable import to_json_text
 from hostrouting.overlap.findings import RouteOverlapError
 from hostrouting.tasks import InstallRoutes, TryRoutes, render
 from hostrouting.testing import FakeKernel, FakeSystemd
@@ -641,6 +644,14 @@ def test_the_reference_validator_accepts_it(tmp_path: Path) -> None:
 
 
 def test_it_fits_into_azures_custom_data() -> None:
+    """The printed document fits, with 1,000 routes."""
     routes = [f"172.{number // 256}.{number % 256}.0/24" for number in range(1000)]
-    document = ignition(config(*routes))
-    assert len(json.dumps(document)) < 65536
+    document = to_json_text(ignition(config(*routes)))
+    assert len(document) <= 65535
+
+
+def test_a_script_keeps_the_comments_that_say_what_it_does() -> None:
+    for text in (render_static_routes(config(SHADOWED)), render_check(config(SHADOWED))):
+        head, rest = text.split("\n\n", 1)
+        assert "the oneshot at boot" in head
+        assert not re.search("^ *#", rest, re.MULTILINE)
