@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from phases._errors import Status, paths_of, text_of
 
@@ -39,14 +40,23 @@ class Log:
             "duration": seconds,
             "error": None if error is None else text_of(error),
         }
-        # Don't repeat the traceback in the records of parent tasks.
-        has_traceback = error is not None and status is Status.FAILED and path in paths_of(error)
+        has_traceback = error is not None and status is Status.FAILED and _is_of(error, path)
         self._logger.log(
             _LEVELS.get(status, logging.ERROR),
             "completed" if status is Status.OK else "failed",
             extra=_identity(path) | data,
             exc_info=error if has_traceback else None,
         )
+
+
+def _is_of(error: BaseException, path: str) -> bool:
+    """Return whether a task raised an error first, so that no subtask's record has its traceback.
+
+    `Parallel` raises a group of errors that all have records of their own.
+    """
+    inside: Sequence[BaseException] = getattr(error, "exceptions", ())
+    is_only_group = bool(inside) and all(map(paths_of, inside))
+    return path in paths_of(error) and not is_only_group
 
 
 def _identity(path: str) -> dict[str, object]:

@@ -60,7 +60,7 @@ def _probes(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[D
     except LoadBalancerProbeError as error:
         hint = f"fix that, then: {apply}"
         unit = f"{PROBE}.service"
-        yield DoctorFinding("probes-fail", unit, str(error), hint, Severity.RISK)
+        yield DoctorFinding("probes-fail", unit, error.clause, hint, Severity.RISK)
         return
     rules = [f"nftables table ip6 {TABLE}"] if plan.rules else []
     changes = (*plan.changes.files, *plan.changes.units, *plan.changes.routes)

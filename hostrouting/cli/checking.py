@@ -232,7 +232,8 @@ def _installed_routes(host: Host) -> StaticRoutes:
     try:
         return _installed(host).static_routes
     except FileError as error:
-        complain(f"hostrouting: {error}")
+        for line in str(error).splitlines():
+            complain(f"hostrouting: {line}")
         return StaticRoutes()
 
 

@@ -70,7 +70,7 @@ def note_on_default(host: Host, applied: str = "") -> str:
         differing = differing_parts(manifest, Config.load(layout.config), layout)
     except HostRoutingError as error:
         what = "the default CONFIG, which commands read without an argument"
-        return f"{what}, can't be used: {error}"
+        return f"{what}, can't be used: {error.clause}"
     if not differing:
         return ""
     how = _recording(host, applied or str(layout.manifest))

@@ -97,14 +97,14 @@ def story(width: int | None) -> Iterator[str]:
         except NamespaceError as error:
             kernel = FakeKernel()
             _build(kernel)
-            yield head(f"kernel: in memory ({error})")
+            yield head(f"kernel: in memory ({error.clause})")
         if isinstance(kernel, NamespaceKernel):
             for server in _start_servers(kernel):
                 servers.enter_context(server)
             try:
                 routes6 = _build6(kernel)
             except RouteError as error:
-                yield f"without IPv6: {error}"
+                yield f"without IPv6: {error.clause}"
         host = Host(
             routes=kernel,
             units=FakeSystemd(),

@@ -181,7 +181,7 @@ class _Judging:
                 number,
                 given,
                 UnknownReason.NO_SNAPSHOT,
-                "; ".join(str(error).splitlines()),
+                "; ".join(error.clause.splitlines()),
             )
         snapshot = attrs.evolve(snapshot, host=snapshot.host or _name_of(number, given))
         report = check(self.config, host=Host.recorded(snapshot))
@@ -204,7 +204,7 @@ class _Judging:
         except HostRoutingError as error:
             if not os.path.lexists(path):
                 return None
-            reason = "; ".join(str(error).splitlines())
+            reason = "; ".join(error.clause.splitlines())
             return DiffReport(snapshot.host, None, snapshot.time, (), reason=reason)
         # Groups need only the causes. For a large host, passing the other changes to another
         # process would take long.

@@ -99,7 +99,7 @@ def why_ignored(
     try:
         return [*map(str, ignored_advertisements(layout, links, patterns))]
     except FileError as error:
-        return [str(error)]
+        return [error.clause]
 
 
 def _is_managed(layout: Layout, link: Link) -> bool:

@@ -31,6 +31,11 @@ NAMED_MAX = 16
 """Maximum number of routes that an error lists."""
 
 
+def with_hint(message: str, hint: str) -> str:
+    """Return a message, and each line of its hint on a line of its own."""
+    return "\n".join([message, *(f"hint: {line}" for line in hint.splitlines())])
+
+
 class HostRoutingError(Exception):
     """Base class for all hostrouting errors.
 
@@ -56,6 +61,11 @@ class HostRoutingError(Exception):
         self.changes = changes
 
     def __str__(self) -> str:
+        return with_hint(self.message, self.hint)
+
+    @property
+    def clause(self) -> str:
+        """Return the message and the hint as a clause of another sentence."""
         return f"{self.message}; {self.hint}" if self.hint else self.message
 
     @property
@@ -97,7 +107,7 @@ class Refusal(NamedTuple):
     hint: str = ""
 
     def __str__(self) -> str:
-        return f"{self.message}; {self.hint}" if self.hint else self.message
+        return with_hint(self.message, self.hint)
 
 
 class RouteError(HostRoutingError):

@@ -158,7 +158,7 @@ def with_fix(
         # none.
         plan = plan_routes(routes, [route for route in main if not route.is_ours])
     except RouteError as error:
-        return str(error)
+        return error.clause
     if missing:
         return missing
     host = without_fix(state, places)

@@ -99,7 +99,9 @@ def check_families(
             backend = backends(family)
             ipv4 = backends(Family.IPV4)
         except RouteError as error:
-            return unjudged(config.route_overlap.of(family), UnknownReason.CHECK_FAILED, str(error))
+            return unjudged(
+                config.route_overlap.of(family), UnknownReason.CHECK_FAILED, error.clause
+            )
         return check_overlap(
             config,
             backend,
@@ -237,7 +239,7 @@ def check_overlap(
             wait_for_addresses(config, backend, ipv4, scope, started)
         moment = read_host(config, backend, scope, ipv4)
     except RouteError as error:
-        return unjudged(overlap, UnknownReason.CHECK_FAILED, str(error))
+        return unjudged(overlap, UnknownReason.CHECK_FAILED, error.clause)
     state = moment.state
     if state.uplinks.unknown is not None:
         return unjudged(overlap, state.uplinks.unknown, _why_unknown(config, state, host))
@@ -283,7 +285,7 @@ def _why_unknown(config: Config, state: State, host: Host | None) -> str:
             return "; ".join(_swap(was, name, state) for was, name in swapped)
         return f"there is no interface {','.join(config.uplinks)}, which hostRouting.uplinks names"
     if uplinks.contested:
-        return str(contested_error(uplinks))
+        return contested_error(uplinks).clause
     elsewhere = [route for route in state.defaults if route.devs]
     ignored = _ignored_advertisements(state, host)
     if uplinks.named is not None and elsewhere:
@@ -381,4 +383,4 @@ def _settings_of(host: Host | None) -> HostSettings:
             strict_devs(host.layout, host.routes.facts().links) or (),
         )
     except FileError as error:
-        return HostSettings(unread=str(error))
+        return HostSettings(unread=error.clause)

@@ -157,7 +157,7 @@ def compare(before: Snapshot, after: Snapshot, cidrs: Sequence[IpNetwork]) -> Di
             changes |= dict.fromkeys(found.changes.all)
             changed += found.changed([cidr for cidr in cidrs if Family.of(cidr) is family])
         except RouteError as error:
-            reasons.append(str(error))
+            reasons.append(error.clause)
     reason = "; ".join(dict.fromkeys(reasons)) or None
     report = DiffReport(after.host, before.time, after.time, cidrs, tuple(changed), reason=reason)
     causes = {*report.causes}

@@ -48,7 +48,7 @@ def notes_on(document: object, report: OverlapReport, backend: RouteBackend) -> 
         try:
             yield from _notes_on_node_ip(node_ip, report.default_devs, backend)
         except RouteError as error:  # a note must not prevent the verdict
-            message = f"{node_ip} can't be compared with the host's addresses: {error}"
+            message = f"{node_ip} can't be compared with the host's addresses: {error.clause}"
             yield Note(NoteKind.NODE_IP, f"node.kubelet.nodeIP: {message}")
     if dns_service_ip is not None and not any(dns_service_ip in cidr for cidr in cidrs):
         message = f"{dns_service_ip} is in no expected CIDR, so no check covers it"

@@ -91,7 +91,7 @@ def _waited_in_vain(missing: str, config: Config, host: Host) -> RouteError:
     return RouteError(
         f"can't install the static routes: timed out after {config.wait_seconds} s "
         f"waiting for {missing}",
-        hint="; ".join(hints),
+        hint="\n".join(hints),
     )
 
 

@@ -99,7 +99,7 @@ class PolicyReconciler:
                 kept |= {*possible.wanted.rules, *(route.key for route in plan.wanted.routes)}
                 verify_policy(plan.wanted, backend)
             except RouteError as error:
-                problems.append(str(error))
+                problems.append(error.clause)
         self.kept = frozenset(kept)
         if changes:
             self.restored = now
@@ -139,7 +139,7 @@ def _plan(
                 read_default_routes(backend),
             )
         except RouteError as error:
-            problems.append(str(error))
+            problems.append(error.clause)
         else:
             plans += [(backend, plan) for plan in planned]
     return plans, problems

@@ -121,7 +121,7 @@ class Reconciler:
                 try:
                     verify_routes((*self.kept.values(), *plan.foreign), *backends)
                 except RouteError as error:
-                    problems.append(str(error))
+                    problems.append(error.clause)
                 policy = self._repair_policy(wanted, backends, scope)
                 if policy is not None:
                     problems += policy.problems
@@ -132,7 +132,7 @@ class Reconciler:
                     problems=tuple(problems),
                 )
         except HostRoutingError as error:
-            return Repair(len(self.kept), problems=(str(error),))
+            return Repair(len(self.kept), problems=(error.clause,))
 
     def _repair_policy(
         self,
@@ -228,7 +228,7 @@ def _write_possible(
                 done |= applied
                 refused |= failed
     except RouteError as error:
-        return RoutePlan(), dict.fromkeys(_changes(plan).values(), str(error))
+        return RoutePlan(), dict.fromkeys(_changes(plan).values(), error.clause)
     return done, refused
 
 
@@ -292,7 +292,7 @@ def plan_repair(config: Config, *backends: RouteBackend) -> tuple[RoutePlan, lis
             uplinks = uplinks_of(config, facts.links, backend, backends)
             routes, missing = resolve(wanted, facts.links, facts.addresses, main, uplinks)
         except RouteError as error:
-            problems.append(str(error))
+            problems.append(error.clause)
             continue
         of_family, refusals = plan_possible(routes, main)
         plan |= of_family

@@ -65,7 +65,7 @@ class LastSnapshots:
             self._write(path, scope)
             self.problem = ""
         except HostRoutingError as error:
-            self.problem = str(error)
+            self.problem = error.clause
 
     def _write(self, path: Path, scope: CancelScope) -> None:
         # Estimate the size first, because taking a snapshot of a million routes takes gigabytes of

@@ -213,7 +213,7 @@ class _Watch:
             try:
                 write(report, done)
             except FileError as error:
-                self.problems.append(str(error))
+                self.problems.append(error.clause)
         if report.verdict is Verdict.UNKNOWN and report.cidrs and self.report:
             report = attrs.evolve(
                 report,
@@ -252,14 +252,14 @@ class _Watch:
             if is_overdue(self.task.host.layout):
                 end_trial(self.task.host)
         except HostRoutingError as error:
-            self.problems.append(f"can't end the trial of routes, which is over: {error}")
+            self.problems.append(f"can't end the trial of routes, which is over: {error.clause}")
 
     def _reread(self) -> Config:
         try:
             self.config = self.task.host.with_verified(self.task.read())
         except HostRoutingError as error:
             self.problems.append(
-                f"uses the last config, because the new one can't be used: {error}"
+                f"uses the last config, because the new one can't be used: {error.clause}"
             )
         return self.config
 
@@ -338,7 +338,7 @@ class _Watch:
                 # This raises an error only if the watcher's own scope has ended.
                 self.scope.check()
             except RouteError as error:
-                self.problems.append(str(error))
+                self.problems.append(error.clause)
                 self.scope.wait(min(left, _FILES_SECONDS))
             else:
                 return True

@@ -103,6 +103,25 @@ def test_the_traceback_is_logged_once_by_the_failing_task(logged: pytest.LogCapt
     assert paths == ["serial/serial/task"]
 
 
+def test_a_parallel_failure_has_one_traceback(logged: pytest.LogCaptureFixture) -> None:
+    """The records of the tasks around the one that raised only have the error."""
+    inner = Parallel(Raising("task", ValueError("no")), Returning("other", 1), name="inner")
+    with pytest.raises(Exception, match="parallel tasks failed"):
+        run(Serial(Parallel(inner, Returning("last", 1))))
+    failed = [record for record in logged.records if data(record).get("status") == "failed"]
+    told = {data(record)["path"]: bool(record.exc_info) for record in failed}
+    around = dict.fromkeys(("serial/parallel/inner", "serial/parallel", "serial"), False)
+    assert told == {"serial/parallel/inner/task": True, **around}
+    assert all(data(record)["error"] for record in failed)
+
+
+def test_a_group_of_its_own_has_a_traceback(logged: pytest.LogCaptureFixture) -> None:
+    error = ExceptionGroup("both", [ValueError("no"), KeyError("nor")])
+    with pytest.raises(type(error)):
+        run(Serial(Raising("task", error)))
+    assert [data(each)["path"] for each in logged.records if each.exc_info] == ["serial/task"]
+
+
 def test_records_go_to_the_given_logger(caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger("mine")
     with caplog.at_level(logging.INFO, logger="mine"):

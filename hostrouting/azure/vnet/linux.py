@@ -73,7 +73,7 @@ class LinuxBridgeNode(Programs):
             # Without the bridge, the rules have no effect.
             if has_bridge or error.is_not_permitted:
                 raise
-            notes.append(f"rules weren't read: {error}")
+            notes.append(f"rules weren't read: {error.clause}")
         gateways = _gateways()
         neighbours = self._neighbours(bridge)
         seen = self.run_ip("list the bridge's MACs", f"bridge -j fdb show br {bridge}")

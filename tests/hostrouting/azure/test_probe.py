@@ -145,8 +145,8 @@ class Led(FakeProbeNode):
         (
             Led(),
             (
-                r"the host route doesn't win .* would take default via fe80::9 dev eth9; "
-                r"look at: ip -6 rule"
+                r"the host route doesn't win .* would take default via fe80::9 dev eth9"
+                r"\nhint: look at: ip -6 rule"
             ),
         ),
     ],

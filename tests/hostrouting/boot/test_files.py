@@ -156,7 +156,7 @@ def test_a_wait_for_the_lock_ends_with_a_hint(tmp_path: Path) -> None:
             raise AssertionError("both hold the lock")
 
     with locked(path, CancelScope()):
-        with pytest.raises(FileError, match="held it for 60 s.*fuser"):
+        with pytest.raises(FileError, match="held it for 60 s.*\nhint: .*fuser"):
             phases.run(second, scope=CancelScope(clock=FakeClock()), observers=[observer])
         scope.cancel("enough")
         with pytest.raises(Cancelled):

@@ -233,9 +233,9 @@ def test_the_end_of_a_run_ends_the_wait_for_systemctl(hanging: Hanging, is_late:
         ("exit 3", "failed: exit code 3"),
         (
             "echo 'System has not been booted with systemd as init system (PID 1).' >&2; exit 1",
-            "doesn't run here.*--routes-only.*; without routes in CONFIG it removes ours",
+            "doesn't run here.*\nhint: .*--routes-only.*; without routes in CONFIG it removes ours",
         ),
-        (None, "No such file or directory.*--routes-only"),
+        (None, "No such file or directory.*\nhint: .*--routes-only"),
     ],
 )
 def test_a_failing_systemctl_is_quoted(program: Path, text: str | None, told: str) -> None:

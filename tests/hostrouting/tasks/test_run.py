@@ -474,6 +474,9 @@ def test_a_strict_failure_reports_changes_and_findings(host: Host) -> None:
         "restarted",
     ]
     assert caught.value.report.verdict == "overlap"
+    hint = caught.value.hint
+    assert str(caught.value) == f"{caught.value.message}\nhint: {hint}"  # not behind a caution
+    assert "everything is installed" in hint
     again = pickle.loads(pickle.dumps(caught.value))
     assert (str(again), again.findings, again.changes) == (
         *(str(caught.value), caught.value.findings, caught.value.changes),
