@@ -266,13 +266,13 @@ def revert(_options: argparse.Namespace, host: Host) -> Result:
 def plan(options: argparse.Namespace, host: Host) -> Result:
     """Show what apply would change, without changing anything.
 
-    The plan marks each route and rule: + added, ~ replaced, - removed. It gives the number of
-    unchanged ones, and with -v lists them, marked with =. It shows file changes as diffs, then unit
-    changes, and finally whether the consumer would be allowed to start. It warns if apply can't do
-    it on this host. It exits with 2 if anything would change, and with 0 otherwise. The JSON has
-    the same format as apply's output. A snapshot includes no files or units. So with --snapshot,
-    the command only compares routes and rules, and predicts the next start on that host. With
-    --root it only compares files and units.
+    The plan marks each route, rule and file: + added, ~ replaced, - removed. It gives the number of
+    unchanged routes and rules, then unit changes, and finally whether the consumer would be allowed
+    to start. With -v it lists the unchanged ones, marked with =, and shows files as diffs. It warns
+    if apply can't do it on this host. It exits with 2 if anything would change, and with 0
+    otherwise. The JSON has the same format as apply's output. A snapshot includes no files or
+    units. So with --snapshot, the command only compares routes and rules, and predicts the next
+    start on that host. With --root it only compares files and units.
     """
     from hostrouting.tasks import preview
 

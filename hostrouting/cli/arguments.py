@@ -24,7 +24,7 @@ from hostrouting.model.version import VERSION
 
 ActionT = TypeVar("ActionT", bound=argparse.Action)
 
-_VERBOSE = "log each task when it starts and ends, and list unchanged routes"
+_VERBOSE = "log each task when it starts and ends, and leave nothing out of the output"
 
 _DESCRIPTION = """\
 Route a node's traffic through the right interface before the node starts, and verify it.

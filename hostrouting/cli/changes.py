@@ -70,7 +70,7 @@ def plan_text(plan: Plan, config: Config, *, is_verbose: bool) -> str:
     Args:
         plan: the plan.
         config: the planned config.
-        is_verbose: whether to list each unchanged route.
+        is_verbose: whether to list each unchanged route, and to show the files as diffs.
     """
     marks = {"added": "+", "replaced": "~", "removed": "-"}
     same = _unchanged_lines(plan.routes, "=", is_changed=bool(plan), is_verbose=is_verbose)
@@ -88,7 +88,7 @@ def plan_text(plan: Plan, config: Config, *, is_verbose: bool) -> str:
     if plan.boot is None:
         lines.append(dim("a snapshot contains no files and units: only routes were compared"))
     else:
-        lines += boot_lines(plan.boot)
+        lines += boot_lines(plan.boot, is_verbose=is_verbose)
     if not plan:
         lines.append(_nothing(plan.routes))
     verdicts = {
@@ -110,35 +110,57 @@ _IMPERATIVE = {
 }
 
 
-def boot_lines(boot: Changes) -> list[str]:
-    """Return the planned file changes as diffs, and one line per planned unit change."""
-    return [
-        *(line for change in boot.files for line in diff_lines(change)),
-        *(_PAINT[each.action](f"{_IMPERATIVE[each.action]} {each.what}") for each in boot.units),
-    ]
+def boot_lines(boot: Changes, *, is_verbose: bool) -> list[str]:
+    """Return one line per planned change of a file or a unit.
 
-
-def diff_lines(change: Change) -> list[str]:
-    """Return a planned file change as a unified diff, or as one line if a diff wouldn't help.
-
-    One line is enough for a removed file, a long new one, a replaced script of the Go package, and
-    a file of which only the mode or owner changes.
+    Args:
+        boot: the planned changes.
+        is_verbose: whether to show the files as diffs.
     """
-    import difflib
+    lines: list[str] = []
+    for change in boot.files:
+        lines += _diff_lines(change) if is_verbose and _has_diff(change) else [_file_line(change)]
+    lines += [_PAINT[each.action](f"{_IMPERATIVE[each.action]} {each.what}") for each in boot.units]
+    if not is_verbose and any(map(_has_diff, boot.files)):
+        lines.append(dim("-v shows the files as diffs"))
+    return lines
 
+
+def _file_line(change: Change) -> str:
     from hostrouting.boot.go_package import is_go_package_script
+
+    name = clean(str(change.what))
+    if change.after is None:
+        return bad(f"- {name}")
+    if change.before is None:
+        return good(f"+ {name}")
+    if is_go_package_script(change.before):
+        return good(f"~ {name} (instead of the Go package's)")
+    return good(f"~ {name}{' (its mode or owner)' if change.before == change.after else ''}")
+
+
+def _has_diff(change: Change) -> bool:
+    """Return whether a diff of a file tells more than a line.
+
+    It doesn't for a removed file, a long new one, a replaced script of the Go package, and a file
+    of which only the mode or owner changes.
+    """
+    from hostrouting.boot.go_package import is_go_package_script
+
+    if change.after is None or change.before == change.after:
+        return False
+    if change.before is None:
+        return change.after.count("\n") <= _NEW_FILE_LINES
+    return not is_go_package_script(change.before)
+
+
+def _diff_lines(change: Change) -> list[str]:
+    """Return a planned file change as a unified diff."""
+    import difflib
 
     name = clean(str(change.what))
     before = (change.before or "").splitlines()
     after = (change.after or "").splitlines()
-    if change.before is None and len(after) > _NEW_FILE_LINES:
-        return [good(f"+ {name} ({len(after)} lines, new)")]
-    if change.after is None:
-        return [bad(f"- {name}")]
-    if change.before is not None and is_go_package_script(change.before):
-        return [good(f"~ {name} ({len(after)} lines, instead of the Go package's)")]
-    if change.before == change.after:
-        return [f"~ {name} (its mode or owner)"]
     old = "/dev/null" if change.before is None else name
     paint = {"+": good, "-": bad, "@": dim}
     lines = difflib.unified_diff(before, after, old, name, n=1, lineterm="")

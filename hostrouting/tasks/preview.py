@@ -43,6 +43,7 @@ from hostrouting.tasks.install_routes import (
 from phases import CancelScope
 
 _NAMED_FINDINGS = 3
+_NOT_INSTALLED = "apply can't install this here"
 
 
 @attrs.frozen
@@ -52,7 +53,7 @@ class NextStart:
     Args:
         consumer: the unit to be started.
         is_admitted: whether the gate would let it start, or None for an image, which has no kernel
-            to query.
+            to query, and if ``Configure`` can't install the plan here.
         reason: the reason for the decision, as a clause.
     """
 
@@ -141,8 +142,12 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
     host = host.within(scope)
     wanted = Wanted.of(config, host.layout)
     boot = plan_next_boot(host, wanted)
+    obstacles = _why_apply_fails(boot, host)
+    if obstacles:
+        next_start = NextStart(config.consumer, None, _NOT_INSTALLED)
+        planned = attrs.evolve(planned, next_start=next_start)
     warnings = [
-        *_why_apply_fails(boot, host),
+        *obstacles,
         *warnings_of(config, wanted, host),
         *boot.files.access_errors,
     ]
@@ -155,7 +160,7 @@ def _why_apply_fails(boot: BootPlan, host: Host) -> tuple[str, ...]:
     try:
         require_systemd(boot, host)
     except UnitError as error:
-        return (f"apply can't install this here: {error.message}",)
+        return (f"{_NOT_INSTALLED}: {error.message}",)
     return ()
 
 

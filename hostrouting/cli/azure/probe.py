@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
 from hostrouting.azure.config import SECTION, HostNetworking
 from hostrouting.azure.probe.ruleset import TABLE
@@ -44,12 +45,13 @@ def apply(options: argparse.Namespace, host: Host) -> Result:
 def plan(options: argparse.Namespace, host: Host) -> Result:
     """Show what apply would change, without changing anything.
 
-    The command shows changes to the rules, the route, files (as diffs) and units. It exits with 2
-    if anything would change, and with 0 otherwise.
+    The command shows changes to the rules, the route, files (with -v as diffs) and units. It exits
+    with 2 if anything would change, and with 0 otherwise.
     """
     _, config = read_section(options, host, SECTION, HostNetworking.from_mapping)
     plan = run_function("plan", lambda scope: plan_probe(config, host=host, scope=scope))
-    return Result(plan.to_json, lambda: plan_text(plan), EXIT_PLAN_CHANGES if plan.changed else 0)
+    code = EXIT_PLAN_CHANGES if plan.changed else 0
+    return Result(plan.to_json, partial(plan_text, plan, is_verbose=options.verbose), code)
 
 
 def remove(_options: argparse.Namespace, host: Host) -> Result:
@@ -68,12 +70,13 @@ def remove(_options: argparse.Namespace, host: Host) -> Result:
 _TABLE = f"nftables table ip6 {TABLE}"
 
 
-def plan_text(plan: ProbeReport) -> str:
-    """Return the planned changes to the rules, the route, files (as diffs) and units."""
+def plan_text(plan: ProbeReport, *, is_verbose: bool) -> str:
+    """Return the planned changes to the rules, the route, files and units."""
     lines = _about(plan)
     if plan.rules is not None:
         lines.append(good(f"+ {_TABLE}") if plan.rules == "loaded" else bad(f"- {_TABLE}"))
-    lines += changes_lines(Changes(plan.changes.routes)) + boot_lines(plan.changes)
+    lines += changes_lines(Changes(plan.changes.routes))
+    lines += boot_lines(plan.changes, is_verbose=is_verbose)
     return "\n".join(lines if plan.changed else [*lines, NOTHING])
 
 

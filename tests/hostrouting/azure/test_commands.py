@@ -81,9 +81,10 @@ def test_apply_does_what_plan_announced(run: Any, host: Host, probe: FakeProbeNo
         "probes arrive through: eth0",
         f"+ nftables table ip6 {TABLE}",
         f"enable {UNIT}",
-        f"+++ /{RULES}",
+        f"+ /{RULES}",
     ):
         assert line in out.splitlines()
+    assert f"+++ /{RULES}" in run("lb-probe plan CONFIG -v")[1].splitlines()
     assert f"added     {host_route('eth0')}" in out
     planned = json.loads(run("lb-probe plan CONFIG --output json")[1])
     assert (probe, host.layout.manifest.exists()) == (FakeProbeNode(), False)

@@ -25,7 +25,7 @@ from scenario import play
 from terminals import opened
 from wanted import LINE, MACHINE, SHADOWED, lose_default_route, section
 
-from hostrouting import Config, Host, Layout, RouteError, __version__, cli
+from hostrouting import Config, Host, Layout, RouteError, UnitError, __version__, cli
 from hostrouting.boot.bundle import ignition
 from hostrouting.cli import main
 from hostrouting.cli.arguments import all_words
@@ -206,6 +206,9 @@ def test_a_cidr_instead_of_a_config_is_78(run: Any, command: str) -> None:
 # --- apply, plan, remove --------------------------------------------------------------------------
 
 
+SCREEN_LINES = 24
+LAST_DROP_IN = "/etc/systemd/system/systemd-nspawn@.service.d/zz-hostrouting.conf"
+WRITTEN = "Written by hostrouting; to uninstall: hostrouting remove"
 ADMITTED = (
     "would be let through: every route is installed, and nothing that is expected is shadowed"
 )
@@ -219,8 +222,15 @@ def test_plan_shows_the_changes_of_apply_and_makes_none(
     assert (code, err) == (2, "")
     lines = out.splitlines()
     assert lines[0] == f"+ {LINE}"
-    assert "+++ /etc/systemd/system/systemd-nspawn@.service.d/zz-hostrouting.conf" in lines
-    assert lines[-3:-1] == ["enable static-routes.service", "enable check-route-overlap.service"]
+    assert f"+ {LAST_DROP_IN}" in lines
+    assert len(lines) <= SCREEN_LINES
+    assert lines[-4:-1] == [
+        "enable static-routes.service",
+        "enable check-route-overlap.service",
+        "-v shows the files as diffs",
+    ]
+    verbose = run("plan", "-v", config)[1].splitlines()
+    assert {f"+++ {LAST_DROP_IN}", f"+# {WRITTEN}"} <= {*verbose}
     assert lines[-1] == f"the next start of systemd-nspawn@.service {ADMITTED}"
     assert (read_routes(kernel), read_trees(host.layout.root)) == before
     code, out, _ = run("apply", config)
@@ -263,6 +273,24 @@ def test_plan_predicts_the_next_start(run: Any, write: Any, mode: str, told: str
     code, out, _ = run("plan", write({"hostRouting": section(cidrs=["172.16.2.0/24"], mode=mode)}))
     assert code == 2
     assert told in out.splitlines()[-1]
+
+
+@pytest.mark.parametrize("cidr", [SHADOWED, "172.16.2.0/24"])
+def test_plan_without_systemd_predicts_no_start(
+    run: Any, write: Any, monkeypatch: pytest.MonkeyPatch, cidr: str
+) -> None:
+    """Without systemd, nothing is installed, so no gate decides."""
+
+    def is_active(*_: object) -> bool:
+        raise UnitError("systemd doesn't run here")
+
+    monkeypatch.setattr(FakeSystemd, "is_active", is_active)
+    path = write({"hostRouting": section(cidrs=[cidr], mode="STRICT")})
+    code, out, err = run("plan", path)
+    assert (code, err.count("apply can't install this here")) == (2, 1)
+    told = "the next start of systemd-nspawn@.service isn't known: "
+    assert out.splitlines()[-1] == f"{told}apply can't install this here"
+    assert json.loads(run("plan", path, "--output", "json")[1])["nextStart"]["admitted"] is None
 
 
 def test_plan_shows_replacements_and_removals(run: Any, config: Path, kernel: FakeKernel) -> None:

@@ -33,7 +33,7 @@ attributes:
     description: Shows what would change without changing anything.
   diff_mode:
     support: full
-    description: The output of C(hostrouting plan).
+    description: The output of C(hostrouting plan). With C(-v), it shows files as diffs.
 """
 
 EXAMPLES = r"""
@@ -69,9 +69,9 @@ def main() -> None:
     module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
     config, seconds, more = config_file(module), module.params["try_seconds"], {}
     if module._diff:
-        more["diff"] = {
-            "prepared": module.run_command([module.params["executable"], "plan", config])[1]
-        }
+        verbose = ["-v"] if module._verbosity else []
+        command = [module.params["executable"], "plan", *verbose, config]
+        more["diff"] = {"prepared": module.run_command(command)[1]}
     if module.check_mode:
         report = run(module, ["plan", "--output", "json", config], fine=PLAN_CODES)
     else:
