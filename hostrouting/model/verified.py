@@ -1,8 +1,15 @@
 """The uplinks with which the check has passed, and which of a host's links they are by now.
 
 A NIC keeps its MAC address when its name changes: Azure doesn't guarantee the order of NICs across
-reboots. A bond or a redeployed VM keeps its name when its MAC address changes. So a verified uplink
-is recognized by its MAC address or else by its name. The boot scripts follow the same rules.
+reboots. A redeployed VM's NIC keeps its name when its MAC address changes. So a verified uplink is
+recognized by its MAC address or else by its name.
+
+A bond takes the address of one of its NICs, and all of them lead to the same network, so a bond is
+recognized by its name. A bridge takes a NIC's address, too. But if that NIC is in no bridge now, it
+counts, and not the bridge: the NIC that has been added to the bridge may have got there because
+two NICs have swapped their names.
+
+The boot scripts follow the same rules.
 
 This module does no I/O.
 """
@@ -10,7 +17,7 @@ This module does no I/O.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
@@ -21,6 +28,10 @@ VERIFIED_PATH = "etc/hostrouting/uplink"
 
 # What a link of these kinds sends leaves through another link, whose MAC address it may have.
 _STACKED = ("ipvlan", "macvlan", "vlan")
+# A link of these kinds takes over the network of its ports.
+_GROUPS = ("bond", "bridge", "team")
+# All ports of a link of these kinds lead to the same network.
+_BONDS = ("bond", "team")
 _LINE = re.compile(r"([A-Za-z0-9_.-]{1,15})(?: ([0-9a-f:]+))?")
 
 
@@ -64,36 +75,54 @@ def find_verified(
     """Return the names of the links that the verified uplinks are by now.
 
     An uplink is the link with its MAC address, or of several such links the one with its name. If
-    no link has the address, it is the link with its name. Ports of other interfaces and links on
-    top of others are no uplinks, but a link on top of another may be one under its recorded name.
+    no link has the address, or a bond with ports has the name, it is the link with the name. If
+    that is a port of a bridge or bond, the topmost one takes its place. Ports of other interfaces
+    and links on top of others are no uplinks, but a link on top of another may be one under its
+    recorded name.
     """
+    by_name = {link.name: link for link in links}
     found: dict[str, None] = {}
     for uplink in verified:
-        for link in _find(uplink, links):
+        for link in _find(uplink, by_name):
             found[link.name] = None
     return tuple(found)
 
 
-def _find(uplink: VerifiedUplink, links: Sequence[Link]) -> list[Link]:
-    usable = [link for link in _without_ports(links) if _may_be(uplink, link)]
+def _find(uplink: VerifiedUplink, links: Mapping[str, Link]) -> list[Link]:
+    own = links.get(uplink.name)
+    named = [] if own is None else _topmost([own], links)
+    if own is not None and own.kind in _BONDS and _has_ports(own, links):
+        return named
+    usable = [link for link in links.values() if link.kind not in _STACKED or link is own]
     same = [link for link in usable if uplink.mac is not None and link.mac == uplink.mac]
-    named = [link for link in same or usable if link.name == uplink.name]
+    same = _topmost(same, links)
     # Before Azure's VF is a port of its NIC, both have the address.
-    is_by_name = not same or (len(same) > 1 and bool(named))
+    is_by_name = not same or (bool(named) and named[0] in same)
     return named if is_by_name else same
 
 
-def _without_ports(links: Sequence[Link]) -> list[Link]:
-    vrfs = {link.name for link in links if link.kind == "vrf"}
-    return [
-        link
-        for link in links
-        if (link.master is None or link.master in vrfs) and is_recordable(link.name)
-    ]
+def _has_ports(link: Link, links: Mapping[str, Link]) -> bool:
+    return any(each.master == link.name for each in links.values())
 
 
-def _may_be(uplink: VerifiedUplink, link: Link) -> bool:
-    return link.kind not in _STACKED or link.name == uplink.name
+def _topmost(found: Iterable[Link], links: Mapping[str, Link]) -> list[Link]:
+    """Return what takes the place of each link, without those that are ports of anything else."""
+    groups = (_group(link, links) for link in found)
+    return [link for link in groups if link is not None and is_recordable(link.name)]
+
+
+def _group(link: Link, links: Mapping[str, Link]) -> Link | None:
+    """Return the topmost bridge or bond of a link, or itself if it isn't a port."""
+    for _ in links:  # a snapshot's links may be ports of each other
+        if link.master is None:
+            return link
+        master = links.get(link.master)
+        if master is not None and master.kind == "vrf":
+            return link
+        if master is None or master.kind not in _GROUPS:
+            return None
+        link = master
+    return None
 
 
 def find_awaited_uplinks(
@@ -102,7 +131,7 @@ def find_awaited_uplinks(
 ) -> str | None:
     """Return a phrase about the verified uplinks that may still appear, or None if one is there.
 
-    One that has become a port of another interface won't appear.
+    One that has become a port of another interface isn't awaited.
     """
     if find_verified(verified, links):
         return None
@@ -129,9 +158,10 @@ def find_swapped(
     Returns:
         Each such uplink with the name that it has by now, which the config doesn't name.
     """
+    by_name = {link.name: link for link in links}
     found: list[tuple[VerifiedUplink, str]] = []
     for uplink in verified:
-        same = [link for link in _find(uplink, links) if link.mac and link.mac == uplink.mac]
+        same = [link for link in _find(uplink, by_name) if link.mac and link.mac == uplink.mac]
         if not same or not is_like(uplink.name, patterns):
             continue
         if not any(is_like(link.name, patterns) for link in same):

@@ -49,6 +49,7 @@ ip link set br0 up
 ip address add 10.1.0.4/24 dev br0
 ip route add default via 10.1.0.1 dev br0 metric 100
 """
+OWN = "address 0a:00:00:00:00:09 "
 
 
 def renamed(old: str, new: str) -> str:
@@ -83,6 +84,7 @@ class Case:
         is_boot: whether our routes are gone.
         wider: whether the check expects a CIDR without a static route, too.
         uplinks: the uplinks that the config names.
+        record: the uplink with which the check passed.
     """
 
     does: str
@@ -91,6 +93,7 @@ class Case:
     is_boot: bool = False
     wider: bool = True
     uplinks: tuple[str, ...] | None = None
+    record: VerifiedUplink = ETH0
 
 
 CASES = {
@@ -128,7 +131,15 @@ CASES = {
         BRIDGE.format(f"address {MAC} "), devs="br0", starts=True, is_boot=True
     ),
     "L4 a bridge with its own address": Case(
-        BRIDGE.format("address 0a:00:00:00:00:09 "), devs="br0", starts=True, is_boot=True
+        BRIDGE.format(OWN), devs="br0", starts=True, is_boot=True
+    ),
+    "L4b a bridge without a lease": Case(
+        f"{BRIDGE.format(OWN)}\nip route del default dev br0\n{STORAGE}\n{STORAGE_LEASE}",
+        devs="",
+        is_boot=True,
+    ),
+    "L4b back from a bridge": Case(
+        "ip link add br0 type bridge", starts=True, record=VerifiedUplink("br0", MAC)
     ),
     "L6 failover": Case(
         f"{STORAGE}\n{STORAGE_LEASE} \nip link set peer-eth0 down\n{NO_LEASE}", is_boot=False
@@ -167,7 +178,7 @@ def start(case: Case, kernel: NamespaceKernel, sandbox: Sandbox) -> None:
     wanted = config(*HALVES, cidrs=CLUSTER if case.wider else CLUSTER[:1])
     wanted = attrs.evolve(wanted, uplinks=case.uplinks)
     routes, judge = render_static_routes(wanted), render_check(wanted)
-    with_record: dict[str, Any] = recorded([ETH0])
+    with_record: dict[str, Any] = recorded([case.record])
     if not case.is_boot:
         assert sandbox.run(routes, **with_record).returncode == 0
     run_ip(*_words(case.does))
@@ -180,7 +191,7 @@ def start(case: Case, kernel: NamespaceKernel, sandbox: Sandbox) -> None:
     # The library says the same.
     host = Host(kernel, FakeSystemd(), Layout(sandbox.root / "library"))
     host.layout.verified.parent.mkdir(parents=True)
-    host.layout.verified.write_text(f"{ETH0}\n")
+    host.layout.verified.write_text(f"{case.record}\n")
     report = check(wanted, host=host)
     assert (report.verdict is Verdict.OK) == (judged.returncode == 0), (report, judged)
     plan, missing = plan_now(host.with_verified(wanted), kernel)

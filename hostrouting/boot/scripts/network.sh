@@ -5,8 +5,9 @@
 readonly RECORD=/etc/hostrouting/uplink
 readonly ANOTHER="with which the check passed; if another uplink is wanted now: rm $RECORD && $AGAIN"
 readonly NAME='([A-Za-z0-9_.-]{1,15})'
-# A link, as ip prints it: its index, its name, its attributes and its MAC address.
-readonly LINK="^([0-9]+): $NAME"'(@[^ ]*)?: <[^>]*>([^\]*)\\ +link/((\[1]|\[32]|ether|infiniband) ([0-9a-f:]+))?'
+# A link, as ip -d prints it: its name, its attributes, its MAC address and its kind.
+readonly LINK="^[0-9]+: $NAME"'(@[^ ]*)?: <[^>]*>([^\]*)\\ +link/((\[1]|\[32]|ether|infiniband) ([0-9a-f:]+))?'\
+'[^\]*(\\ +([a-z0-9_]+))?'
 # Files with the commands that awk passes to ip, with ip's output and errors, with the errors of a listing, and with the
 # changes that a listener records. make_files() opens them. A pipe for ip's output would wake awk for each line.
 export SCRATCH='' ANSWERS='' ERRORS='' LISTING_ERRORS='' HEARD=''
@@ -52,42 +53,45 @@ list_family() {
 # sets GONE, and AWAITED to the names of those that may still appear. Sets RENAMED to each recorded name, its MAC
 # address and the links that have it. Or fails and sets MESSAGE. hostrouting.model.verified has the same rules.
 read_verified() {
-  local text='' line i name mac rest same named names=() macs=() masters=() times=() vrfs=/
+  local text='' line i name mac same named moved master kind names=()
+  local -A macs=() kinds=() masters=() tops=()
   export VERIFIED='' GONE='' AWAITED='' RENAMED=''
   [ -e "$RECORD" ] || return 0
   { text=`<"$CHECK"`; } 2>/dev/null
   [[ $text == *$'\nreadonly MODE=STRICT\n'* ]] || return 0
   MESSAGE="can't read $RECORD: it is not a file"
   [ -f "$RECORD" ] || return
-  # ip lists VRFs three times, and links on top of others twice.
-  FAMILY=4 list $'link show type vrf\nlink show type vrf
-link show type vlan\nlink show type macvlan\nlink show type ipvlan\nlink show' || return
+  FAMILY=d list 'link show' || return # ip -d, for the kinds
   while IFS= read -r line; do
     [[ $line =~ $LINK ]] || continue
-    i=${BASH_REMATCH[1]} names[i]=${BASH_REMATCH[2]} rest=${BASH_REMATCH[4]} macs[i]=${BASH_REMATCH[7]}
-    masters[i]='' times[i]=x${times[i]-}
-    [[ ! $rest =~ \ master\ ([^ ]+) ]] || masters[i]=${BASH_REMATCH[1]}
+    name=${BASH_REMATCH[1]} names+=("${BASH_REMATCH[1]}")
+    macs[$name]=${BASH_REMATCH[6]} kinds[$name]=${BASH_REMATCH[8]} masters[$name]=''
+    [[ ! ${BASH_REMATCH[3]} =~ \ master\ ([^ ]+) ]] || masters[$name]=${BASH_REMATCH[1]}
   done <<<"$LISTED"
-  for i in "${!names[@]}"; do
-    [ "${times[i]}" != xxx ] || vrfs+=${names[i]}/
+  # What takes a link's place: itself, or the topmost bridge or bond, or nothing if it is a port of anything else.
+  for name in "${names[@]}"; do
+    i=$name
+    while master=${masters[$i]} kind=${kinds[${master:-/}]-}; [[ $kind =~ ^(bond|bridge|team)$ ]]; do
+      i=$master
+    done
+    tops[$name]=$i
+    [[ -z $master || $kind = vrf ]] || tops[$name]=''
   done
   while IFS= read -r line || [ -n "$line" ]; do
     [[ ${line%$'\r'} =~ ^$NAME(\ ([0-9a-f:]+))?$ ]] || continue
-    name=${BASH_REMATCH[1]} mac=${BASH_REMATCH[3]} same='' named='' GONE=yes
-    for i in "${!names[@]}"; do
-      [[ -z ${masters[i]} || $vrfs == *"/${masters[i]}/"* ]] || continue
-      [[ ${times[i]} != xx || ${names[i]} == "$name" ]] || continue
-      [[ -z $mac || ${macs[i]} != "$mac" ]] || same+=\ ${names[i]}
-      [ "${names[i]}" != "$name" ] || named=$name
+    name=${BASH_REMATCH[1]} mac=${BASH_REMATCH[3]:-none} same='' moved='' named=${tops[${BASH_REMATCH[1]}]-} GONE=yes
+    for i in "${names[@]}"; do
+      [[ ${macs[$i]} != "$mac" || ( ${kinds[$i]} =~ ^(vlan|macvlan|ipvlan)$ && $i != "$name" ) ]] || same+=\ ${tops[$i]}
     done
-    [[ "$same " != *" $name "* ]] || same=\ $name
-    [ -z "$same" ] || RENAMED+=$name\ $mac$same$'\n'
-    [ -n "$same" ] || same=$named
+    # By its name, also if nothing has the address, or a bond with ports has the name.
+    [[ -z ${same// } || "$same " == *" ${named:-/} "* ||
+      ( ${kinds[$name]-} =~ ^(bond|team)$ && " ${masters[*]} " == *" $name "* ) ]] && same=$named
     for i in $same; do
       [[ ,$VERIFIED, == *",$i,"* ]] || VERIFIED+=${VERIFIED:+,}$i
+      [ "${macs[$i]}" != "$mac" ] || moved+=\ $i
     done
-    [[ " ${names[*]} " == *" $name "* || " ${macs[*]} " == *" ${mac:-none} "* ]] ||
-      AWAITED+=${AWAITED:+,}$name
+    [ -z "$moved" ] || RENAMED+=$name\ $mac$moved$'\n'
+    [[ " ${names[*]} " == *" $name "* || " ${macs[*]} " == *" $mac "* ]] || AWAITED+=${AWAITED:+,}$name
   done <"$RECORD"
   [ -z "$VERIFIED" ] || GONE='' AWAITED=''
 }

@@ -39,11 +39,76 @@ FOUND: dict[str, tuple[list[Link], tuple[str, ...], bool]] = {
     ),
     "a bridge with another address": (
         [link("eth0", MAC, master="br0"), link("br0", OTHER, "bridge")],
-        (),
+        ("br0",),
         False,
     ),
     "renamed and a port": (
         [link("ens3", MAC, master="br0"), link("br0", OTHER, "bridge")],
+        ("br0",),
+        False,
+    ),
+    "a port with another address": (
+        [link("eth0", OTHER, master="br0"), link("br0", OTHER, "bridge")],
+        ("br0",),
+        False,
+    ),
+    "a port of a bond that is a port": (
+        [
+            link("eth0", MAC, master="bond0"),
+            link("bond0", MAC, "bond", master="br0"),
+            link("br0", OTHER, "bridge"),
+        ],
+        ("br0",),
+        False,
+    ),
+    "a port of a team in a VRF": (
+        [
+            link("eth0", MAC, master="team0"),
+            link("team0", OTHER, "team", master="red"),
+            link("red", OTHER, "vrf"),
+        ],
+        ("team0",),
+        False,
+    ),
+    "a port of Open vSwitch": (
+        [
+            link("eth0", MAC, master="ovs-system"),
+            link("ovs-system", OTHER, "openvswitch"),
+            link("breth0", OTHER, "openvswitch"),
+        ],
+        (),
+        False,
+    ),
+    "its address on an interface of Open vSwitch": (
+        [
+            link("eth0", MAC, master="ovs-system"),
+            link("ovs-system", OTHER, "openvswitch"),
+            link("breth0", MAC, "openvswitch"),
+        ],
+        ("breth0",),
+        False,
+    ),
+    "a bridge of a bridge of Open vSwitch": (
+        [
+            link("eth0", MAC, master="br0"),
+            link("br0", MAC, "bridge", master="ovs-system"),
+            link("ovs-system", OTHER, "openvswitch"),
+        ],
+        (),
+        False,
+    ),
+    "bridges that are ports of each other": (
+        [
+            link("eth0", MAC, master="br0"),
+            link("br0", OTHER, "bridge", master="br1"),
+            link("br1", OTHER, "bridge", master="br0"),
+        ],
+        (),
+        False,
+    ),
+    "a port of a link that isn't listed": ([link("eth0", MAC, master="br0")], (), False),
+    "a port of a link that can't be recorded": (
+        [link("eth0", MAC, master="br#0"), link("br#0", OTHER, "bridge")],
         (),
         False,
     ),
@@ -64,6 +129,44 @@ FOUND: dict[str, tuple[list[Link], tuple[str, ...], bool]] = {
         ("eth1", "enP1"),
         False,
     ),
+    "a NIC and its VF are ports of a bridge": (
+        [
+            link("enP1", MAC, master="eth0"),
+            link("eth0", MAC, master="br0"),
+            link("br0", OTHER, "bridge"),
+        ],
+        ("br0",),
+        False,
+    ),
+    "a VF before it is a port, the NIC in a bridge": (
+        [link("enP1", MAC), link("eth0", MAC, master="br0"), link("br0", OTHER, "bridge")],
+        ("br0",),
+        False,
+    ),
+    "names swapped, and a bridge takes the one of that name": (
+        [link("eth0", OTHER, master="br0"), link("br0", OTHER, "bridge"), link("eth1", MAC)],
+        ("eth1",),
+        False,
+    ),
+    "its name is a bridge's": (
+        [link("peth0", MAC, master="eth0"), link("eth0", OTHER, "bridge")],
+        ("eth0",),
+        False,
+    ),
+    "its name is a bridge's, without it": (
+        [link("ens3", MAC), link("ens4", master="eth0"), link("eth0", OTHER, "bridge")],
+        ("ens3",),
+        False,
+    ),
+    "a VLAN on it in a bridge": (
+        [
+            link("eth0", MAC),
+            link("eth0.5", MAC, "vlan", master="br5"),
+            link("br5", MAC, "bridge"),
+        ],
+        ("eth0",),
+        False,
+    ),
     "a VLAN on it": ([link("eth0", MAC), link("eth0.5", MAC, "vlan")], ("eth0",), False),
     "renamed, with a VLAN on it": (
         [link("ens3", MAC), link("eth0.5", MAC, "vlan")],
@@ -79,6 +182,53 @@ def test_a_verified_uplink_is_found_by_its_address_and_then_by_its_name(name: st
     assert find_verified([ETH0], links) == expected
     awaited = "interface eth0, with which the check passed" if is_awaited else None
     assert find_awaited_uplinks([ETH0], links) == awaited
+
+
+@pytest.mark.parametrize(
+    ("name", "links", "expected"),
+    [
+        # Another of its NICs gives a bond its address now.
+        (
+            "bond0",
+            [link("bond0", OTHER, "bond"), link("eth0", OTHER, master="bond0"), link("eth1", MAC)],
+            "bond0",
+        ),
+        (
+            "team0",
+            [link("team0", OTHER, "team"), link("eth0", OTHER, master="team0"), link("eth1", MAC)],
+            "team0",
+        ),
+        (
+            "bond0",
+            [
+                link("br0", MAC, "bridge"),
+                link("bond0", OTHER, "bond", master="br0"),
+                link("eth0", OTHER, master="bond0"),
+            ],
+            "br0",
+        ),
+        # One that is left over has no NIC.
+        ("bond0", [link("bond0", OTHER, "bond"), link("eth1", MAC)], "eth1"),
+        # Another NIC in a bridge may have taken the name of the right one.
+        (
+            "br0",
+            [link("br0", OTHER, "bridge"), link("eth0", OTHER, master="br0"), link("eth1", MAC)],
+            "eth1",
+        ),
+        ("br0", [link("br0", OTHER, "bridge"), link("eth1", MAC)], "eth1"),
+        # It was made anew.
+        (
+            "br0",
+            [link("br0", OTHER, "bridge"), link("eth1", MAC, master="br0")],
+            "br0",
+        ),
+        ("br0", [link("br0", OTHER, "bridge"), link("eth0", OTHER, master="br0")], "br0"),
+    ],
+)
+def test_a_bond_keeps_its_name_and_a_bridge_its_nic(
+    name: str, links: list[Link], expected: str
+) -> None:
+    assert find_verified([VerifiedUplink(name, MAC)], links) == (expected,)
 
 
 def test_a_link_on_top_of_another_is_found_by_the_name_that_was_recorded() -> None:
