@@ -86,11 +86,17 @@ def _moved(state: State) -> Iterable[Note]:
     if best is None or {*uplinks}.issuperset(best.devs):
         return
     was = ",".join(uplinks)
+    what_to_do = (
+        f'if the move is wanted, set hostRouting\'s "uplinks": {json.dumps(best.devs)};'
+        " if it isn't, remove that default route, or give it a higher metric"
+    )
+    ports = [dev for dev in best.devs if dev in state.ports and state.ports[dev].master in uplinks]
+    if ports:  # as long as the bridge has no lease
+        what_to_do = f"{ports[0]} is a port of it: move its address and routes to {was}"
     text = (
         f"the default route has moved from {was}, with which the check passed, to"
         f" {','.join(best.devs)} ({best}): {was} stays the uplink, and our routes stay on it;"
-        f' if the move is wanted, set hostRouting\'s "uplinks": {json.dumps(best.devs)};'
-        " if it isn't, remove that default route, or give it a higher metric"
+        f" {what_to_do}"
     )
     yield Note(NoteKind.MOVED, text, devs=best.devs)
 

@@ -71,26 +71,24 @@ read_verified() {
   # What takes a link's place: itself, or the topmost bridge or bond, or nothing if it is a port of anything else.
   for name in "${names[@]}"; do
     i=$name
-    while master=${masters[$i]} kind=${kinds[${master:-/}]-}; [[ $kind =~ ^(bond|bridge|team)$ ]]; do
-      i=$master
-    done
-    tops[$name]=$i
-    [[ -z $master || $kind = vrf ]] || tops[$name]=''
+    while master=${masters[$i]} kind=${kinds[${master:-/}]-}; [[ $kind =~ ^(bond|bridge|team)$ ]]; do i=$master; done
+    [[ $master && $kind != vrf ]] || tops[$name]=$i
   done
   while IFS= read -r line || [ -n "$line" ]; do
     [[ ${line%$'\r'} =~ ^$NAME(\ ([0-9a-f:]+))?$ ]] || continue
-    name=${BASH_REMATCH[1]} mac=${BASH_REMATCH[3]:-none} same='' moved='' named=${tops[${BASH_REMATCH[1]}]-} GONE=yes
+    name=${BASH_REMATCH[1]} mac=${BASH_REMATCH[3]:-none} same='' moved='' GONE=yes
     for i in "${names[@]}"; do
-      [[ ${macs[$i]} != "$mac" || ( ${kinds[$i]} =~ ^(vlan|macvlan|ipvlan)$ && $i != "$name" ) ]] || same+=\ ${tops[$i]}
+      [[ ${macs[$i]} != "$mac" || ( ${kinds[$i]} =~ ^(vlan|macvlan|ipvlan)$ && $i != "$name" ) ]] ||
+        same+=\ ${tops[$i]-}
     done
-    # By its name, also if nothing has the address, or a bond with ports has the name.
-    [[ -z ${same// } || "$same " == *" ${named:-/} "* ||
-      ( ${kinds[$name]-} =~ ^(bond|team)$ && " ${masters[*]} " == *" $name "* ) ]] && same=$named
+    # By its name if nothing has the address, or if a bond with ports has the name.
+    [[ -z ${same// } || "$same " == *" ${tops[$name]:-/} "* ||
+      ( ${kinds[$name]-} =~ ^(bond|team)$ && " ${masters[*]} " == *" $name "* ) ]] && same=${tops[$name]-}
     for i in $same; do
       [[ ,$VERIFIED, == *",$i,"* ]] || VERIFIED+=${VERIFIED:+,}$i
       [ "${macs[$i]}" != "$mac" ] || moved+=\ $i
     done
-    [ -z "$moved" ] || RENAMED+=$name\ $mac$moved$'\n'
+    RENAMED+=${moved:+$name $mac$moved$'\n'}
     [[ " ${names[*]} " == *" $name "* || " ${macs[*]} " == *" $mac "* ]] || AWAITED+=${AWAITED:+,}$name
   done <"$RECORD"
   [ -z "$VERIFIED" ] || GONE='' AWAITED=''

@@ -267,6 +267,60 @@ def test_a_bridge_takes_the_uplinks_place(node: Node) -> None:
     assert node.devs_of_ours() == {"br0"}
 
 
+def test_a_bridge_without_a_lease_is_waited_for(node: Node) -> None:
+    """Another default route doesn't count meanwhile. The bridge has an address of its own."""
+    clock = FakeClock()
+    node.kernel.del_link("eth0")
+    node.kernel.add_link("br0", kind="bridge", mac="0a:00:00:00:00:01")
+    node.kernel.add_link("eth0", master="br0", mac=MAC)
+    node.add_default(ETH1)
+    waiting = attrs.evolve(STRICT, wait_seconds=30)
+    assert check(STRICT, host=node.host).default_devs == ("br0",)
+    with pytest.raises(RouteError, match="waiting for the default route on br0"):
+        node.apply(waiting, scope=phases.CancelScope(clock=clock))
+    assert clock.monotonic() < 31
+    lease = default_route(NextHop("br0", IPv4Address("10.1.0.1")))
+    clock.call_at(45.0, lambda: node.kernel.add_address("br0", "10.1.0.4/24"))
+    clock.call_at(45.0, lambda: node.kernel.write(Write.ADD, [lease]))
+    node.apply(waiting, scope=phases.CancelScope(clock=clock))
+    assert node.devs_of_ours() == {"br0"}
+    assert node.record == "br0 0a:00:00:00:00:01\n"
+
+
+def test_a_default_route_that_is_still_on_the_port_belongs_on_the_bridge(node: Node) -> None:
+    node.kernel.del_link("eth0")
+    node.kernel.add_link("br0", kind="bridge", mac=MAC)
+    node.kernel.add_link("eth0", master="br0", mac=MAC)
+    node.kernel.add_address("eth0", "10.1.0.4/24")
+    assert not node.kernel.write(Write.ADD, [default_route()])
+    report = check(STRICT, host=node.host)
+    (note,) = (note for note in report.notes if note.kind is NoteKind.MOVED)
+    assert note.message.endswith("; eth0 is a port of it: move its address and routes to br0")
+    assert report.verdict is Verdict.OVERLAP
+
+
+@pytest.mark.parametrize("mac", [MAC, "0a:00:00:00:00:01"])
+def test_open_vswitch_takes_the_uplink_and_gives_it_back(node: Node, mac: str) -> None:
+    """Its ports are those of ovs-system, and its own interface has the address."""
+    node.kernel.del_link("eth0")
+    node.kernel.add_link("ovs-system", kind="openvswitch", mac=OTHER_MAC)
+    node.kernel.add_link("breth0", kind="openvswitch", mac=mac)
+    node.kernel.add_link("eth0", master="ovs-system", mac=MAC)
+    node.kernel.add_address("breth0", "10.1.0.4/24")
+    lease = default_route(NextHop("breth0", IPv4Address("10.1.0.1")))
+    assert not node.kernel.write(Write.ADD, [lease])
+    waiting = attrs.evolve(STRICT, wait_seconds=30)
+    clock = FakeClock()
+    node.apply(waiting, scope=phases.CancelScope(clock=clock))
+    assert (node.devs_of_ours(), clock.monotonic()) == ({"breth0"}, 0)
+    for dev in ("breth0", "ovs-system"):
+        node.kernel.del_link(dev)
+    node.rename("eth0")
+    node.apply(waiting, scope=phases.CancelScope(clock=clock))
+    assert node.devs_of_ours() == {"eth0"}
+    assert clock.monotonic() <= 31
+
+
 def test_a_vlan_on_the_uplink_doesnt_take_its_place(node: Node) -> None:
     """The cluster's network has moved, so the operator decides."""
     node.kernel.add_link("eth0.100", kind="vlan", mac=MAC)
