@@ -13,6 +13,7 @@ import pytest
 from nightly import by_day
 from node import nics, on_linux, run_ip, run_ip6
 from scripts import Sandbox, recorded, sandboxes
+from verified_hosts import HOSTS
 from wanted import config
 
 from hostrouting import Host, Layout, check
@@ -20,6 +21,7 @@ from hostrouting.boot import assets
 from hostrouting.boot.render import render_check, render_static_routes
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import read_our_routes
+from hostrouting.model.links import Link
 from hostrouting.model.verified import VerifiedUplink, find_awaited_uplinks, find_verified
 from hostrouting.overlap.findings import Verdict
 from hostrouting.routes.plan import plan_now
@@ -288,15 +290,57 @@ def test_a_named_uplink_with_the_address_of_its_vf_isnt_swapped(tmp_path: Path) 
 
 # --- who a recorded uplink is by now --------------------------------------------------------------
 
-FIND = (
-    assets.read_asset("hostrouting.boot", "common.sh")
-    + assets.read_asset("hostrouting.boot", "network.sh")
-    + """
+SHARED = assets.read_asset("hostrouting.boot", "common.sh") + assets.read_asset(
+    "hostrouting.boot", "network.sh"
+)
+FIND = """
 mkdir -p "$RUN_DIR"
 make_files && read_verified || exit
 printf '%s\\n' "$VERIFIED" "$AWAITED"
 """
-)
+# Finds each host's uplink. The links are as ip would list them.
+FIND_ALL = """
+ask_kernel() { printf '%s\\n' "$LINKS"; }
+cd /run/hosts || exit
+mkdir -p "$RUN_DIR" && make_files || exit
+for host in *; do
+  cp "$host/record" /etc/hostrouting/uplink
+  LINKS=$(<"$host/links")
+  read_verified || exit
+  printf '%s: %s %s\\n' "$host" "${VERIFIED:--}" "${AWAITED:--}"
+done
+"""
+
+
+def as_listed(link: Link) -> str:
+    """Return a link as `ip -d -N -o link show` prints it."""
+    master, port = "", ""
+    if link.master is not None:
+        master, port = f" master {link.master}", " \\    bridge_slave state forwarding priority 32"
+    at = "@lower" if link.kind in ("vlan", "macvlan", "ipvlan") else ""
+    address = "[65534] " if link.mac is None else f"[1] {link.mac} brd ff:ff:ff:ff:ff:ff"
+    kind = "" if link.kind is None else f"\\    {link.kind} some words of its own"
+    return (
+        f"{link.index}: {link.name}{at}: <BROADCAST,UP> mtu 1500 qdisc noqueue{master} state UP"
+        f" mode DEFAULT group 0 qlen 1000\\    link/{address} promiscuity 0  allmulti 0 minmtu 68"
+        f" maxmtu 65535 {kind}{port} addrgenmode eui64 numtxqueues 1 \\    alias bridge\\    vrf"
+    )
+
+
+def test_the_scripts_find_the_uplinks_of_modelled_hosts(tmp_path: Path) -> None:
+    """Also on hosts with bonds, VRFs and Open vSwitch, which this kernel may lack."""
+    for number, host in enumerate(HOSTS.values()):
+        folder = tmp_path / f"run/hosts/{number:03}"
+        folder.mkdir(parents=True)
+        (folder / "record").write_text(f"{host.record}\n")
+        (folder / "links").write_text("".join(f"{as_listed(link)}\n" for link in host.links))
+    done = Sandbox(tmp_path).run(SHARED + FIND_ALL, **recorded([ETH0]))
+    assert done.returncode == 0, done
+    for (name, host), told in zip(HOSTS.items(), done.stdout.splitlines(), strict=True):
+        awaited = host.record.name if host.is_awaited else "-"
+        assert told.endswith(f": {','.join(host.found) or '-'} {awaited}"), name
+
+
 NAMES = ("eth0", "eth1", "b-r.0", "c9")
 MACS = tuple(f"02:00:00:00:01:0{number}" for number in range(3))
 
@@ -335,7 +379,7 @@ def test_the_scripts_find_a_recorded_uplink_as_the_library_does(tmp_path: Path) 
             VerifiedUplink(chance.choice((*NAMES, "gone0")), chance.choice(macs))
             for _ in range(chance.randint(1, 2))
         ]
-        done = Sandbox(tmp_path).run(FIND, **recorded(verified))
+        done = Sandbox(tmp_path).run(SHARED + FIND, **recorded(verified))
         assert done.returncode == 0, done
         found, awaited = done.stdout.split("\n")[:2]
         links = kernel.facts().links

@@ -71,7 +71,11 @@ read_verified() {
   # What takes a link's place: itself, or the topmost bridge or bond, or nothing if it is a port of anything else.
   for name in "${names[@]}"; do
     i=$name
-    while master=${masters[$i]} kind=${kinds[${master:-/}]-}; [[ $kind =~ ^(bond|bridge|team)$ ]]; do i=$master; done
+    for ((depth = 0; depth < 9; depth++)); do # the kernel's limit is 8
+      master=${masters[$i]} kind=${kinds[${master:-/}]-}
+      [[ $kind =~ ^(bond|bridge|team)$ ]] || break
+      i=$master
+    done
     [[ $master && $kind != vrf ]] || tops[$name]=$i
   done
   while IFS= read -r line || [ -n "$line" ]; do
