@@ -53,7 +53,7 @@ list_family() {
 # sets GONE, and AWAITED to the names of those that may still appear. Sets RENAMED to each recorded name, its MAC
 # address and the links that have it. Or fails and sets MESSAGE. hostrouting.model.verified has the same rules.
 read_verified() {
-  local text='' line i name mac same named moved master kind names=()
+  local text='' line i name mac same moved master kind depth names=()
   local -A macs=() kinds=() masters=() tops=()
   export VERIFIED='' GONE='' AWAITED='' RENAMED=''
   [ -e "$RECORD" ] || return 0
