@@ -28,7 +28,7 @@ from hostrouting.watch.loop import WatchHostRouting
 pytestmark = [pytest.mark.ci, pytest.mark.kernel]
 
 ROOT = Path(__file__).parents[2]
-RULES, PAGE = ROOT / "deploy/prometheus/hostrouting.rules.yml", ROOT / "docs/reference/watch.md"
+RULES, PAGE = ROOT / "deploy/prometheus/hostrouting.rules.yml", ROOT / "docs/howto/monitoring.md"
 ALERTS = [rule["alert"] for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]]
 SHADOWED, HEALTHY, FIXED = "172.16.0.0/16", "10.96.0.0/12", IPv4Network("172.16.1.0/24")
 RUN_AT = "hostrouting_last_run_timestamp_seconds"
@@ -144,7 +144,7 @@ def test_a_node_fires_its_alerts_alone(name: str, host: Host, check: Any, firing
 
 
 def test_the_query_finds_sick_nodes_that_the_gate_will_hold(host: Host, samples: Any) -> None:
-    """The query is documented in docs/reference/watch.md."""
+    """The query is documented in docs/howto/monitoring.md."""
     route = {"destination": str(FIXED), "dev": "ib7"}
     warn, strict = (
         watched(host, route, "hostrouting_problem", mode=mode) for mode in ("WARN", "STRICT")
@@ -162,7 +162,7 @@ def test_the_query_finds_sick_nodes_that_the_gate_will_hold(host: Host, samples:
 
 
 def test_a_failed_run_keeps_old_metrics_and_fires(check: Any, firing: Any, tmp_path: Path) -> None:
-    """Run the recipe from docs/reference/watch.md with hostrouting missing, unable to read its
+    """Run the recipe from docs/howto/monitoring.md with hostrouting missing, unable to read its
     config, or working.
     """
     recipe = re.search(
