@@ -15,7 +15,7 @@ Of the functions, ``check`` returns an ``OverlapReport``, ``plan`` a ``Plan``, `
 from hostrouting.boot.locks import OverdueRun, StoppedRun
 from hostrouting.doctor.checks import DoctorCheck, DoctorFinding, ExaminedHost, Severity
 from hostrouting.doctor.examine import CHECKS, DoctorReport
-from hostrouting.fleet.groups import FleetReport, GroupFailure, HostGroup
+from hostrouting.fleet.groups import FleetReport, GroupFailure, HostGroup, JudgedHost, SharedReason
 from hostrouting.kernel.host_changes import HostChange, HostChangeKind
 from hostrouting.model.changes import Change, Changes, Replacement
 from hostrouting.overlap.difference import ChangedResult, Difference, DiffReport, LookupResult
@@ -42,10 +42,10 @@ __all__ = [
     "CHECKS", "Change", "ChangedResult", "Changes", "ChangesObserver", "ConfigureReport",
     "DiffReport", "Difference", "DoctorCheck", "DoctorFinding", "DoctorReport", "ExaminedHost",
     "ExplainedLookup", "Explanation", "FamilyVerdict", "Finding", "FindingKind", "Fix",
-    "FleetReport", "GroupFailure", "HostChange", "HostChangeKind", "HostGroup", "LeftOut",
-    "LookupResult", "NextStart", "Note", "NoteKind", "Obstacle", "OverdueRun", "OverlapReport",
-    "Plan", "PolicyPlan", "PolicyRouting", "Replacement", "RoutePlan", "RoutesReport", "Severity",
-    "Step", "StoppedRun", "Unfixable", "UnknownReason", "Verdict", "WatchReport",
-    "changes_of",
+    "FleetReport", "GroupFailure", "HostChange", "HostChangeKind", "HostGroup", "JudgedHost",
+    "LeftOut", "LookupResult", "NextStart", "Note", "NoteKind", "Obstacle", "OverdueRun",
+    "OverlapReport", "Plan", "PolicyPlan", "PolicyRouting", "Replacement", "RoutePlan",
+    "RoutesReport", "Severity", "SharedReason", "Step", "StoppedRun", "Unfixable", "UnknownReason",
+    "Verdict", "WatchReport", "changes_of",
 ]
 # fmt: on

@@ -72,6 +72,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         SystemExit: after --help and --version.
     """
     options, unknown = _parser(_words_for(argv)).parse_known_args(argv)
+    if "snapshots" in options:  # argparse ends the list at an option
+        options.snapshots += [word for word in unknown if not word.startswith("-")]
+        unknown = [word for word in unknown if word.startswith("-")]
     if unknown:
         instead = "; plan shows the changes of apply" if "--dry-run" in unknown else ""
         if "before" in options and not unknown[0].startswith("-"):
@@ -280,14 +283,15 @@ def _add_more_output(parser: Parser) -> None:
 def _add_snapshots(parser: Parser) -> None:
     parser.add_argument(
         "config",
+        nargs="?",
         metavar="CONFIG",
-        help="a JSON file that lists the expected CIDRs",
+        help="a JSON file that lists the expected CIDRs; defaults to the installed config",
     )
     parser.add_argument(
         "snapshots",
         nargs="+",
-        metavar="FILE",
-        help="the output of hostrouting snapshot on a host",
+        metavar="FILE|FOLDER",
+        help="the output of hostrouting snapshot on a host, or a folder with such files (*.json)",
     )
     what = "for humans, for programs, or as a web page"
     parser.add_argument(
@@ -445,7 +449,7 @@ def _completion(options: argparse.Namespace, _host: Host) -> Result:
         """A parser that lets the shell complete the names of files and directories."""
 
         def _add_action(self, action: ActionT) -> ActionT:
-            if action.metavar in ("CONFIG", "FILE", "A", "B"):
+            if action.metavar in ("CONFIG", "FILE", "FILE|FOLDER", "A", "B"):
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
             elif action.metavar == "DIR":
                 action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
@@ -491,7 +495,7 @@ def all_words() -> Mapping[str, Word]:
             EXIT_CHECK_UNKNOWN,
         ),
         "snapshot": Word(commands.snapshot),
-        "judge": Word(checking.judge, (_add_snapshots,), EXIT_CHECK_UNKNOWN),
+        "judge": Word(checking.judge, (_add_snapshots, _add_cidr), EXIT_CHECK_UNKNOWN),
         "doctor": Word(checking.doctor, (_add_config, _add_root, _add_doctor)),
         "watch": Word(commands.watch, (_add_config,)),
         "config": Word(_config, is_followed=True),

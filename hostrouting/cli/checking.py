@@ -27,6 +27,7 @@ from hostrouting.cli.exit_codes import (
 from hostrouting.cli.inputs import (
     UsageError,
     asked_host,
+    config_and_snapshots,
     config_path,
     has_config,
     load,
@@ -46,7 +47,7 @@ from hostrouting.cli.running import Result, run_function
 from hostrouting.config.routing import SECTION, Config, StaticRoutes
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.changes import Changes
-from hostrouting.model.errors import FileError, HostRoutingError
+from hostrouting.model.errors import ConfigError, FileError, HostRoutingError
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import to_json_text
 from hostrouting.model.text import clean
@@ -472,21 +473,28 @@ def _in_words(
     return write(routes, rules).rstrip(), tuple(map(clean, warnings))
 
 
+_IS_CONFIG = "the first of several arguments is CONFIG, unless it is a folder or a snapshot"
+
+
 def judge(options: argparse.Namespace, host: Host) -> Result:
     """Check many hosts from their snapshots, and group them by failure.
 
-    Each FILE is the output of hostrouting snapshot from one host. If the snapshot has no host name,
-    the file name is used. Hosts with the same failures (kind, CIDR, interfaces) and the same fix
-    are grouped together. If a FILE can't be read, or takes too much time or memory, its host's
-    verdict is unknown and the command continues with the others. With --since, hosts are also
-    grouped by what has changed their lookups since the earlier snapshots in that folder. If an
-    earlier snapshot can't be compared, the group gives the reason. The command uses all cores;
-    docs/howto/many-hosts.md shows how to use several machines. It exits with 0 if all hosts pass,
-    with 1 if any host fails, and otherwise with 2 if any verdict is unknown.
+    Each FILE is the output of hostrouting snapshot from one host, and a FOLDER holds such files
+    (*.json). Without CONFIG, the CIDRs of --cidr are expected, or those that are installed on this
+    host. Hosts with the same failures (kind, CIDR, interfaces) and the same fix are grouped
+    together. They are listed by the names of their files, as Ansible's --limit takes them, and with
+    -v all of them are. If a FILE can't be read, or takes too much time or memory, its host's
+    verdict is unknown, the reason is printed, and the command continues with the others. With
+    --since, hosts are also grouped by what has changed their lookups since the earlier snapshots in
+    that folder. If a host has no earlier snapshot, or it can't be compared, the group gives the
+    reason. The command uses all cores; docs/howto/many-hosts.md shows how to use several machines.
+    It exits with 0 if all hosts pass, with 1 if any host fails, and otherwise with 2 if any verdict
+    is unknown.
 
-      hostrouting judge config.json snapshots/*.json
-      hostrouting judge config.json today/*.json --since yesterday
-      hostrouting judge config.json snapshots/*.json --output html > fleet.html    needs Jinja
+      hostrouting judge config.json snapshots
+      hostrouting judge --cidr 172.16.0.0/16 snapshots          without a config file
+      hostrouting judge config.json today --since yesterday
+      hostrouting judge config.json snapshots --output html > fleet.html    needs Jinja
     """
     from hostrouting.cli import fleet
     from hostrouting.fleet.judge import judge as judge_all
@@ -494,16 +502,30 @@ def judge(options: argparse.Namespace, host: Host) -> Result:
     if options.output == "html" and find_spec("jinja2") is None:
         how = "pip install '/path/to/hostrouting[html]' (a clone or a wheel)"
         raise HostRoutingError("--output html needs jinja2, which isn't installed", hint=how)
-    config = load(options, host)
+    options.config, files = config_and_snapshots(options)
+    is_alone = not options.cidr and options.config is None
+    try:
+        _, config = _expected(options, host, is_alone=is_alone)
+        if is_alone and not config.route_overlap.expected_cidrs:
+            load(options, host)  # raises an error if there is no config
+    except ConfigError as error:
+        if options.config is not None and not error.hint:
+            error.hint = _IS_CONFIG
+        raise
     report = run_function(
         "judge",
-        lambda scope: judge_all(options.snapshots, config, scope=scope, since=options.since),
+        lambda scope: judge_all(files, config, scope=scope, since=options.since),
         waits=False,
     )
     worst = Verdict.UNKNOWN if report.counts[Verdict.UNKNOWN] else Verdict.OK
     if report.counts[Verdict.OVERLAP]:
         worst = Verdict.OVERLAP
-    text = partial(fleet.fleet_text, report, columns(sys.stdout))
+    text = partial(
+        fleet.fleet_text,
+        report,
+        columns(sys.stdout),
+        is_verbose=options.verbose,
+    )
     if options.output == "html":
         text = partial(fleet.fleet_page, report)
     return Result(report.to_json, text, EXIT_OF_VERDICT[worst])

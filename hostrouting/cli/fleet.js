@@ -9,14 +9,28 @@ filter.addEventListener("input", () => {
       shown += !host.hidden;
     }
     group.hidden = !shown;
+    for (const list of group.querySelectorAll("div")) list.hidden = !list.querySelector("li:not([hidden])");
     group.querySelector(".count").textContent = shown;
     if (word) group.querySelector("details").open = true;
   }
 });
 
-document.addEventListener("click", event => {
-  if (!event.target.matches("button")) return;
-  // navigator.clipboard isn't there where a page comes by plain http.
-  getSelection().selectAllChildren(event.target.parentElement.nextElementSibling);
+// navigator.clipboard isn't there where a page comes by plain http.
+function copy(text) {
+  const area = document.body.appendChild(document.createElement("textarea"));
+  area.value = text;
+  area.select();
   document.execCommand("copy");
+  area.remove();
+}
+
+document.addEventListener("click", event => {
+  const button = event.target;
+  if (!button.matches("button")) return;
+  if (button.matches(".names")) {
+    const names = button.closest("details").querySelectorAll("li:not([hidden]) > span");
+    copy([...names].map(name => name.textContent).join(","));
+  } else {
+    copy(button.parentElement.nextElementSibling.textContent);
+  }
 });

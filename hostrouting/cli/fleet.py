@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from typing import Any
 
@@ -18,7 +18,7 @@ from hostrouting.cli.bars import dev_words
 from hostrouting.cli.difference import cause_lines
 from hostrouting.cli.output import Page, Row, bad, dim, good
 from hostrouting.cli.report import overlap_picture, page_text
-from hostrouting.fleet.groups import FleetReport, GroupFailure, HostGroup
+from hostrouting.fleet.groups import FleetReport, GroupFailure, HostGroup, SharedReason
 from hostrouting.model.jsonable import in_json
 from hostrouting.model.text import clean, counted, shortened
 from hostrouting.overlap.findings import Verdict
@@ -26,28 +26,59 @@ from hostrouting.overlap.summary import advice, reasons
 
 # Longer lists are shortened in the text. The JSON output is complete.
 _SHOWN_HOSTS = 16
+_SHOWN_REASONS = 32
 _SHOWN_CAUSES = 4
 _DRAWN_GROUPS = 50
 _MARKS = {Verdict.OK: good("✓"), Verdict.OVERLAP: bad("✗"), Verdict.UNKNOWN: bad("?")}
 
 
-def fleet_text(report: FleetReport, width: int | None) -> str:
-    """Return the groups as text, each with its fix and its first hosts.
+def fleet_text(report: FleetReport, width: int | None, *, is_verbose: bool = False) -> str:
+    """Return the groups as text, each with its fix and its hosts.
 
     Args:
         report: the fleet's report.
         width: the terminal's width in columns, or None if the output isn't a terminal.
+        is_verbose: whether all hosts are listed, and not only the first of each group.
 
     Returns:
         Lines with colours.
     """
     page: Page = [_counts(report)]
     for group in report.groups:
-        hosts = shortened(list(map(clean, group.hosts)), " ", _SHOWN_HOSTS)
+        count = len(group.hosts)
+        most = count if is_verbose else _SHOWN_HOSTS
         fix = [good(clean(line)) for line in advice(group.report)]
-        said = [_title(group), *fix, dim(hosts)]
-        page.append(Row(_MARKS[group.verdict], f"{len(group.hosts):,}", said))
+        hosts = [dim(line) for line in _host_lines(group, most)]
+        reasons = [*_reason_lines(group, most, count if is_verbose else _SHOWN_REASONS)]
+        said = [_title(group), *fix, *hosts, *reasons]
+        page.append(Row(_MARKS[group.verdict], f"{count:,}", said))
     return page_text(page, width)
+
+
+def _host_lines(group: HostGroup, most: int) -> Iterator[str]:
+    """Yield a line with the hosts, and one with the names that differ in their snapshots."""
+    yield _names(group.hosts, most)
+    if group.own_names:
+        pairs = [f"{clean(name)} is {clean(own)}" for name, own in group.own_names.items()]
+        yield f"own names: {shortened(pairs, ', ', most)}"
+
+
+def _names(hosts: Sequence[str], most: int) -> str:
+    """Return names of hosts as Ansible's --limit takes them."""
+    return shortened([*map(clean, hosts)], ", ", most)
+
+
+def _reason_lines(group: HostGroup, most_hosts: int, most: int) -> Iterator[str]:
+    """Yield a line for each reason, if the hosts have several."""
+    kind = f"{group.report.reason_kind}: "
+    for shared in (group.reasons, group.uncompared):
+        if len(shared) == 1:
+            continue
+        lines = [
+            f"{_names(each.hosts, most_hosts)}: {clean(each.reason.removeprefix(kind))}"
+            for each in shared
+        ]
+        yield from shortened(lines, "\n", most).split("\n") if lines else ()
 
 
 def _counts(report: FleetReport) -> str:
@@ -58,17 +89,27 @@ def _counts(report: FleetReport) -> str:
 
 def _title(group: HostGroup) -> str:
     """Return the result shared by all hosts in a group."""
-    failures = [_words(failure) for failure in group.failures]
+    said = [_words(failure) for failure in group.failures]
     if group.verdict is Verdict.UNKNOWN:
-        return "; ".join([*failures, f"unknown: {clean(group.report.reason or '')}"])
+        said.append(f"unknown: {_if_shared(group.reasons) or group.report.reason_kind}")
     changed = [words for cause in group.causes or () for words in cause_lines(cause)]
-    since = f"; since then {shortened(changed, ', ', _SHOWN_CAUSES)}" if changed else ""
-    uncompared = f"; not compared: {group.uncompared}" if group.uncompared else ""
-    return ("; ".join(failures) or "ok") + clean(since + uncompared)
+    if changed:
+        said.append(f"since then {shortened(changed, ', ', _SHOWN_CAUSES)}")
+    if group.uncompared:
+        why = _if_shared(group.uncompared)
+        said.append(f"not compared: {why}" if why else "not compared")
+    if not group.failures and group.verdict is Verdict.OK:
+        said.insert(0, "ok")
+    return clean("; ".join(said))
+
+
+def _if_shared(reasons: Sequence[SharedReason]) -> str | None:
+    """Return the reason that all hosts of a group share, or None if they have several."""
+    return reasons[0].reason if len(reasons) == 1 else None
 
 
 def _words(failure: GroupFailure) -> str:
-    by = f" by {clean(dev_words(failure.devs))}" if failure.devs else ""
+    by = f" by {dev_words(failure.devs)}" if failure.devs else ""
     return f"{failure.kind} {failure.cidr}{by}"
 
 
@@ -122,8 +163,23 @@ def _section(group: HostGroup, *, is_drawn: bool) -> dict[str, Any]:
         "picture": picture,
         "reasons": [clean(reason) for reason in reasons(group.report)],
         "fixes": [*_fixes(group)],
-        "hosts": [clean(host) for host in group.hosts],
+        "first": clean(group.hosts[0]),
+        "count": len(group.hosts),
+        "lists": _lists(group),
     }
+
+
+def _lists(group: HostGroup) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return the hosts, each with its own name if that differs, by what they don't share."""
+    apart = next((each for each in (group.reasons, group.uncompared) if len(each) > 1), None)
+    lists = [SharedReason("", group.hosts)] if apart is None else apart
+    return [
+        (
+            clean(each.reason),
+            [(clean(host), clean(group.own_names.get(host, ""))) for host in each.hosts],
+        )
+        for each in lists
+    ]
 
 
 def _fixes(group: HostGroup) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,6 +14,7 @@ from hostrouting.cli.output import bad, complain
 from hostrouting.config.documents import read_config
 from hostrouting.config.routing import SECTION, Config, ExpectedCidr
 from hostrouting.model.errors import ConfigError, HostRoutingError
+from hostrouting.model.opening import translate_errors
 from hostrouting.model.parsing import parse_any_cidr
 from hostrouting.model.text import clean
 
@@ -51,6 +53,53 @@ def load_snapshot(path: str) -> Snapshot:
         if not any(where == name for where, _ in error.problems):
             complain(f"{bad('hostrouting:')} {clean(name)} isn't a snapshot:")
         raise
+
+
+def config_and_snapshots(options: argparse.Namespace) -> tuple[str | None, list[str]]:
+    """Return CONFIG, or None if it isn't given, and the files of the FILE and FOLDER arguments.
+
+    The first of several arguments is CONFIG, unless it is a folder or a snapshot.
+
+    Raises:
+        FileError: a folder can't be read.
+        HostRoutingError: a folder has no snapshots.
+    """
+    given = [*([] if options.config is None else [options.config]), *options.snapshots]
+    config = given.pop(0) if len(given) > 1 and _may_be_config(given[0]) else None
+    files: list[str] = []
+    for path in given:
+        files += _files_in(path, config) if _is_folder(path) else [path]
+    return config, files
+
+
+def _may_be_config(path: str) -> bool:
+    """Return whether a file is no snapshot. It may be broken, which is reported when it is used."""
+    if _is_folder(path):
+        return False
+    try:
+        document = read_config(path)
+    except HostRoutingError:
+        return True
+    return not isinstance(document, dict) or SECTION in document or "links" not in document
+
+
+def _is_folder(path: str) -> bool:
+    return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises an OSError without permission
+
+
+def _files_in(folder: str, config: str | None) -> list[str]:
+    """Return the JSON files in a folder by name, without hidden ones and CONFIG."""
+    with translate_errors(f"read the folder {folder}"), os.scandir(folder) as entries:
+        shown = [each for each in entries if each.name.endswith(".json")]
+    used = None if config is None else os.path.realpath(config)
+    files = sorted(
+        each.path
+        for each in shown
+        if not each.name.startswith(".") and os.path.realpath(each.path) != used
+    )
+    if not files:
+        raise HostRoutingError(f"there is no snapshot (*.json) in the folder {folder}")
+    return files
 
 
 def read(options: argparse.Namespace, host: Host) -> tuple[dict[str, Any], Config]:

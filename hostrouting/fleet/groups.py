@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from typing import ClassVar, Literal
 
 import attrs
@@ -36,11 +36,43 @@ class GroupFailure(JsonObject):
 
 
 @attrs.frozen
+class SharedReason(JsonObject):
+    """A reason that some hosts of a group share.
+
+    Args:
+        reason: the reason.
+        hosts: the names of the hosts.
+    """
+
+    reason: str
+    hosts: tuple[str, ...]
+
+
+@attrs.frozen
+class JudgedHost:
+    """The results for one host.
+
+    Args:
+        name: the name of the snapshot's file without ``.json``, or the host's own name if the
+            snapshot isn't a file.
+        report: the result of the check.
+        since: what has changed since the host's earlier snapshot, or None if nothing is compared.
+        is_new: whether there is no earlier snapshot.
+    """
+
+    name: str
+    report: OverlapReport
+    since: DiffReport | None = None
+    is_new: bool = False
+
+
+@attrs.frozen
 class HostGroup(JsonObject):
     """Hosts with the same verdict, failures and fix.
 
     If the verdict is unknown, they also have the same kind of reason. If the hosts are compared
-    with earlier snapshots, they also have the same causes, except for addresses and gateways.
+    with earlier snapshots, they also have the same causes, except for addresses and gateways; hosts
+    without an earlier snapshot are apart.
 
     Args:
         verdict: the verdict for each host.
@@ -48,13 +80,16 @@ class HostGroup(JsonObject):
         fix: the entries that fix those failures that routes can fix.
         rules: the rules that it also takes, where a policy rule decides before table main.
         keep: the interfaces to keep with the fix.
-        hosts: host names, in the order of the snapshots.
+        hosts: the names of the snapshots' files without ``.json``, in the order of the snapshots.
+            If a snapshot isn't a file, the name is the host's.
         report: report for the first host. Details such as addresses may differ on other hosts.
         causes: the changes that have affected the first host's lookups since its earlier snapshot.
             On the other hosts, addresses and gateways may differ. If no lookup has changed, there
             are no causes. If that isn't known, this is None.
-        uncompared: why the first host can't be compared with its earlier snapshot, or None. If the
-            host has no earlier snapshot, this is None, too.
+        reasons: why there is no verdict, with the hosts for each reason.
+        uncompared: why hosts can't be compared with their earlier snapshots, with the hosts for
+            each reason.
+        own_names: the host names in the snapshots, by the name in ``hosts``, where these differ.
     """
 
     verdict: Verdict
@@ -65,7 +100,9 @@ class HostGroup(JsonObject):
     hosts: tuple[str, ...]
     report: OverlapReport
     causes: tuple[HostChange, ...] | None = None
-    uncompared: str | None = None
+    reasons: tuple[SharedReason, ...] = ()
+    uncompared: tuple[SharedReason, ...] = ()
+    own_names: Mapping[str, str] = attrs.field(factory=dict, hash=False)
 
 
 @attrs.frozen
@@ -83,33 +120,18 @@ class FleetReport(JsonObject):
     groups: tuple[HostGroup, ...]
 
     @classmethod
-    def of(cls, reports: Iterable[tuple[OverlapReport, DiffReport | None]]) -> FleetReport:
+    def of(cls, hosts: Iterable[JudgedHost]) -> FleetReport:
         """Group hosts by their results, and by what has changed their lookups."""
-        groups: dict[Hashable, HostGroup] = {}
-        hosts: defaultdict[Hashable, list[str]] = defaultdict(list)
-        for report, since in reports:
-            causes = None if since is None or since.differs is None else since.causes
-            uncompared = since.reason if since is not None and causes is None else None
-            group = HostGroup(
-                report.verdict,
-                _failures(report),
-                report.fix.routes,
-                report.fix.rules,
-                report.fix.keep,
-                (),
-                report,
-                causes,
-                uncompared,
-            )
-            changed = causes and frozenset(map(_alike, causes)), uncompared is None
-            fix = (group.fix, group.rules, group.keep)
-            key = (group.verdict, group.failures, fix, report.reason_kind, changed)
-            groups.setdefault(key, group)
-            hosts[key].append(report.host)
-        made = [attrs.evolve(group, hosts=tuple(hosts[key])) for key, group in groups.items()]
+        members: dict[Hashable, _Members] = {}
+        for host in hosts:
+            key = _key_of(host)
+            if key not in members:
+                members[key] = _Members(host)
+            members[key].add(host)
+        groups = [each.group() for each in members.values()]
         order = [*Verdict]
-        made.sort(key=lambda group: (order.index(group.verdict), -len(group.hosts)))
-        return cls(tuple(made))
+        groups.sort(key=lambda group: (order.index(group.verdict), -len(group.hosts)))
+        return cls(tuple(groups))
 
     @property
     def counts(self) -> dict[Verdict, int]:
@@ -118,6 +140,72 @@ class FleetReport(JsonObject):
         for group in self.groups:
             counts[group.verdict] += len(group.hosts)
         return counts
+
+
+class _Members:
+    """The hosts of a group while it grows.
+
+    Only the first host's report is kept, because there may be any number of hosts.
+    """
+
+    def __init__(self, first: JudgedHost) -> None:
+        self._first = first
+        self._names: list[str] = []
+        self._own_names: dict[str, str] = {}
+        self._reasons: defaultdict[str, list[str]] = defaultdict(list)
+        self._uncompared: defaultdict[str, list[str]] = defaultdict(list)
+
+    def add(self, host: JudgedHost) -> None:
+        report = host.report
+        self._names.append(host.name)
+        if report.host and report.host != host.name:
+            self._own_names[host.name] = report.host
+        if report.reason is not None:
+            self._reasons[report.reason].append(host.name)
+        if (why := _why_uncompared(host)) is not None:
+            self._uncompared[why].append(host.name)
+
+    def group(self) -> HostGroup:
+        report = self._first.report
+        return HostGroup(
+            report.verdict,
+            _failures(report),
+            report.fix.routes,
+            report.fix.rules,
+            report.fix.keep,
+            tuple(self._names),
+            report,
+            _causes_of(self._first),
+            _shared(self._reasons),
+            _shared(self._uncompared),
+            self._own_names,
+        )
+
+
+def _shared(hosts: Mapping[str, Iterable[str]]) -> tuple[SharedReason, ...]:
+    return tuple(SharedReason(reason, tuple(names)) for reason, names in hosts.items())
+
+
+def _key_of(host: JudgedHost) -> Hashable:
+    """Return a key that hosts of the same group share."""
+    report = host.report
+    fix = (report.fix.routes, report.fix.rules, report.fix.keep)
+    causes = _causes_of(host)
+    changed = causes and frozenset(map(_alike, causes))
+    is_compared = _why_uncompared(host) is None
+    verdict = (report.verdict, _failures(report), fix, report.reason_kind)
+    return verdict, changed, is_compared, host.is_new
+
+
+def _causes_of(host: JudgedHost) -> tuple[HostChange, ...] | None:
+    """Return the changes that have affected a host's lookups, or None if they aren't known."""
+    since = host.since
+    return None if since is None or since.differs is None else since.causes
+
+
+def _why_uncompared(host: JudgedHost) -> str | None:
+    since = host.since
+    return since.reason if since is not None and since.differs is None else None
 
 
 def _alike(cause: HostChange) -> tuple[object, ...]:

@@ -20,13 +20,13 @@ import attrs
 
 from hostrouting.boot.host import Host
 from hostrouting.config.routing import Config
-from hostrouting.fleet.groups import FleetReport
+from hostrouting.fleet.groups import FleetReport, JudgedHost
 from hostrouting.kernel.snapshot import Snapshot
-from hostrouting.model.errors import HostRoutingError
-from hostrouting.model.text import shown
+from hostrouting.model.errors import ConfigError, HostRoutingError
+from hostrouting.model.text import shortened, shown
 from hostrouting.overlap.check import unjudged
 from hostrouting.overlap.difference import DiffReport
-from hostrouting.overlap.findings import OverlapReport, UnknownReason
+from hostrouting.overlap.findings import UnknownReason
 from hostrouting.tasks.queries import check, diff
 from phases import CancelScope
 
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     SnapshotSource = Snapshot | str | os.PathLike[str] | Mapping[str, Any]
     # Each source with its number.
     _Batch = tuple[tuple[int, SnapshotSource], ...]
-    _Judged = tuple[OverlapReport, DiffReport | None]
-    _Work = Callable[[_Batch], list[_Judged]]
+    _Work = Callable[[_Batch], list[JudgedHost]]
 
 # The most batches that an executor gets at a time, and the most snapshots in each of them.
 _BATCHES = 64
@@ -43,6 +42,9 @@ _BATCH = 16
 # The most snapshots that a process on this machine gets. Its start takes 0.15 s, as long as the
 # checks of 30 ordinary snapshots.
 _LOCAL_BATCH = 128
+
+# A broken snapshot may have any number of problems; hostrouting check --snapshot lists them all.
+_SHOWN_PROBLEMS = 4
 
 # The limits for a snapshot, because a malicious one could need any time and memory. The check of a
 # host with 115,000 routes takes 6 s and 190 MiB.
@@ -70,8 +72,8 @@ def judge(
 
     Args:
         snapshots: the output of ``hostrouting snapshot`` from each host, as a path, a document, or
-            a ``Snapshot``. An executor's workers must be able to read the files. If a document has
-            no host name, its file name without ``.json`` is used.
+            a ``Snapshot``. An executor's workers must be able to read the files. A host is listed
+            by its file's name without ``.json``, so that lists of hosts have the inventory's names.
         config: the config with the expected CIDRs, used for every host.
         executor: the executor to use, such as Dask's ``distributed.Client().get_executor()`` on a
             cluster. It isn't shut down. If None, one process per core is started on this machine.
@@ -86,8 +88,8 @@ def judge(
 
     Returns:
         The groups. If a snapshot can't be read, its verdict is ``unknown``, and the reason starts
-        with ``no-snapshot``. If a check exceeds its time or memory limit, or its process ends, the
-        reason starts with ``check-failed``.
+        with ``no-snapshot``; the group has the reason for each file. If a check exceeds its time or
+        memory limit, or its process ends, the reason starts with ``check-failed``.
 
     Raises:
         HostRoutingError: ``since`` isn't a folder, or one of the executor's workers died, for
@@ -112,7 +114,7 @@ def _reports(
     judging: _Judging,
     executor: Executor | None,
     scope: CancelScope,
-) -> Iterator[_Judged]:
+) -> Iterator[JudgedHost]:
     """Yield a report for each snapshot in the order of the snapshots, even with an executor."""
     numbered = enumerate(snapshots, 1)
     total = len(snapshots) if isinstance(snapshots, Sized) else None
@@ -160,12 +162,12 @@ class _Judging:
         """The maximum CPU time for a snapshot in a process on this machine."""
         return self.max_mib * _SECONDS_A_MIB
 
-    def judge(self, batch: _Batch) -> list[_Judged]:
+    def judge(self, batch: _Batch) -> list[JudgedHost]:
         """Return a report for each snapshot."""
         return [self.judge_one(*each) for each in batch]
 
-    def judge_one(self, number: int, given: SnapshotSource) -> _Judged:
-        """Return a snapshot's report, and the changes since the earlier snapshot if there is one.
+    def judge_one(self, number: int, given: SnapshotSource) -> JudgedHost:
+        """Return a snapshot's report, and the changes since the earlier snapshot.
 
         If the source isn't a valid snapshot, the report says why.
         """
@@ -175,37 +177,32 @@ class _Judging:
             elif isinstance(given, Mapping):
                 snapshot = Snapshot.from_document(given)
             else:
-                snapshot = Snapshot.load(given, bytes_max=self.max_mib << 20)
+                snapshot = self._load(given)
         except HostRoutingError as error:
-            return self._unjudged(
-                number,
-                given,
-                UnknownReason.NO_SNAPSHOT,
-                "; ".join(error.clause.splitlines()),
-            )
-        snapshot = attrs.evolve(snapshot, host=snapshot.host or _name_of(number, given))
+            return self._unjudged(number, given, UnknownReason.NO_SNAPSHOT, _why(error, given))
+        name = _name_of(number, given, snapshot.host)
+        snapshot = attrs.evolve(snapshot, host=snapshot.host or name)
         report = check(self.config, host=Host.recorded(snapshot))
         if self.since is None:
-            return report, None
-        return report, self._changed_since(Path(self.since), given, snapshot)
-
-    def _changed_since(
-        self,
-        folder: Path,
-        given: SnapshotSource,
-        snapshot: Snapshot,
-    ) -> DiffReport | None:
-        """Return what has changed since the earlier snapshot, or None if there is none."""
-        path = folder / f"{snapshot.host}.json"
+            return JudgedHost(name, report)
+        earlier = Path(self.since) / f"{snapshot.host}.json"
         if isinstance(given, (str, os.PathLike)):
-            path = folder / Path(given).name
+            earlier = Path(self.since) / Path(given).name
+        if not os.path.lexists(earlier):
+            why = f"there is no earlier snapshot in {os.fspath(self.since)}"
+            return JudgedHost(name, report, _uncompared(snapshot, why), is_new=True)
+        return JudgedHost(name, report, self._changed_since(earlier, snapshot))
+
+    def _load(self, path: str | os.PathLike[str]) -> Snapshot:
+        return Snapshot.load(path, bytes_max=self.max_mib << 20)
+
+    def _changed_since(self, earlier: Path, snapshot: Snapshot) -> DiffReport:
+        """Return what has changed since the earlier snapshot in a file."""
         try:
-            before = Snapshot.load(path, bytes_max=self.max_mib << 20)
+            before = self._load(earlier)
         except HostRoutingError as error:
-            if not os.path.lexists(path):
-                return None
-            reason = "; ".join(error.clause.splitlines())
-            return DiffReport(snapshot.host, None, snapshot.time, (), reason=reason)
+            why = f"the earlier snapshot in {earlier.parent}: {_why(error, earlier)}"
+            return _uncompared(snapshot, why)
         # Groups need only the causes. For a large host, passing the other changes to another
         # process would take long.
         return attrs.evolve(diff(before, snapshot, self.config), others=())
@@ -216,16 +213,17 @@ class _Judging:
         given: SnapshotSource,
         kind: UnknownReason,
         why: str,
-    ) -> _Judged:
+    ) -> JudgedHost:
+        name = _name_of(number, given)
         report = unjudged(self.config.route_overlap, kind, why)
-        return attrs.evolve(report, host=_name_of(number, given)), None
+        return JudgedHost(name, attrs.evolve(report, host=name))
 
-    def judge_in_process(self, scope: CancelScope, batch: _Batch) -> list[_Judged]:
+    def judge_in_process(self, scope: CancelScope, batch: _Batch) -> list[JudgedHost]:
         """Return a report for each snapshot, made by a process with time and memory limits.
 
         If the process ends during a check, another process checks the snapshots that follow.
         """
-        reports: list[_Judged] = []
+        reports: list[JudgedHost] = []
         while left := batch[len(reports) :]:
             ended = scope.run(
                 [sys.executable, "-c", _PROGRAM, *sys.path],
@@ -268,7 +266,22 @@ def _unpacked(text: str) -> Any:
     return pickle.loads(base64.b64decode(text))  # noqa: S301 - written by this program
 
 
-def _name_of(number: int, given: SnapshotSource) -> str:
+def _uncompared(snapshot: Snapshot, why: str) -> DiffReport:
+    return DiffReport(snapshot.host, None, snapshot.time, (), reason=why)
+
+
+def _why(error: HostRoutingError, source: SnapshotSource) -> str:
+    """Return an error's first problems, without the file's path: the host's name stands beside."""
+    problems = error.message.splitlines()
+    if isinstance(error, ConfigError) and isinstance(source, (str, os.PathLike)):
+        path = f"{os.fspath(source)}: "
+        problems = [problem.removeprefix(path) for problem in problems]
+    return "; ".join([shortened(problems, "; ", _SHOWN_PROBLEMS), *error.hint.splitlines()])
+
+
+def _name_of(number: int, given: SnapshotSource, host: str | None = None) -> str:
+    """Return the name by which a host is listed: its file's, or else its own or a number."""
     if isinstance(given, (str, os.PathLike)):
-        return Path(given).name.removesuffix(".json")
-    return f"snapshot {number}"
+        # A crafted file name could inject lines into a report.
+        return "?".join(Path(given).name.removesuffix(".json").splitlines())
+    return host or f"snapshot {number}"

@@ -13,6 +13,7 @@ from typing import Any
 
 import attrs
 import pytest
+from file_trees import write_file
 
 from benchmarks.snapshots import CONFIG, node
 from hostrouting import Config, judge
@@ -124,23 +125,62 @@ def test_the_fix_is_copied_as_a_config_needs_it(page: Chrome) -> None:
     ]
 
 
+@pytest.fixture
+def broken(browser: Chrome, tmp_path: Path) -> Chrome:
+    """Return a browser showing a node whose file has another name, and three broken files."""
+    for name, text in {"gpu-1": "", "gpu-2": "[", "gpu-3": ""}.items():
+        write_file(tmp_path / f"{name}.json", text)
+    node(0).save(tmp_path / "gpu-0.json")
+    report = judge(sorted(tmp_path.iterdir()), Config.from_mapping(CONFIG))
+    browser.get(write_file(tmp_path / "fleet.html", fleet_page(report)).as_uri())
+    return browser
+
+
+def test_each_broken_file_is_below_its_reason(broken: Chrome) -> None:
+    lists = run(broken, "[...document.querySelectorAll('div')].map(each => each.innerText)")
+    fine, *reasons = [" ".join(text.split()) for text in lists]
+    assert fine == ""  # closed
+    assert [(text[:24], text[-11:]) for text in reasons] == [
+        ("no-snapshot: is empty (a", "gpu-1 gpu-3"),
+        ("no-snapshot: is not JSON", "har 1) gpu-2"[-11:]),
+    ]
+    element(broken, "#filter").send_keys("gpu-2")
+    assert len(shown(broken, "div")) == 1
+
+
+def test_a_host_is_found_by_either_name(broken: Chrome) -> None:
+    element(broken, "#filter").send_keys("aks-h200-00000")
+    assert shown(broken, "li") == ["gpu-0 is aks-h200-00000"]
+
+
+def test_the_shown_names_are_copied_for_ansible(broken: Chrome) -> None:
+    for word, names in (("", "gpu-1,gpu-3,gpu-2"), ("gpu-3", "gpu-3")):
+        element(broken, "#filter").send_keys(word)
+        element(broken, "section.unknown .names").click()
+        element(broken, "#filter").clear()
+        element(broken, "#filter").send_keys(Keys.CONTROL, "v")
+        assert run(broken, "document.querySelector('#filter').value") == names
+        element(broken, "#filter").clear()
+
+
 def test_hostile_names_are_shown_as_text(browser: Chrome, tmp_path: Path) -> None:
     dev, fine = "<svg>{{7*7}}", node(0)  # the kernel limits a name to 15 bytes
     shadow = Route(IPv4Network("10.96.0.0/16"), (NextHop(dev),), protocol=Protocol.STATIC)
     document = attrs.evolve(fine, host=EVIL, routes=(*fine.routes, shadow)).to_document()
     missing = tmp_path / f"{EVIL.replace('/', '')}.json"
-    report = judge([document, missing], Config.from_mapping(CONFIG))
+    named = write_file(tmp_path / "named.json", json.dumps(document))
+    report = judge([document, named, missing], Config.from_mapping(CONFIG))
     (tmp_path / "fleet.html").write_text(fleet_page(report), encoding="ascii")
     browser.get((tmp_path / "fleet.html").as_uri())
     shown = EVIL.replace("\x1b", "?").replace("\u202e", "?")
-    assert browser.title == "2 snapshots: 0 ok, 1 overlap, 1 unknown"
+    assert browser.title == "3 snapshots: 0 ok, 2 overlap, 1 unknown"
     assert run(browser, "[...document.querySelectorAll('li')].map(each => each.textContent)") == [
-        *(shown, shown.replace("/", ""))
+        *(shown, f"named is {shown}", shown.replace("/", ""))
     ]
     shadowed, unread = run(
         browser, "[...document.querySelectorAll('h2')].map(each => each.textContent)"
     )
-    assert shadowed == f"1 OVERLAP 10.96.0.0/12 by {dev}"
-    assert shown.replace("/", "") in unread
+    assert shadowed == f"2 OVERLAP 10.96.0.0/12 by {dev}"
+    assert unread == "1 unknown: no-snapshot: there is no such file"
     assert run(browser, "document.querySelectorAll('script').length") == 1
     assert run(browser, "document.querySelectorAll('img:not([src^=\"data:\"])').length") == 0

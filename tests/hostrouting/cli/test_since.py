@@ -30,6 +30,7 @@ def host(name: str, gateway: str = "10.1.0.1", *routes: Route) -> Snapshot:
     return attrs.evolve(take_snapshot(kernel), host=name)
 
 
+EMPTY = "is empty (a shell empties the file that it redirects output to, before we read it)"
 DETOUR = Route(IPv4Network("10.96.0.0/16"), (NextHop("ib0"),), protocol=Protocol.STATIC)
 
 
@@ -92,27 +93,69 @@ def test_the_text_names_the_cause(
     assert f"+ route {DETOUR}" in out
 
 
-def test_an_unreadable_earlier_snapshot_is_named(folders: tuple[Path, Path]) -> None:
+def test_a_host_without_an_earlier_snapshot_has_a_heading(
+    run: Callable[..., tuple[int, str, str]],
+    folders: tuple[Path, Path],
+    write: Callable[[object], Path],
+) -> None:
+    before, after = folders
+    words = ("judge", write(CONFIG), after / "same.json", after / "new.json", "--since", before)
+    _, out, _ = run(*words)
+    rows = [line for line in out.splitlines() if line[:1] in "✓✗"]
+    assert len(rows) == 2
+    apart = [
+        line for line in rows if f"not compared: there is no earlier snapshot in {before}" in line
+    ]
+    assert len(apart) == 1
+    groups = {
+        group["hosts"][0]: group
+        for group in json.loads(run(*words, "--output", "json")[1])["groups"]
+    }
+    assert groups["same"]["uncompared"] == []
+    assert groups["new"]["uncompared"] == [
+        {"reason": f"there is no earlier snapshot in {before}", "hosts": ["new"]}
+    ]
+
+
+def test_each_unreadable_earlier_snapshot_has_its_reason(folders: tuple[Path, Path]) -> None:
     before, after = folders
     (before / "same.json").write_text("{")
-    report = judge(
-        [after / "same.json", after / "new.json"], Config.from_mapping(CONFIG), since=before
-    )
-    by_host = {group.hosts: group for group in report.groups}
-    assert by_host.keys() == {("same",), ("new",)}
-    assert str(before / "same.json") in (by_host["same",].uncompared or "")
-    assert (by_host["same",].causes, by_host["new",].causes, by_host["new",].uncompared) == (
-        None,
-        None,
-        None,
-    )
+    (before / "moved-1.json").write_text("")
+    today = [after / f"{name}.json" for name in ("same", "moved-1", "new")]
+    report = judge(today, Config.from_mapping(CONFIG), since=before)
+    by_hosts = {group.hosts: group for group in report.groups}
+    assert by_hosts.keys() == {("same", "moved-1"), ("new",)}
+    broken = by_hosts["same", "moved-1"]
+    assert [(each.reason.split(": ")[:2], each.hosts) for each in broken.uncompared] == [
+        ([f"the earlier snapshot in {before}", "is not JSON"], ("same",)),
+        ([f"the earlier snapshot in {before}", EMPTY], ("moved-1",)),
+    ]
+    assert {group.causes for group in report.groups} == {None}
 
 
 def test_a_torn_earlier_snapshot_is_named(folders: tuple[Path, Path]) -> None:
     before, after = folders
     attrs.evolve(host("same"), is_torn=True).save(before / "same.json")
     (group,) = judge([after / "same.json"], Config.from_mapping(CONFIG), since=before).groups
-    assert (group.causes, bool(group.uncompared)) == (None, True)
+    assert (group.causes, len(group.uncompared)) == (None, 1)
+
+
+def test_a_host_without_a_verdict_has_its_causes(
+    run: Callable[..., tuple[int, str, str]],
+    folders: tuple[Path, Path],
+    write: Callable[[object], Path],
+) -> None:
+    """The default route that went explains why there is no verdict any more."""
+    before, after = folders
+    lost = host("same")
+    kept = tuple(route for route in lost.routes if route.destination.prefixlen)
+    attrs.evolve(lost, routes=kept).save(after / "same.json")
+    code, out, _ = run("judge", write(CONFIG), after / "same.json", "--since", before)
+    assert (code, "unknown: no-default-route: " in out, "since then - route default" in out) == (
+        2,
+        True,
+        True,
+    )
 
 
 def test_since_needs_a_folder(folders: tuple[Path, Path]) -> None:

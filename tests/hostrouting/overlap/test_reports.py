@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from html import unescape
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,9 @@ from hostrouting import (
     plan,
 )
 from hostrouting.boot.bundle import rendered_files
-from hostrouting.cli.fleet import fleet_page
+from hostrouting.cli.fleet import fleet_page, fleet_text
 from hostrouting.config.routing import Keep, StaticRule
+from hostrouting.model.jsonable import in_json
 from hostrouting.model.links import Hardware
 from hostrouting.model.routes import NextHop, Protocol, Route, Table
 from hostrouting.overlap.check import check_overlap
@@ -360,12 +362,12 @@ def test_each_kind_is_a_group_with_its_hosts(report: FleetReport, snapshots: lis
     groups = {group.hosts[0]: group for group in report.groups}
     assert len(groups) == len(KINDS)
     for number, _ in enumerate(KINDS):
-        # A truncated file lacks the host name, so the group shows the file name instead.
-        names = [
-            f"aks-h200-{of:05}" if number < 5 else snapshots[of].stem
-            for of in range(number, COUNT, len(KINDS))
-        ]
-        assert groups[names[0]].hosts == tuple(names)
+        of = range(number, COUNT, len(KINDS))
+        names = tuple(snapshots[each].stem for each in of)
+        assert groups[names[0]].hosts == names
+        # A truncated file has no host name.
+        own = {snapshots[each].stem: f"aks-h200-{each:05}" for each in of if number < 5}
+        assert groups[names[0]].own_names == own
 
 
 def test_a_group_has_its_failures_and_their_fix(report: FleetReport) -> None:
@@ -447,9 +449,71 @@ def test_a_broken_file_is_only_a_row(
         assert tuple(name for name in hosts if name not in broken) == group.hosts
     unread = told[Verdict.UNKNOWN, UnknownReason.NO_SNAPSHOT, ()]
     assert broken <= {*unread.hosts}
-    assert (
-        unread.report.reason == f"no-snapshot: {tmp_path / 'missing.json'}: there is no such file"
-    )
+    assert unread.report.reason == "no-snapshot: there is no such file"
+
+
+def broken_document(**values: object) -> str:
+    return json.dumps(document("fixed") | values)
+
+
+# Files with one reason each; some are what a failed ssh, another tool or another command writes.
+BROKEN = {
+    "empty": ("", "is empty"),
+    "blank": (" \n", "is empty"),
+    "text": ("ssh: connect to host node port 22: Connection refused", "is not JSON: Expecting"),
+    "cut": ('{"links": [', "is not JSON: Expecting value: line 1 column 12"),
+    "nan": ('{"links": NaN}', "is not JSON: NaN"),
+    "bom": ("\ufeff{}", "byte order mark"),
+    "deep": ("[" * 200_000, "nested too deeply"),
+    "digits": ("9" * 5000, "thousands of digits"),
+    "large": (" " * (1 << 20) + "{}", "larger than 1 MiB"),
+    "list": ("[1]", "expected an object"),
+    "nothing": ("{}", "links: is missing"),
+    "schema": ('{"schema": 2}', "is not a schema"),
+    "odd-route": (broken_document(routes=[{"dst": "10.0.0.0/99"}]), "routes[0].dst"),
+    "odd-rule": (broken_document(rules=[{"priority": -1}]), "rules[0].priority"),
+    "odd-link": (broken_document(links=[{"ifindex": "one"}]), "links[0].ifindex"),
+    "odd-address": (broken_document(addresses=[{"ifname": 1}]), "addresses[0].ifname"),
+    "odd-host": (broken_document(host="a\nb"), "host: "),
+}
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    """Return a folder with 17 files that are broken in 17 ways."""
+    for name, (text, _) in BROKEN.items():
+        (tmp_path / f"{name}.json").write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def test_each_broken_file_has_its_own_reason(broken: Path) -> None:
+    (group,) = judge(sorted(broken.iterdir()), CONFIG_, Counting(), max_mib=1).groups
+    told = {host: each.reason for each in group.reasons for host in each.hosts}
+    assert told.keys() == {*group.hosts} == BROKEN.keys()
+    for name, (_, why) in BROKEN.items():
+        assert told[name].startswith("no-snapshot: ")
+        assert why in told[name], name
+        assert str(broken) not in told[name]
+    shared = {each.hosts for each in group.reasons if len(each.hosts) > 1}
+    assert shared == {("blank", "empty")}
+    assert [in_json(each) for each in group.reasons] == group.to_json()["reasons"]
+
+
+def test_a_page_has_the_reason_of_each_broken_file(broken: Path) -> None:
+    pytest.importorskip("jinja2", reason="jinja2 isn't installed")
+    report = judge(sorted(broken.iterdir()), CONFIG_, Counting(), max_mib=1)
+    page = unescape(fleet_page(report))
+    text = fleet_text(report, None)
+    for each in report.groups[0].reasons:
+        assert each.reason in page
+        assert f"{', '.join(each.hosts)}: {each.reason.partition(': ')[2]}" in text
+
+
+def test_a_reason_names_a_few_of_many_problems(tmp_path: Path) -> None:
+    odd = document("fixed") | {"routes": [{"dst": "10.0.0.0/99"}] * 300}
+    (group,) = judge([odd], CONFIG_, Counting()).groups
+    assert "; routes[3].dst: " in (group.report.reason or "")
+    assert (group.report.reason or "").endswith(" and 296 more")
 
 
 @attrs.frozen
@@ -496,7 +560,7 @@ def test_a_snapshot_that_harms_a_worker_is_a_row(
         [*fine[:3], Hostile(harm), *fine[3:] * 2, Hostile(harm)], CONFIG_, max_mib=1
     ).groups
     assert ours.hosts == tuple(
-        f"aks-h200-{number:05}" for number in (*range(0, 18, 6), *[*range(18, 36, 6)] * 2)
+        f"node-{number:05}" for number in (*range(0, 18, 6), *[*range(18, 36, 6)] * 2)
     )
     assert broken.hosts == ("snapshot 4", "snapshot 11")
     assert broken.report.reason_kind is UnknownReason.CHECK_FAILED
@@ -630,10 +694,14 @@ def test_it_is_json(report: FleetReport) -> None:
     assert told["counts"] == {"ok": 6, "overlap": 18, "unknown": 12}
     assert [problems(each["report"]) for each in told["groups"]] == [[]] * len(KINDS)
     group = told["groups"][1]
-    keys = "verdict failures fix rules keep hosts report causes uncompared"
+    keys = "verdict failures fix rules keep hosts report causes reasons uncompared ownNames"
     assert list(group) == keys.split()
     assert group["failures"] == [
         {"kind": "OVERLAP", "cidr": "172.16.0.0/16", "devs": list(SHADOWED.devs)}
     ]
     assert group["fix"] == [{"destination": "172.16.0.0/17"}, {"destination": "172.16.128.0/17"}]
-    assert group["report"]["host"] == group["hosts"][0] == "aks-h200-00001"
+    assert (group["hosts"][0], group["report"]["host"]) == ("node-00001", "aks-h200-00001")
+    assert group["ownNames"]["node-00001"] == "aks-h200-00001"
+    assert group["reasons"] == []
+    cut_off = next(each for each in told["groups"] if "node-00005" in each["hosts"])
+    assert "node-00005" in cut_off["reasons"][0]["hosts"]

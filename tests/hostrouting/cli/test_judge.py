@@ -1,0 +1,151 @@
+"""Test the command judge: which files and folders it reads, with which config, and its lists."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from file_trees import write_file
+from node import shadowed_kernel
+from wanted import SHADOWED, section
+
+import phases
+from hostrouting import Config, Configure, Host
+from hostrouting.kernel.taking_snapshots import take_snapshot
+
+Run = Callable[..., tuple[int, str, str]]
+
+CIDR = "172.16.0.0/16"
+CONFIG = {"hostRouting": section(cidrs=[CIDR])}
+FINE = take_snapshot(shadowed_kernel())
+
+
+def snapshots(folder: Path, count: int, own: str = "node-{}") -> Path:
+    """Write the snapshots of nodes that have other names than their files."""
+    for number in range(count):
+        snapshot = attrs.evolve(FINE, host=own.format(number))
+        write_file(folder / f"gpu-{number:04}.json", snapshot.to_text())
+    return folder
+
+
+def hosts(out: str) -> list[list[str]]:
+    return [group["hosts"] for group in json.loads(out)["groups"]]
+
+
+@pytest.fixture
+def today(tmp_path: Path) -> Path:
+    return snapshots(tmp_path / "today", 3)
+
+
+def test_a_folder_stands_for_its_json_files(elsewhere: Run, today: Path) -> None:
+    """Neither another tool's files nor hidden ones are snapshots."""
+    write_file(today / "README.txt", "")
+    write_file(today / "._gpu-0000.json", "")
+    code, out, err = elsewhere("judge", "--cidr", CIDR, today, "--output", "json")
+    assert (code, err) == (1, "")
+    assert hosts(out) == [["gpu-0000", "gpu-0001", "gpu-0002"]]
+
+
+def test_folders_and_files_may_be_mixed(elsewhere: Run, today: Path, tmp_path: Path) -> None:
+    other = snapshots(tmp_path / "other", 1) / "gpu-0000.json"
+    other = other.rename(other.with_name("late.json"))
+    _, out, _ = elsewhere("judge", "--cidr", CIDR, other, today, "--output", "json")
+    assert hosts(out) == [["late", "gpu-0000", "gpu-0001", "gpu-0002"]]
+
+
+def test_the_config_in_the_folder_is_no_snapshot(elsewhere: Run, today: Path) -> None:
+    config = write_file(today / "config.json", json.dumps(CONFIG))
+    _, out, _ = elsewhere("judge", config, today, "--output", "json")
+    assert hosts(out) == [["gpu-0000", "gpu-0001", "gpu-0002"]]
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["CONFIG --output json FOLDER", "--output json CONFIG FOLDER", "CONFIG FOLDER --output json"],
+)
+def test_options_may_stand_anywhere(elsewhere: Run, today: Path, write: Any, words: str) -> None:
+    given = {"CONFIG": write(CONFIG), "FOLDER": today}
+    code, out, _ = elsewhere("judge", *(given.get(word, word) for word in words.split()))
+    assert (code, len(hosts(out)[0])) == (1, 3)
+
+
+def test_cidrs_are_added_to_the_configs(elsewhere: Run, today: Path, write: Any) -> None:
+    config = write({"hostRouting": section(cidrs=["192.168.0.0/16"])})
+    assert elsewhere("judge", config, today)[0] == 0
+    code, out, _ = elsewhere("judge", config, today, "--cidr", CIDR)
+    assert (code, f"OVERLAP {CIDR} by ib0" in out) == (1, True)
+
+
+def test_without_a_config_the_installed_one_is_used(run: Run, host: Host, today: Path) -> None:
+    config = Config.from_mapping({"hostRouting": section(SHADOWED, mode="WARN")})
+    phases.run(Configure(config, host=host))
+    code, out, _ = run("judge", today, "--output", "json")
+    failures = json.loads(out)["groups"][0]["failures"]
+    assert (code, [each["cidr"] for each in failures]) == (1, [SHADOWED])
+    assert hosts(run("judge", *sorted(today.iterdir()), "--output", "json")[1]) == hosts(out)
+
+
+def test_without_any_config_it_is_an_error(elsewhere: Run, today: Path) -> None:
+    code, _, err = elsewhere("judge", today)
+    assert (code, "--cidr 172.16.0.0/16" in err) == (78, True)
+
+
+def test_a_broken_first_file_is_a_broken_config(elsewhere: Run, today: Path) -> None:
+    """Judging with another config instead would be worse."""
+    empty = write_file(today / "empty.json", "")
+    code, _, err = elsewhere("judge", empty, today / "gpu-0000.json", "--cidr", CIDR)
+    assert (code, "hint: the first of several arguments is CONFIG, unless" in err) == (78, True)
+    assert elsewhere("judge", empty, "--cidr", CIDR)[0] == 2
+    assert elsewhere("judge", today, empty, "--cidr", CIDR)[0] == 1
+
+
+def test_a_folder_without_snapshots_is_an_error(elsewhere: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "nothing"
+    folder.mkdir()
+    code, _, err = elsewhere("judge", "--cidr", CIDR, folder)
+    assert (code, f"there is no snapshot (*.json) in the folder {folder}" in err) == (2, True)
+
+
+def test_unknown_options_are_still_errors(elsewhere: Run, today: Path) -> None:
+    assert elsewhere("judge", "--cidr", CIDR, "--all", today)[0] == 64
+
+
+# --- lists of hosts -------------------------------------------------------------------------------
+
+
+def test_hosts_go_by_their_files_beside_their_own_names(elsewhere: Run, today: Path) -> None:
+    _, out, _ = elsewhere("judge", "--cidr", CIDR, today)
+    named, own = out.splitlines()[-2:]
+    assert named.strip() == "gpu-0000, gpu-0001, gpu-0002"
+    assert own.strip() == "own names: gpu-0000 is node-0, gpu-0001 is node-1, gpu-0002 is node-2"
+
+
+def test_equal_names_are_listed_once(elsewhere: Run, tmp_path: Path) -> None:
+    folder = snapshots(tmp_path, 1, own="gpu-0000")
+    assert elsewhere("judge", "--cidr", CIDR, folder)[1].splitlines()[-1].strip() == "gpu-0000"
+
+
+def test_a_long_list_is_whole_if_verbose(elsewhere: Run, tmp_path: Path) -> None:
+    folder = snapshots(tmp_path / "many", 40)
+    _, out, _ = elsewhere("judge", "--cidr", CIDR, folder)
+    assert "gpu-0015 and 24 more" in out
+    assert "gpu-0039" not in out
+    _, out, _ = elsewhere("judge", "--cidr", CIDR, folder, "-v")
+    assert "gpu-0038, gpu-0039\n" in out
+    assert "gpu-0039 is node-39" in out
+
+
+def test_ansible_takes_a_pasted_list(elsewhere: Run, today: Path) -> None:
+    """Even if the list was wrapped by a terminal."""
+    manager = pytest.importorskip("ansible.inventory.manager", reason="Ansible isn't installed")
+    _, out, _ = elsewhere("judge", "--cidr", CIDR, today)
+    pasted = out.splitlines()[-2].strip()
+    names = ["gpu-0000", "gpu-0001", "gpu-0002"]
+    for text in (pasted, pasted.replace(" ", "\n      ")):
+        (word,) = shlex.split(f"'{text}'")
+        assert manager.split_host_pattern(word) == names
