@@ -43,7 +43,8 @@ def lazily(
             spaces.
 
     Returns:
-        The package's ``__all__``, ``__getattr__`` and ``__dir__``.
+        The package's ``__all__``, ``__getattr__`` and ``__dir__``. ``dir()`` lists the exported
+        names, and not what the package itself uses.
     """
     home_of = {name: home for home, names in homes.items() for name in names.split()}
     namespace = vars(sys.modules[package])
@@ -60,4 +61,5 @@ def lazily(
         )
         return value
 
-    return sorted(home_of), get, lambda: sorted({*namespace, *home_of})
+    special = {name for name in namespace if name.startswith("__")}
+    return sorted(home_of), get, lambda: sorted({*special, *home_of})

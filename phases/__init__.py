@@ -51,3 +51,4 @@ __all__ = [
 # Show the public module name in tracebacks, logs and help().
 for _name in __all__:
     globals()[_name].__module__ = __name__
+del _name

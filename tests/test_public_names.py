@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Network
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import attrs
 import pytest
 from file_trees import read_trees, write_file
 from node import shadowed_kernel
 from wanted import ROUTE, SHADOWED, config
 
+import hostrouting
+import hostrouting.tasks
 import phases
 from hostrouting import (
     CheckRouteOverlap,
@@ -36,7 +40,19 @@ from hostrouting import (
     plan,
     snapshot,
 )
-from hostrouting.kernel.port import read_routes
+from hostrouting.backend import (
+    DEFAULT_DESTINATION,
+    Facts,
+    Family,
+    NetlinkBackend,
+    NetlinkBackend6,
+    NextHop,
+    Route,
+    RouteBackend,
+    Write,
+    read_routes,
+)
+from hostrouting.model.routes import Route6
 from hostrouting.report import CHECKS
 from hostrouting.tasks import InstallRoutes
 from hostrouting.testing import FakeKernel, FakeSystemd
@@ -203,3 +219,121 @@ def test_wrong_arguments_are_refused_with_a_hint(host: Host) -> None:
         RemoveHostRouting(host=document)
     with pytest.raises(ConfigError, match="address: 'fe80::1'"):
         explain("fe80::1", host=host)
+
+
+class Abstract(RouteBackend):
+    """A backend whose author has implemented only some methods of the port."""
+
+    family = Family.IPV4
+
+    def facts(self) -> Facts:
+        return Facts()
+
+
+class Unrelated:
+    facts = entries = None
+
+
+WRONG_HOSTS: dict[str, tuple[dict[str, Any], str]] = {
+    "an incomplete subclass": (
+        {"routes": Abstract()},  # type: ignore[abstract]
+        r"takes a RouteBackend; Abstract lacks changes, entries, lookup, sources, write,",
+    ),
+    "an incomplete class": (
+        {"routes6": Unrelated()},
+        r"Host\(routes6=…\) takes a RouteBackend; Unrelated lacks changes, .*family, lookup",
+    ),
+    "a class": ({"routes": FakeKernel}, "not the class FakeKernel: call it"),
+    "no backend": ({"routes": "eth0"}, "takes a RouteBackend, not 'eth0'"),
+    "a backend for IPv6": ({"routes": NetlinkBackend6()}, "IPv4, not for IPv6: NetlinkBackend6"),
+    "no units": ({"units": FakeKernel()}, r"Host\(units=…\) takes a UnitManager, not <FakeK"),
+    "no layout": ({"layout": "/mnt"}, r"takes a Layout, such as Layout\('/mnt'\)"),
+}
+
+
+@pytest.mark.parametrize(("given", "message"), WRONG_HOSTS.values(), ids=WRONG_HOSTS)
+def test_a_host_refuses_other_types(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        Host(**given)
+
+
+DEFAULT = Route(DEFAULT_DESTINATION, (NextHop("eth0", IPv4Address("10.1.0.1")),))
+WRONG_CALLS: dict[str, tuple[Callable[[RouteBackend], object], str]] = {
+    "words": (
+        lambda backend: backend.write(Write.ADD, ["default via 10.1.0.1"]),  # type: ignore[list-item]
+        "expected a Route, not 'default via",
+    ),
+    "one route": (
+        lambda backend: backend.write(Write.ADD, DEFAULT),  # type: ignore[arg-type]
+        "expected a list of routes, not Route",
+    ),
+    "a word for the change": (
+        lambda backend: backend.write("delete", [DEFAULT]),  # type: ignore[arg-type]
+        "expected Write.ADD, .* not 'delete'",
+    ),
+    "a text as the destination": (
+        lambda backend: backend.write(Write.ADD, [Route("10.0.0.0/8")]),  # type: ignore[arg-type]
+        "expected an IPv4Network as a route's destination, not '10.0.0.0/8'",
+    ),
+    "an IPv6 route": (
+        lambda backend: backend.write(Write.ADD, [Route6(IPv6Network("fd00::/8"))]),
+        "expected a Route, not Route6",
+    ),
+    "a rule's words": (
+        lambda backend: backend.write_rules(Write.ADD, ["from all lookup 100"]),  # type: ignore[list-item]
+        "expected a Rule, not 'from all",
+    ),
+    "an address's words": (
+        lambda backend: backend.lookup(["10.1.0.1"]),  # type: ignore[list-item]
+        "expected an IPv4Address, not '10.1.0.1'",
+    ),
+    "one address": (
+        lambda backend: backend.lookup(IPv4Address("10.1.0.1")),  # type: ignore[arg-type]
+        "expected a list of addresses, not IPv4Address",
+    ),
+}
+
+
+@pytest.mark.parametrize("make", [FakeKernel, NetlinkBackend])
+@pytest.mark.parametrize(("call", "message"), WRONG_CALLS.values(), ids=WRONG_CALLS)
+def test_a_backend_refuses_other_types(
+    make: Callable[[], RouteBackend], call: Callable[[RouteBackend], object], message: str
+) -> None:
+    """A backend of the kernel refuses them before it asks the kernel."""
+    with pytest.raises(TypeError, match=message):
+        call(make())
+
+
+@pytest.mark.parametrize(
+    ("hops", "message"),
+    [
+        (NextHop("eth0"), "expected a tuple of NextHop"),
+        (("eth0",), "expected a NextHop, not 'eth0'"),
+        ((NextHop("eth0", "10.1.0.1"),), "expected an IPv4Address .* not '10.1.0.1'"),  # type: ignore[arg-type]
+    ],
+)
+def test_the_kernel_in_memory_refuses_other_hops(hops: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        FakeKernel().write(Write.ADD, [attrs.evolve(DEFAULT, hops=hops)])
+
+
+def test_a_hosts_repr_is_what_it_was_made_of(tmp_path: Path) -> None:
+    kernel = FakeKernel()
+    kernel.add_link("eth0")
+    layout = Layout(tmp_path)
+    host = Host(kernel, FakeSystemd(), layout)
+    shown = f"Host(routes=<FakeKernel with lo, eth0>, units=<FakeSystemd>, layout={layout!r})"
+    assert repr(host) == shown
+    linux = Host(NetlinkBackend(), FakeSystemd(), layout, NetlinkBackend6())
+    assert "(routes=NetlinkBackend()," in repr(linux)
+    assert ", routes6=NetlinkBackend6())" in repr(linux)
+    recorded = Host.recorded(attrs.evolve(snapshot(host=host), host="node-7"))
+    assert repr(recorded) == "Host.recorded(<the snapshot of node-7>)"
+    write_file(tmp_path / "usr/lib/systemd/system/dbus.service")
+    assert repr(Host.image(tmp_path)).startswith(f"Host.image('{tmp_path}')")
+
+
+@pytest.mark.parametrize("module", [hostrouting, hostrouting.tasks])
+def test_a_package_lists_its_public_names_only(module: ModuleType) -> None:
+    names = {name for name in dir(module) if not name.startswith("_")}
+    assert names == set(module.__all__)

@@ -43,6 +43,9 @@ class FakeSystemd:
         self.properties: dict[str, dict[str, str]] = {}
         self._load()
 
+    def __repr__(self) -> str:
+        return "<FakeSystemd>"
+
     def within(self, scope: CancelScope) -> FakeSystemd:
         """Return this object, because the fake never waits."""
         del scope

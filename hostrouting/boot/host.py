@@ -8,25 +8,26 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.kernel.port import read_our_routes
+from hostrouting.boot.systemd import UnitManager
+from hostrouting.kernel.arguments import check_methods
+from hostrouting.kernel.port import RouteBackend, read_our_routes
 from hostrouting.model.errors import ConfigError, FileError, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.opening import translate_errors
+from hostrouting.model.text import shown
 from hostrouting.model.verified import VERIFIED_PATH, VerifiedUplink, parse_verified
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from hostrouting.boot.layout import Layout
-    from hostrouting.boot.systemd import UnitManager
     from hostrouting.config.routing import Config
-    from hostrouting.kernel.port import RouteBackend
     from hostrouting.kernel.snapshot import Snapshot
     from hostrouting.model.routes import Route
     from phases import CancelScope
 
 
-@attrs.frozen(init=False)
+@attrs.frozen(init=False, repr=False)
 class Host:
     """The host that tasks operate on; without arguments, the local host.
 
@@ -40,6 +41,7 @@ class Host:
 
     Raises:
         ConfigError: the layout's root isn't ``/``, and ``routes`` or ``units`` is missing.
+        TypeError: an argument has another type, or lacks a method of it.
     """
 
     backend: RouteBackend | None
@@ -55,8 +57,14 @@ class Host:
         layout: Layout | None = None,
         routes6: RouteBackend | None = None,
     ) -> None:
-        if layout is not None and not layout.is_this_host:
-            _require_both(routes, units, layout)
+        _check_backend(routes, Family.IPV4)
+        _check_backend(routes6, Family.IPV6)
+        if units is not None:
+            check_methods(units, UnitManager, "Host(units=…)")
+        if layout is not None:
+            _require_layout(layout)
+            if not layout.is_this_host:
+                _require_both(routes, units, layout)
         backend6 = None if routes6 is None else lambda: routes6
         if routes is None:
             from hostrouting.kernel.netlink import NetlinkBackend
@@ -122,6 +130,20 @@ class Host:
         made = cls.__new__(cls)
         made.__attrs_init__(**fields)
         return made
+
+    def __repr__(self) -> str:
+        if self.snapshot is not None:
+            return f"Host.recorded(<the snapshot of {self.name}>)"
+        if self.is_image:
+            return f"Host.image({str(self.layout.root)!r})"
+        given = {
+            "routes": self.backend,
+            "units": self._units,
+            "layout": self._layout,
+            "routes6": self.routes6,
+        }
+        words = [f"{name}={value!r}" for name, value in given.items() if value is not None]
+        return f"Host({', '.join(words)})"
 
     @property
     def name(self) -> str:
@@ -302,6 +324,24 @@ def _kernel6() -> RouteBackend:
     from hostrouting.kernel.netlink6 import NetlinkBackend6
 
     return NetlinkBackend6()
+
+
+def _check_backend(backend: RouteBackend | None, family: Family) -> None:
+    if backend is None:
+        return
+    argument = "Host(routes=…)" if family is Family.IPV4 else "Host(routes6=…)"
+    check_methods(backend, RouteBackend, argument)
+    if backend.family is not family:
+        raise TypeError(
+            f"{argument} takes a backend for {family}, not for {backend.family}: {shown(backend)}"
+        )
+
+
+def _require_layout(value: object) -> None:
+    from hostrouting.boot.layout import Layout
+
+    if not isinstance(value, Layout):
+        raise TypeError(f"Host(layout=…) takes a Layout, such as Layout({shown(value)})")
 
 
 def _require_both(routes: RouteBackend | None, units: UnitManager | None, layout: Layout) -> None:

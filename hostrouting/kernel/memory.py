@@ -32,13 +32,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from ipaddress import IPv4Address, IPv4Interface
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address
 
 import attrs
 
 from hostrouting.kernel._memory import devinet
 from hostrouting.kernel._memory.net import Device, Net, WriteMode, fib_table_delete, fib_tables_dump
 from hostrouting.kernel._memory.semantics import fib_new_route
+from hostrouting.kernel.arguments import check_addresses, check_routes, check_rules
 from hostrouting.kernel.port import ChangeListener, Facts, Kernel, Sent, Write, refuse_replacing
 from hostrouting.kernel.refusals import (
     Deletable,
@@ -76,6 +77,10 @@ class FakeKernel(Kernel):
         self._changed = threading.Event()
         self.add_link(LOOPBACK, kind=None, hardware=Hardware.LOOPBACK)
 
+    def __repr__(self) -> str:
+        names = ", ".join(self._net.devices)
+        return f"<FakeKernel with {names}>"
+
     # --- reading ----------------------------------------------------------------------------------
 
     def facts(self) -> Facts:
@@ -94,6 +99,7 @@ class FakeKernel(Kernel):
         source: IpAddress | None = None,
         is_tcp: bool = False,
     ) -> tuple[Lookup, ...]:
+        check_addresses(addresses, self.family)
         with self._lock:
             return tuple(self._net.lookup(address, source, is_tcp=is_tcp) for address in addresses)
 
@@ -110,6 +116,8 @@ class FakeKernel(Kernel):
     # --- writing ----------------------------------------------------------------------------------
 
     def write(self, change: Write, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        check_routes(change, routes, self.family)
+        _check_hops(routes)
         failures: list[RouteFailure] = []
         with self._changing() as net:
             for route in routes:
@@ -120,6 +128,7 @@ class FakeKernel(Kernel):
         return tuple(failures)
 
     def write_rules(self, change: Write, rules: Sequence[Rule]) -> tuple[RuleFailure, ...]:
+        check_rules(change, rules)
         refuse_replacing(change)
         write = _add_rule if change is Write.ADD else _delete_rule
         failures: list[RuleFailure] = []
@@ -253,6 +262,7 @@ class FakeKernel(Kernel):
         Raises:
             RouteError: EEXIST if the rule exists.
         """
+        check_rules(Write.ADD, [rule])
         with self._attempting(f"add the rule {rule.preference}") as net:
             net.add_rule(rule)
 
@@ -262,6 +272,7 @@ class FakeKernel(Kernel):
         Raises:
             RouteError: ENOENT if there is no such rule.
         """
+        check_rules(Write.DELETE, [rule])
         with self._attempting(f"delete the rule {rule.preference}") as net:
             net.del_rule(rule)
 
@@ -313,6 +324,18 @@ class _Listener(ChangeListener):
             scope.wait(changed)
             changes, _ = self._count()
         self._seen = changes
+
+
+def _check_hops(routes: Sequence[Route]) -> None:
+    """Raise a ``TypeError`` for hops that aren't ``NextHop`` objects with address objects."""
+    for route in routes:
+        if not isinstance(route.hops, tuple):
+            raise TypeError(f"expected a tuple of NextHop as a route's hops, not {route.hops!r}")
+        for hop in route.hops:
+            if not isinstance(hop, NextHop):
+                raise TypeError(f"expected a NextHop, not {hop!r}")
+            if not isinstance(hop.gateway, IPv4Address | IPv6Address | None):
+                raise TypeError(f"expected an IPv4Address as a hop's gateway, not {hop.gateway!r}")
 
 
 def _new_route(net: Net, route: Route, *, how: WriteMode) -> None:

@@ -30,6 +30,7 @@ from contextlib import contextmanager
 from functools import cache, partial
 from typing import TypeVar
 
+from hostrouting.kernel.arguments import check_addresses, check_routes, check_rules
 from hostrouting.kernel.nexthops import in_order
 from hostrouting.kernel.port import (
     ChangeListener,
@@ -98,6 +99,9 @@ class NetlinkBackend(RouteBackend):
 
     def __init__(self) -> None:
         self._arrange: Callable[[Iterable[NextHop]], tuple[NextHop, ...]] = in_order
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -210,6 +214,7 @@ class NetlinkBackend(RouteBackend):
                 ports. TCP's first lookup has no source port, but its second one does
                 (tcp_v4_connect).
         """
+        check_addresses(addresses, self.family)
         found = self._look_up(addresses, source, is_tcp=is_tcp)
         lookups: list[Lookup] = []
         for address, answer in zip(addresses, found, strict=True):
@@ -306,6 +311,7 @@ class NetlinkBackend(RouteBackend):
     # --- writing ----------------------------------------------------------------------------------
 
     def write(self, change: Write, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        check_routes(change, routes, self.family)
         if change is Write.DELETE:
             return self._delete(routes)
         return self._replace(routes) if change is Write.REPLACE else self._add(routes)
@@ -363,6 +369,7 @@ class NetlinkBackend(RouteBackend):
         return Deletable(entry for wanted in selections for entry in self.entries(wanted))
 
     def write_rules(self, change: Write, rules: Sequence[Rule]) -> tuple[RuleFailure, ...]:
+        check_rules(change, rules)
         refuse_replacing(change)
         if not rules:
             return ()

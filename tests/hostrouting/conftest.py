@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from node import shadowed_kernel
 from wanted import MACHINE
 
 from hostrouting import Host, Layout, cli
+from hostrouting.backend import Family, RouteBackend, UnitManager
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 
@@ -52,13 +55,15 @@ def write(tmp_path: Path) -> Callable[[object], Path]:
 
 @pytest.fixture
 def unasked() -> Any:
-    """Return a backend that must not be used."""
+    """Return a backend and service manager that must not be used."""
 
-    class Unasked:
-        def __getattr__(self, name: str) -> object:
-            raise AssertionError(f"the host itself was asked for its {name}")
+    def refuse(name: str, *_args: object, **_kwargs: object) -> None:
+        raise AssertionError(f"the host itself was asked for its {name}")
 
-    return Unasked()
+    names = {name for port in (RouteBackend, UnitManager) for name in dir(port) if name[0] != "_"}
+    return SimpleNamespace(
+        **{name: partial(refuse, name) for name in names} | {"family": Family.IPV4}
+    )
 
 
 @pytest.fixture

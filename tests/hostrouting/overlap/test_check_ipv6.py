@@ -505,6 +505,7 @@ def test_a_shorter_lifetime_is_no_other_report() -> None:
 
 
 def test_a_config_without_ipv6_asks_nothing_of_it(layout: Layout, unasked: Any) -> None:
+    unasked.family = Family.IPV6
     on = Host(routes=FakeKernel(), units=FakeSystemd(), layout=layout, routes6=unasked)
     report = check(Config(route_overlap=RouteOverlap(["10.0.0.0/8"]), wait_seconds=0), host=on)
     assert (report.families, "families" in report.to_json()) == ((), False)

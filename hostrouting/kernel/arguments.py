@@ -1,0 +1,85 @@
+"""Raise a ``TypeError`` for arguments that a backend doesn't take, and for incomplete backends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from typing import Any
+
+from hostrouting.kernel.port import Write
+from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.routes import Route
+from hostrouting.model.rules import Rule
+from hostrouting.model.text import shown
+
+_NETWORKS: dict[Family, type] = {Family.IPV4: IPv4Network, Family.IPV6: IPv6Network}
+_ADDRESSES: dict[Family, type] = {Family.IPV4: IPv4Address, Family.IPV6: IPv6Address}
+
+
+def check_routes(change: Write, routes: Sequence[Route], family: Family) -> None:
+    """Raise a ``TypeError`` unless these are a change and routes of a family."""
+    _check_change(change)
+    network = _NETWORKS[family]
+    for route in _listed(routes, "routes"):
+        # An IPv6 route has a class of its own.
+        if not isinstance(route, Route) or route.family is not family:
+            name = "Route" if family is Family.IPV4 else "Route6"
+            raise TypeError(f"expected a {name}, not {shown(route)}")
+        if not isinstance(route.destination, network):
+            raise TypeError(
+                f"expected an {network.__name__} as a route's destination, "
+                f"not {shown(route.destination)}"
+            )
+
+
+def check_rules(change: Write, rules: Sequence[Rule]) -> None:
+    """Raise a ``TypeError`` unless these are a change and rules."""
+    _check_change(change)
+    for rule in _listed(rules, "rules"):
+        if not isinstance(rule, Rule):
+            raise TypeError(f"expected a Rule, not {shown(rule)}")
+
+
+def check_addresses(addresses: Sequence[IpAddress], family: Family) -> None:
+    """Raise a ``TypeError`` unless these are addresses of a family."""
+    kind = _ADDRESSES[family]
+    for address in _listed(addresses, "addresses"):
+        if not isinstance(address, kind):
+            raise TypeError(f"expected an {kind.__name__}, not {shown(address)}")
+
+
+def _check_change(change: Write) -> None:
+    if not isinstance(change, Write):
+        raise TypeError(f"expected Write.ADD, Write.REPLACE or Write.DELETE, not {shown(change)}")
+
+
+def _listed(values: Any, what: str) -> Iterable[Any]:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise TypeError(f"expected a list of {what}, not {shown(values)}")
+    return values
+
+
+def check_methods(value: object, port: type, argument: str) -> None:
+    """Raise a ``TypeError`` unless an object has all attributes of a port.
+
+    Args:
+        value: the object.
+        port: the protocol class.
+        argument: how the caller passes the object, for the message.
+    """
+    if isinstance(value, type):
+        raise TypeError(f"{argument} takes an object, not the class {value.__name__}: call it")
+    # A class that derives from the port inherits methods without code.
+    names = [name for name in dir(port) if not name.startswith("_")]
+    missing = [name for name in names if _lacks(value, name, getattr(port, name))]
+    if missing == names:
+        raise TypeError(f"{argument} takes a {port.__name__}, not {shown(value)}")
+    if missing:
+        raise TypeError(
+            f"{argument} takes a {port.__name__}; {type(value).__name__} lacks {', '.join(missing)}"
+        )
+
+
+def _lacks(value: object, name: str, declared: object) -> bool:
+    found = getattr(type(value), name, None)
+    return found is declared or (found is None and not hasattr(value, name))
