@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
@@ -30,6 +30,18 @@ _ROUTES_ONLY = (
     "hostrouting apply --routes-only changes only the kernel's routes and rules; "
     "without routes in CONFIG it removes ours"
 )
+
+
+class NoAnswerError(UnitError):
+    """The error of a call that systemd doesn't answer, nor would it answer another one."""
+
+    reason: ClassVar[str] = "systemd gives no answer"
+
+
+class NoSystemdError(NoAnswerError):
+    """The error of a call on a host without a running systemd."""
+
+    reason: ClassVar[str] = "systemd doesn't run here"
 
 
 @attrs.define
@@ -190,8 +202,8 @@ class Systemctl:
             return done.stdout
         reason = " ".join((done.stderr or done.stdout).split())
         if "not been booted with systemd" in reason:
-            raise UnitError(
-                f"`{command}` failed: systemd doesn't run here, so {_WITHOUT}",
+            raise NoSystemdError(
+                f"`{command}` failed: {NoSystemdError.reason}, so {_WITHOUT}",
                 hint=_ROUTES_ONLY,
             )
         raise UnitError(f"`{command}` failed: {reason or f'exit code {done.returncode}'}")
@@ -205,7 +217,7 @@ class Systemctl:
         clock = self._scope.clock
         called_at = clock.monotonic()
         if called_at < self._silence.until:
-            raise UnitError(f"`{command}` wasn't run: systemd gives no answer", hint=_HANGS)
+            raise NoAnswerError(f"`{command}` wasn't run: {NoAnswerError.reason}", hint=_HANGS)
         seconds = LAST_ANSWER_SECONDS if self._silence.is_ending else ANSWER_SECONDS
         env = os.environ | {"LC_ALL": "C", "SYSTEMD_PAGER": ""}
         try:
@@ -213,7 +225,7 @@ class Systemctl:
         except TimedOut:
             self._silence.until = clock.monotonic() + ANSWER_SECONDS
             reason = f"`{command}` gave no answer within {seconds:g} s"
-            raise UnitError(reason, hint=_HANGS) from None
+            raise NoAnswerError(reason, hint=_HANGS) from None
         except Cancelled:
             self._silence.is_ending = True
             if clock.monotonic() - called_at >= LAST_ANSWER_SECONDS:
@@ -221,7 +233,8 @@ class Systemctl:
             raise
         except OSError as error:
             reason = os.strerror(error.errno or 0)
-            raise UnitError(
+            kind = NoSystemdError if isinstance(error, FileNotFoundError) else UnitError
+            raise kind(
                 f"can't run `{command}`: {reason}; without systemd {_WITHOUT}",
                 hint=_ROUTES_ONLY,
                 errno=error.errno,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import groupby
+from operator import attrgetter
 
 from hostrouting.cli.bars import KINDS
 from hostrouting.cli.output import Page, Row, bad, dim, good, head
@@ -121,15 +123,35 @@ _MARKS = {Severity.BROKEN: bad("✗"), Severity.RISK: bad("•"), Severity.UNKNO
 def doctor_page(report: DoctorReport) -> Page:
     """Return a page with all checks, their findings and hints, and a verdict."""
     page: Page = []
+    by_cause = _checks_by_cause(report)
     for each, findings in report.found.items():
         if not findings:
             page.append(Row(good("✓"), each.name, [each.fine]))
-        for finding in findings:
-            wrong = clean(f"{finding.subject}: {finding.message}").splitlines()
-            first, *others = clean(finding.hint).splitlines()
+        for (severity, hint, cause), alike in groupby(findings, _SHARED):
+            names = by_cause[cause] if cause else [each.name]
+            if each.name != names[0]:
+                continue
+            told = [f"{finding.subject}: {finding.message}" for finding in alike]
+            if len(names) > 1:
+                told = [f"{cause}, so these can't be examined: {', '.join(names)}"]
+            wrong = clean("\n".join(told)).splitlines()
+            first, *others = clean(hint).splitlines()
             said = [*map(bad, wrong), f"do: {first}", *map(dim, others)]
-            page.append(Row(_MARKS[finding.severity], each.name, said))
+            page.append(Row(_MARKS[severity], each.name, said))
     return [*page, _verdict(report)]
+
+
+# Findings that have these in common are shown with one hint.
+_SHARED = attrgetter("severity", "hint", "cause")
+
+
+def _checks_by_cause(report: DoctorReport) -> dict[str, list[str]]:
+    """Return the checks that each cause prevents from running, so that it is told once."""
+    checks: dict[str, list[str]] = {}
+    for each, findings in report.found.items():
+        for cause in dict.fromkeys(finding.cause for finding in findings):
+            checks.setdefault(cause, []).append(each.name)
+    return checks
 
 
 def _verdict(report: DoctorReport) -> str:

@@ -505,36 +505,36 @@ _FAILS_WITH = "255"
 
 def restarts(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the consumer recovers by itself once a problem is fixed."""
+    found: dict[tuple[str, str], list[str]] = {}
     for instance, shown in examined.instances.items():
         if why := _why_it_stays_down(shown):
-            because, setting = why
-            message = (
-                "once a held start has timed out, it stays down until it is started by hand: "
-                f"{because}"
-            )
-            hint = (
-                f"/etc/systemd/system/{examined.consumer}.d/restart.conf: {setting}; then: "
-                "systemctl daemon-reload"
-            )
-            yield DoctorFinding(
-                "no-restart",
-                examined.called(instance),
-                message,
-                hint,
-                Severity.RISK,
-            )
+            found.setdefault(why, []).append(examined.called(instance))
+    folder = f"/etc/systemd/system/{examined.consumer}.d"
+    for (because, lines), names in found.items():
+        message = (
+            f"once a held start has timed out, it stays down until it is started by hand: {because}"
+        )
+        hint = (
+            f"mkdir -p {folder}; printf '{lines}\\n' >>{folder}/zz-restart.conf; "
+            "systemctl daemon-reload"
+        )
+        # The drop-in of a template is also its instances'.
+        subject = examined.consumer if examined.consumer in names else ", ".join(names)
+        yield DoctorFinding("no-restart", subject, message, hint, Severity.RISK)
 
 
 def _why_it_stays_down(shown: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the setting that prevents restarts and a better one, or None if restarts work."""
+    """Return what prevents restarts, and better settings for printf, or None if restarts work."""
     if shown["Restart"] not in ("on-failure", "always"):  # systemd.service(5)
         is_set = shown["Restart"] not in ("", "no")
-        return (
-            f"Restart={shown['Restart']}" if is_set else "it has no Restart="
-        ), "[Service] Restart=on-failure"
-    if _FAILS_WITH in shown["RestartPreventExitStatus"].split():
+        because = f"Restart={shown['Restart']}" if is_set else "it has no Restart="
+        return because, r"[Service]\nRestart=on-failure"
+    prevents = shown["RestartPreventExitStatus"].split()
+    if _FAILS_WITH in prevents:
         because = f"RestartPreventExitStatus= holds {_FAILS_WITH}, with which the gate fails"
-        return because, f"[Service] RestartPreventExitStatus= without {_FAILS_WITH}"
+        others = [each for each in prevents if each != _FAILS_WITH]
+        lists = ["", " ".join(others)] if others else [""]
+        return because, r"\n".join(["[Service]", *map("RestartPreventExitStatus={}".format, lists)])
     interval = seconds_of(shown["StartLimitIntervalUSec"])
     burst = int(shown["StartLimitBurst"] or 0)
     if (
@@ -546,5 +546,5 @@ def _why_it_stays_down(shown: Mapping[str, str]) -> tuple[str, str] | None:
             f"after {burst} starts in {shown['StartLimitIntervalUSec']} systemd gives up "
             "(StartLimitBurst=)"
         )
-        return because, "[Unit] StartLimitIntervalSec=0"
+        return because, r"[Unit]\nStartLimitIntervalSec=0"
     return None

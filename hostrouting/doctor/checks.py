@@ -54,13 +54,18 @@ class DoctorFinding(JsonObject):
         message: the problem and its consequences, without the subject.
         hint: how to fix the problem, possibly in several lines.
         severity: the problem's severity.
+        cause: for a check that couldn't run, the reason, which other checks may share. Not included
+            in the JSON.
     """
+
+    json_names = ("kind", "subject", "message", "hint", "severity")
 
     kind: str
     subject: str
     message: str
     hint: str
     severity: Severity = Severity.BROKEN
+    cause: str = ""
 
 
 @attrs.frozen(slots=False)

@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 
 from hostrouting.boot.host import Host
+from hostrouting.boot.systemctl import NoAnswerError, NoSystemdError
 from hostrouting.config.routing import Config
 from hostrouting.doctor import _consumer, _files, _routes
 from hostrouting.doctor.checks import DoctorCheck, DoctorFinding, ExaminedHost, Severity
@@ -179,7 +180,20 @@ def _look(check: DoctorCheck, examined: ExaminedHost) -> tuple[DoctorFinding, ..
     try:
         return tuple(check.look(examined))
     except (HostRoutingError, OSError) as error:
-        can_not = isinstance(error, HostRoutingError) and error.is_not_permitted
-        hint = "run as root" if can_not else "fix that, then: hostrouting doctor"
-        message = f"can't tell whether {check.fine}: {error}"
-        return (DoctorFinding("not-examined", check.name, message, hint, Severity.UNKNOWN),)
+        cause, hint = _cause_and_hint(error)
+        message = f"can't tell whether {check.fine}: {cause}"
+        unknown = Severity.UNKNOWN
+        return (DoctorFinding("not-examined", check.name, message, hint, unknown, cause),)
+
+
+def _cause_and_hint(error: HostRoutingError | OSError) -> tuple[str, str]:
+    """Return why a check couldn't run, and what to do about it."""
+    again = "then: hostrouting doctor"
+    if isinstance(error, OSError):
+        return str(error), f"fix that, {again}"
+    if error.is_not_permitted:
+        return error.message, "run as root"
+    if isinstance(error, NoSystemdError):
+        return error.reason, "run it where systemd runs: hostrouting doctor"
+    cause = error.reason if isinstance(error, NoAnswerError) else error.message
+    return cause, f"{error.hint or 'fix that'}, {again}"

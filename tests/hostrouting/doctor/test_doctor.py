@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from ipaddress import IPv4Address
@@ -26,6 +27,7 @@ from wanted import MACHINE, SHADOWED, config
 import phases
 from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, cli, plan
 from hostrouting.boot.locks import locked
+from hostrouting.boot.systemctl import NoSystemdError
 from hostrouting.boot.trial_timer import times_of
 from hostrouting.cli.pages import doctor_page
 from hostrouting.cli.report import page_text
@@ -394,12 +396,17 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         "systemctl daemon-reload",
     ),
     "not ordered": (forget_to_reload, "not-ordered", MACHINE, "systemctl daemon-reload"),
-    "no Restart=": (never_restart, "no-restart", MACHINE, "[Service] Restart=on-failure"),
+    "no Restart=": (
+        never_restart,
+        "no-restart",
+        MACHINE,
+        r"[Service]\nRestart=on-failure\n' >>/etc",
+    ),
     "no restart after the gate's status": (
         has("RestartPreventExitStatus=1 255"),
         "no-restart",
         MACHINE,
-        "without 255",
+        r"\nRestartPreventExitStatus=\nRestartPreventExitStatus=1\n",
     ),
     "two starts an hour": (
         has("StartLimitIntervalSec=1h\nStartLimitBurst=2", "Unit"),
@@ -921,6 +928,8 @@ def test_a_failing_check_is_a_finding(node: Node) -> None:
     assert all("Connection timed out" in each.message for each in report.findings)
     fine = [each.name for each, findings in report.found.items() if not findings]
     assert fine[:3] == ["verdict", "trial", "installed"]
+    text = page_text(doctor_page(report), None)
+    assert text.count("Connection timed out") == text.count("do: ") == 1
     assert "couldn't be examined" in page_text(doctor_page(report), None).splitlines()[-1]
 
 
@@ -1008,6 +1017,37 @@ def test_a_failing_verdict_names_the_watchers_snapshots(node: Node) -> None:
     assert finding.hint.splitlines()[-1].endswith(named)
 
 
+def test_a_host_without_systemd_is_told_once(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each check asks something else, and has a finding of its own in the JSON."""
+
+    def show(_: object, *words: str) -> dict[str, str]:
+        reason = f"`systemctl show {' '.join(words)}` failed: {NoSystemdError.reason}"
+        raise NoSystemdError(reason, hint="apply --routes-only")
+
+    monkeypatch.setattr(FakeSystemd, "show", show)
+    host = Host(routes=node.kernel, units=FakeSystemd(node.layout), layout=node.layout)
+    report = examine(host=host)
+    unknown = [each for each in report.findings if each.severity is Severity.UNKNOWN]
+    assert len(unknown) > 1
+    lines = page_text(doctor_page(report), None).splitlines()
+    (told,) = (line for line in lines if NoSystemdError.reason in line)
+    assert all(each.subject in told for each in unknown)
+    assert "--routes-only" not in "".join(lines)
+
+
+@pytest.mark.parametrize("fault", ["no Restart=", "two starts an hour"])
+def test_the_hint_for_restarts_is_a_command(node: Node, fault: str) -> None:
+    """It spares earlier drop-ins."""
+    FAULTS[fault][0](node)
+    (hint,) = (each.hint for each in examine(host=node.host).findings if each.kind == "no-restart")
+    commands, _, reload = hint.rpartition("; ")
+    assert reload == "systemctl daemon-reload"
+    here = commands.replace("/etc", str(node.layout.of("/etc")))
+    subprocess.run(["sh", "-ec", here], check=True)
+    node.reload()
+    assert "no-restart" not in kinds(examine(host=node.host))
+
+
 @pytest.mark.parametrize("is_read", [True, False])
 def test_an_edited_drop_in_has_one_hint(node: Node, is_read: bool) -> None:
     """A reload alone would leave systemd without the lines that were removed from the drop-in."""
@@ -1091,10 +1131,10 @@ def test_a_finding_names_the_template_and_no_missing_instance(node: Node) -> Non
     bare.reload()
     subjects = {(finding.kind, finding.subject) for finding in examine(host=host).findings}
     assert {
-        (kind, each)
-        for kind in ("gate-overridden", "own-files", "no-restart")
-        for each in (TEMPLATE, MACHINE)
+        (kind, each) for kind in ("gate-overridden", "own-files") for each in (TEMPLATE, MACHINE)
     } <= subjects
+    # One drop-in, of the template, is enough.
+    assert [each for kind, each in subjects if kind == "no-restart"] == [TEMPLATE]
 
 
 # --- cycles ---------------------------------------------------------------------------------------
