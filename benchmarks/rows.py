@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ import attrs
 from benchmarks import fleet, machines, ways
 from benchmarks.figures import Measured, Row
 from benchmarks.measure import Contender, Span, run, side_by_side, timed
-from benchmarks.snapshots import HOSTS
+from benchmarks.snapshots import HOSTS, shadowed
 from benchmarks.worlds import (
     World,
     WrongOutcomeError,
@@ -29,6 +30,7 @@ from benchmarks.worlds import (
     script,
 )
 from hostrouting.boot.render import render_static_routes
+from hostrouting.cli.report import overlap_text
 from hostrouting.config.routing import Config, RouteOverlap
 from hostrouting.kernel.model import model_of
 from hostrouting.kernel.port import Write, read_routes
@@ -37,7 +39,10 @@ from hostrouting.kernel.waiting import look_until
 from hostrouting.model.family import Family
 from hostrouting.model.routes import NextHop, Route, Table
 from hostrouting.overlap.check import check_overlap
+from hostrouting.overlap.findings import OverlapReport
 from hostrouting.routes.verify import verify_routes
+from hostrouting.watch._events import of_failures
+from hostrouting.watch.metrics import check_metrics, exposition
 from phases import CancelScope
 
 T = TypeVar("T")
@@ -189,6 +194,37 @@ def _doubled(
     return Measured(side_by_side(rounds, checking(size), checking(size // 2)))
 
 
+def _growth_of_failures(output: Callable[[OverlapReport], str], size: int, rounds: int) -> Measured:
+    """Compare the check of failing CIDRs, and its output, with that of a fourth of the CIDRs."""
+
+    def checking(count: int) -> Contender:
+        recorded, overlap = shadowed(count)
+        config = Config(route_overlap=overlap)
+
+        def checked() -> tuple[OverlapReport, str]:
+            report = check_overlap(config, model_of(recorded.known(Family.IPV4)), CancelScope())
+            return report, output(report)
+
+        def contender() -> Span:
+            span, (report, text) = timed(checked)
+            if len(report.findings) != count or str(overlap.expected_cidrs[0]) not in text:
+                raise WrongOutcomeError(f"{len(report.findings)} of {count} fail")
+            return span
+
+        return contender
+
+    return Measured(side_by_side(rounds, checking(size), checking(size // 4)))
+
+
+OUTPUTS: dict[str, Callable[[OverlapReport], str]] = {
+    "text": overlap_text,
+    "JSON": lambda report: json.dumps(report.to_json()),
+    "Prometheus": lambda report: exposition(*check_metrics(report, 0)),
+    "the watcher": lambda report: "".join(event.message for event in of_failures(None, report, ())),
+}
+"""The outputs of a check, each with a function that returns a report in that format."""
+
+
 def _memory(size: int, rounds: int) -> Measured:
     small = min(1000, size)
     words = [word for cidr in cidrs_of(small, small) for word in ("--cidr", str(cidr))]
@@ -309,6 +345,11 @@ ROWS = (
         Row(f"growth-{name}", f"check a snapshot, 1,000 {what}", "the same, 500", 2.3, 1000, 5,
             partial(_doubled, make))
         for name, (what, make) in HOSTS.items()
+    ),
+    *(
+        Row(f"growth-{what.split()[-1].lower()}", f"check a snapshot, 8,000 failing CIDRs: {what}",
+            "the same, 2,000", 5, 8000, 5, partial(_growth_of_failures, output))
+        for what, output in OUTPUTS.items()
     ),
     Row("apply-10k", "apply --routes-only, 10,000 routes", _BATCH, 4.5, 10_000, 9, _APPLY),
     Row("apply-100k", "apply --routes-only, 100,000 routes", _BATCH, 3.5, 100_000, 5, _APPLY),

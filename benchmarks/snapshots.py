@@ -205,6 +205,14 @@ def _addresses(count: int) -> tuple[Snapshot, RouteOverlap]:
     return _host([*own, _OTHER], routes)
 
 
+def shadowed(count: int) -> tuple[Snapshot, RouteOverlap]:
+    """Return a host whose VPN takes all traffic by a rule, and CIDRs that fail, each apart."""
+    rule = Rule(32762, table=51820)
+    vpn = Route(DEFAULT_DESTINATION, (NextHop("ib0"),), table=51820, scope=Scope.LINK)
+    cidrs = [IPv4Network(((16 << 24) + number * 512, 24)) for number in range(count)]
+    return _host([_OTHER], [vpn], [rule])[0], RouteOverlap(cidrs)
+
+
 HOSTS: dict[str, tuple[str, Callable[[int], tuple[Snapshot, RouteOverlap]]]] = {
     "interfaces": ("interfaces in a CIDR", _interfaces),
     "rules": ("policy rules to parts of a CIDR", _rules),

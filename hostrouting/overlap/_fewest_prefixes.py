@@ -206,6 +206,8 @@ def summary_of(
         start -= 1
     while stop < len(spans) and spans[stop] in local:
         stop += 1
+    if not any(span in local for span in spans[start:stop]):
+        return [*networks_of(failing, family)]
     targets = {*failing}
     segments: list[Segment] = []
     for span in spans[start:stop]:

@@ -105,7 +105,8 @@ def _search(
     missing: str,
 ) -> tuple[Found, tuple[StaticRule, ...], Collection[IpAddress]]:
     """Return the routes, the rules, and the places for which the rules help."""
-    found = RouteSearch(moment, config.route_overlap, missing, {}).find(findings)
+    search = RouteSearch(moment, config.route_overlap, missing)
+    found = search.explained(search.find(findings), findings, {})
     if not found.blocked:
         return found, (), ()
     rules, ruled, found = _with_rules(found, findings, moment, config, missing)
@@ -129,15 +130,12 @@ def _with_rules(
         rules, refused = search.entries(wanted)
         unruled |= refused
         wanted = {probe: each for probe, each in wanted.items() if probe not in refused}
+        if not wanted:
+            break
         ruled = search.moment_with(rules)
         left = findings_and_notes(config.route_overlap, ruled.state, ruled.places)[0]
-        found = RouteSearch(
-            ruled,
-            config.route_overlap,
-            missing,
-            unruled,
-            search.now if rules else None,
-        ).find(left)
+        routes = RouteSearch(ruled, config.route_overlap, missing, search.now if rules else None)
+        found = routes.explained(routes.find(left), left, unruled)
         lower = _decided_earlier(found, wanted, unruled)
         still = {*found.stuck, *(found.blocked.keys() - lower.keys())} & wanted.keys()
         useless = {probe: _why_useless(found.stuck.get(probe)) for probe in still}
@@ -153,7 +151,7 @@ def _with_rules(
         rules = ()
     if rules:
         return rules, wanted.keys(), found
-    return (), (), RouteSearch(moment, config.route_overlap, missing, unruled).find(findings)
+    return (), (), first.search.explained(first.proven, findings, unruled)
 
 
 def _decided_earlier(

@@ -41,6 +41,8 @@ from hostrouting.overlap.proposals import Fix, Obstacle, Unfixable
 
 # Failing spans, by their outgoing interfaces and the reason why no route fixes them.
 _Left = Mapping[tuple[tuple[str, ...], Obstacle], Sequence[Span]]
+# Why no rule is proposed for places about which a policy rule decides before main, by their probes.
+_Unruled = Mapping[IpAddress, Obstacle]
 
 
 @attrs.frozen
@@ -50,14 +52,29 @@ class _Proposal:
     Args:
         fix: the fix, without what it leaves.
         host: the host after the fix.
-        left: the spans that no entry fixes.
-        fixed: an address of each span that an entry fixes.
+        covered: an address of each span that the constraints let an entry fix.
+        fixed: those of them that an entry fixes; none if the entries don't work.
     """
 
     fix: Fix
     host: ModelledHost
-    left: _Left
+    covered: Container[int]
     fixed: Container[int] = ()
+
+
+@attrs.frozen
+class Proven:
+    """A proposal, and the host after it, judged again.
+
+    Args:
+        proposal: the proposal.
+        judged: the judgements on the host after it.
+        lost: what it takes away.
+    """
+
+    proposal: _Proposal
+    judged: Sequence[Rejudged]
+    lost: tuple[Loss, ...]
 
 
 @attrs.frozen
@@ -66,6 +83,7 @@ class Found:
 
     Args:
         search: the search.
+        proven: the proposal, which ``RouteSearch.explained`` takes.
         fix: the routes, and what they leave.
         host: the host after the fix.
         lost: what the fix takes away.
@@ -75,6 +93,7 @@ class Found:
     """
 
     search: RouteSearch
+    proven: Proven
     fix: Fix
     host: ModelledHost
     lost: tuple[Loss, ...]
@@ -89,8 +108,6 @@ class RouteSearch:
         moment: the host, with judged places.
         overlap: the expected CIDRs.
         missing: why there is no default route, or an empty string if there is one.
-        unruled: why no rule is proposed for places about which a policy rule decides before table
-            main, by their probes.
         unruled_host: the host without the rules of a fix, which are added after the routes; or None
             if there are none.
     """
@@ -100,13 +117,11 @@ class RouteSearch:
         moment: Moment,
         overlap: RouteOverlap,
         missing: str,
-        unruled: Mapping[IpAddress, Obstacle],
         unruled_host: Model | None = None,
     ) -> None:
         self._state = moment.state
         self._places = moment.places
         self._overlap = overlap
-        self._unruled = unruled
         self._unruled_host = unruled_host
         self._family = self._state.family
         self._bits = self._state.family.bits
@@ -122,7 +137,7 @@ class RouteSearch:
         has_our_key = route.tos == 0 and route.metric == self._family.usual_metric
         return has_our_key or route.is_connected
 
-    def find(self, findings: Collection[Finding]) -> Found:
+    def find(self, findings: Iterable[Finding]) -> Proven:
         """Find the routes for the findings of this host."""
         for place in self._places:
             place.constraint = self._constraints.derive(place)
@@ -134,12 +149,30 @@ class RouteSearch:
         lost = self._lost(proposal, findings)
         if why := why_unproven(judged, proposal.fixed) or _why_harmful(lost):
             lost = ()
-            proposal = self._unproven(why, proposal.left)
+            proposal = self._unproven(why, proposal.covered)
             judged = proposal.host.judged(self._overlap)
+        return Proven(proposal, judged, lost)
+
+    def explained(
+        self,
+        proven: Proven,
+        findings: Collection[Finding],
+        unruled: _Unruled,
+    ) -> Found:
+        """Return the routes that were found, with the reasons why others weren't.
+
+        Args:
+            proven: the routes.
+            findings: the findings for which they were found.
+            unruled: why no rule is proposed for places about which a policy rule decides before
+                table main, by their probes.
+        """
+        proposal = proven.proposal
         fix = proposal.fix
-        left_after = self._left_after(proposal.host, judged)
+        left = self._left(proposal.covered, unruled)
+        left_after = self._left_after(proven, unruled)
         unfixable = [
-            *self._unfixable(proposal.left),
+            *self._unfixable(left),
             *fix.unfixable,
             *self._unfixable(left_after),
         ]
@@ -147,7 +180,7 @@ class RouteSearch:
         fix = attrs.evolve(fix, unfixable=tuple(unfixable))
         blocked: dict[IpAddress, int] = {}
         stuck: dict[IpAddress, Obstacle] = {}
-        for (_, obstacle), spans in (*proposal.left.items(), *left_after.items()):
+        for (_, obstacle), spans in (*left.items(), *left_after.items()):
             for place in distinct(spans):
                 if obstacle.rule is None:
                     stuck[place.probe] = obstacle
@@ -158,7 +191,7 @@ class RouteSearch:
             for part in each.ranges:
                 for place in distinct(self._places.inside(numbers(part))):
                     stuck[place.probe] = each.obstacle
-        return Found(self, fix, proposal.host, lost, blocked, stuck)
+        return Found(self, proven, fix, proposal.host, proven.lost, blocked, stuck)
 
     # --- the proposal ---------------------------------------------------------------------------
 
@@ -172,18 +205,18 @@ class RouteSearch:
             for prefix, dev in prefixes.items()
             for first in self._fixed_addresses(prefix, prefix)
         }
-        left = self._left(fixed)
         host = with_fix(self._state, self._places, entries, fixed)
         if isinstance(host, str):
-            return self._unproven(host, left)
-        return _Proposal(Fix(entries), host, left, fixed)
+            return self._unproven(host, fixed)
+        return _Proposal(Fix(entries), host, fixed, fixed)
 
-    def _unproven(self, why: str, left: _Left) -> _Proposal:
+    def _unproven(self, why: str, covered: Container[int]) -> _Proposal:
         """Return a proposal without entries, because those that were found don't work."""
         targets = [span for span in self._places.spans if _needs_route(span)]
         obstacle = Obstacle(why, is_policy=True)
         unfixable = Unfixable(networks_of(targets, self._family), (), obstacle)
-        return _Proposal(Fix(unfixable=(unfixable,)), without_fix(self._state, self._places), left)
+        host = without_fix(self._state, self._places)
+        return _Proposal(Fix(unfixable=(unfixable,)), host, covered)
 
     def _lost(self, proposal: _Proposal, findings: Iterable[Finding]) -> tuple[Loss, ...]:
         before = without_fix(self._state, self._places)
@@ -257,7 +290,7 @@ class RouteSearch:
 
     # --- what it leaves -------------------------------------------------------------------------
 
-    def _left(self, fixed: Container[int]) -> _Left:
+    def _left(self, fixed: Container[int], unruled: _Unruled) -> _Left:
         """Return the failing spans that no entry fixes, given an address of each fixed span."""
         taken = Obstacle("an unused route has the same destination and metric: remove it")
         by_constraint: dict[tuple[tuple[str, ...], Obstacle], list[Span]] = {}
@@ -265,7 +298,7 @@ class RouteSearch:
         for span in self._places.spans:
             devs = span.place.unconnected[1].devs
             if (obstacle := span.place.constraint.obstacle) is not None:
-                obstacle = self._with_why_unruled(obstacle, span.place)
+                obstacle = _with_why_unruled(obstacle, unruled.get(span.place.probe))
                 by_constraint.setdefault((devs, obstacle), []).append(span)
             # The entries fix a span as a whole or not at all, so its first address tells: a taken
             # destination cuts spans, and ``Constraints`` gives places that need too many routes an
@@ -274,23 +307,16 @@ class RouteSearch:
                 by_taken.setdefault((devs, taken), []).append(span)
         return by_constraint | by_taken
 
-    def _left_after(self, host: ModelledHost, judged: Iterable[Rejudged]) -> _Left:
+    def _left_after(self, proven: Proven, unruled: _Unruled) -> _Left:
         """Return the spans with connections, replies or TCP lookups that fail after the fix."""
         left: dict[tuple[tuple[str, ...], Obstacle], set[Span]] = {}
-        fib = host.model.fib
-        for again in judged:
+        fib = proven.proposal.host.model.fib
+        for again in proven.judged:
             for failure in again.other_failures:
                 obstacle = self._constraints.left_after(again.place, again.expected, failure, fib)
-                obstacle = self._with_why_unruled(obstacle, again.place)
+                obstacle = _with_why_unruled(obstacle, unruled.get(again.place.probe))
                 left.setdefault((failure.devs, obstacle), set()).update(again.place.spans)
         return {key: sorted(spans, key=itemgetter(0)) for key, spans in left.items()}
-
-    def _with_why_unruled(self, obstacle: Obstacle, place: Place) -> Obstacle:
-        why = self._unruled.get(place.probe)
-        if obstacle.rule is None or why is None:
-            return obstacle
-        reason = f"{obstacle.reason}, and {why.reason}"
-        return obstacle._replace(reason=reason, question=why.question, change=None)
 
     def _unfixable(self, left: _Left) -> list[Unfixable]:
         """Return the failures that no entry fixes. Their questions have no answers yet."""
@@ -329,6 +355,14 @@ class RouteSearch:
             if parts and not finding.fix:
                 obstacle = unmodelled(finding.probe, self._family, finding.source)
                 yield Unfixable(tuple(parts), finding.devs, obstacle)
+
+
+def _with_why_unruled(obstacle: Obstacle, why: Obstacle | None) -> Obstacle:
+    """Return why a rule prevents a fix, with the reason why no rule precedes it."""
+    if obstacle.rule is None or why is None:
+        return obstacle
+    reason = f"{obstacle.reason}, and {why.reason}"
+    return obstacle._replace(reason=reason, question=why.question, change=None)
 
 
 def _why_harmful(lost: Iterable[Loss]) -> str:

@@ -5,6 +5,7 @@ This module does no I/O.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import attrs
@@ -298,11 +299,15 @@ class OverlapReport(JsonObject):
 
     def verdict_on(self, cidr: IpNetwork) -> Verdict:
         """Return the verdict for an expected CIDR."""
-        if any(finding.cidr == cidr for finding in self.findings):
+        if cidr in self._failing:
             return Verdict.OVERLAP
         of_family = (each.verdict for each in self.families if each.family is Family.of(cidr))
         is_unknown = next(of_family, self.verdict) is Verdict.UNKNOWN
         return Verdict.UNKNOWN if is_unknown else Verdict.OK
+
+    @cached_property
+    def _failing(self) -> frozenset[IpNetwork]:
+        return frozenset(finding.cidr for finding in self.findings)
 
     @property
     def reason(self) -> str | None:

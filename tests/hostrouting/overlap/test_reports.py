@@ -27,7 +27,8 @@ from node import build_links, shadowed_kernel
 from scenario import play
 
 import phases
-from benchmarks.snapshots import CONFIG, KINDS, node, write_snapshots
+from benchmarks.rows import OUTPUTS
+from benchmarks.snapshots import CONFIG, KINDS, node, shadowed, write_snapshots
 from hostrouting import (
     Config,
     Host,
@@ -687,6 +688,33 @@ def test_only_the_first_groups_have_pictures() -> None:
     assert all(
         group.failures[0].devs == (f"eth{number + 1}",) for number, group in enumerate(groups)
     )
+
+
+def calls_of(run: Callable[[], object]) -> int:
+    """Return how many functions and generators a function calls."""
+    count = 0
+
+    def counted(_: object, event: str, __: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(counted)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_the_cost_grows_with_the_number_of_failing_cidrs(output: str) -> None:
+    def cost(count: int) -> int:
+        recorded, overlap = shadowed(count)
+        host, config = Host.recorded(recorded), Config(route_overlap=overlap)
+        return calls_of(lambda: OUTPUTS[output](check(config, host=host)))
+
+    cost(1)  # imports what only a failing check needs
+    assert cost(400) < 4.5 * cost(100)
 
 
 def test_it_is_json(report: FleetReport) -> None:
