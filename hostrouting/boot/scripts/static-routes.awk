@@ -243,6 +243,9 @@ function resolve(gateway, name, rank,    best, count, h, head, legs, source, tai
       fail("lacking", "the default route" (name == "" ? "" : " on " name))
       return ""
     }
+    if (name == "*" && uplink_pattern == "" && default_count > 1 && \
+      devs_of[best] ~ /^(wg|tun|tap|tailscale|zt|nebula)[^\/]*$/)
+      vpn = devs_of[best]
     take_apart(1, best)
     for (h = 1; h <= hops; h++)
       if (!is_dead[h] && (name == "*" ? is_uplink(dev[h]) : dev[h] == name)) {
@@ -442,6 +445,8 @@ function commit(    why, has_more, i) {
     print "and " shown - 50 " more"
   if (pendings)
     note[++notes] = "not kept yet: " told_pending "; the watcher or the next run does it"
+  if (vpn != "")
+    note[++notes] = "routes follow the default route of a VPN, " vpn "; hostRouting.uplinks names another interface"
   for (i = 1; i <= notes && why == ""; i++)
     print "note: " note[i]
 }
