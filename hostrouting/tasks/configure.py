@@ -476,31 +476,40 @@ class Run:
         # leave both markers behind.
         with locked(host.layout.lock, scope):
             write_markers(host.layout, report)
-        if self.config.verifies_uplinks and report.verdict is Verdict.OK:
-            self.done.add(_record_uplinks(self.config, report.default_devs, host))
+        self.done.add(_record_uplinks(self.config, report, host))
         return report
 
 
-def _record_uplinks(config: Config, devs: Sequence[str], host: Host) -> Iterator[Changes]:
-    """Record the uplinks with which the check has passed, under their present names.
+def _record_uplinks(config: Config, report: OverlapReport, host: Host) -> Iterator[Changes]:
+    change = change_to_record(config, report, host)
+    if change is not None and change.after is not None:
+        write_if_changed(host.layout.verified, change.after)
+        yield Changes(files=(change,))
 
-    A recorded uplink that is missing while another one is there stays in the record.
+
+def change_to_record(config: Config, report: OverlapReport, host: Host) -> Change | None:
+    """Return the change that records the uplinks with which a check has passed, if there is one.
+
+    They are recorded under their present names. A recorded uplink that is missing while another one
+    is there stays in the record.
     """
+    devs = report.default_devs
+    if not config.verifies_uplinks or report.verdict is not Verdict.OK or not devs:
+        return None
+    if not all(map(is_recordable, devs)) or host.has_another_network:
+        return None
     links = host.routes.facts().links
     macs = {link.name: link.mac for link in links}
-    if not devs or not all(map(is_recordable, devs)) or host.has_another_network:
-        return
     uplinks = [VerifiedUplink(dev, macs.get(dev)) for dev in devs]
     if config.uplinks is None and find_verified(config.verified, links):
         uplinks += [each for each in config.verified if not find_verified([each], links)]
     path = host.layout.verified
     before = read_text(path)
     after = verified_text(sorted(uplinks, key=str))
-    if after != before:
-        write_if_changed(path, after)
-        action = "added" if before is None else "replaced"
-        name = host.layout.relative(path)
-        yield Changes(files=(Change(name, action, before=before, after=after),))
+    if after == before:
+        return None
+    action = "added" if before is None else "replaced"
+    return Change(host.layout.relative(path), action, before=before, after=after)
 
 
 def raise_if_strict(

@@ -34,7 +34,7 @@ from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_now, plan_or_r
 from hostrouting.routes.policy import PolicyPlan
 from hostrouting.routes.verify import verify_routes
 from hostrouting.tasks.arguments import to_config, to_host
-from hostrouting.tasks.configure import warnings_of
+from hostrouting.tasks.configure import change_to_record, warnings_of
 from hostrouting.tasks.install_routes import (
     planned_backends,
     verify_policies,
@@ -128,13 +128,15 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
     host = to_host(host)
     config = host.with_verified(to_config(config))
     scope = scope or CancelScope()
+    outcome: OverlapReport | str = ""
     if host.is_image:
         next_start = NextStart(config.consumer, None, "an image is checked at its first boot")
         planned = Plan(host.name, RoutePlan(), None, None, next_start)
     else:
         adopted = routes_to_adopt(host, replaces_script=config.static_routes.is_wanted)
         routes, missing = plan_now(config, *planned_backends(config, host), adopted=adopted)
-        next_start = _next_start(config, host, routes, missing, scope)
+        outcome = _outcome(config, host, routes, missing, scope)
+        next_start = _next_start(config, host, outcome)
         pending = awaited_devs(config, host.routes)
         planned = Plan(host.name, routes, missing, None, next_start, pending=pending)
     if host.snapshot is not None:
@@ -153,7 +155,13 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
     ]
     if planned.missing is not None:
         warnings += why_no_default6(config, host)
-    return attrs.evolve(planned, boot=boot.changes, warnings=tuple(warnings))
+    changes = boot.changes | _changes_to_record(config, host, outcome)
+    return attrs.evolve(planned, boot=changes, warnings=tuple(warnings))
+
+
+def _changes_to_record(config: Config, host: Host, outcome: OverlapReport | str) -> Changes:
+    change = None if isinstance(outcome, str) else change_to_record(config, outcome, host)
+    return Changes() if change is None else Changes(files=(change,))
 
 
 def _why_apply_fails(boot: BootPlan, host: Host) -> tuple[str, ...]:
@@ -164,30 +172,37 @@ def _why_apply_fails(boot: BootPlan, host: Host) -> tuple[str, ...]:
     return ()
 
 
-def _next_start(
+def _outcome(
     config: Config,
     host: Host,
     plan: RoutePlan,
     missing: str | None,
     scope: CancelScope,
-) -> NextStart:
-    """Predict whether the gate would let the consumer start after the plan has been applied."""
-    consumer = config.consumer
-    if host.snapshot is None and (why := why_open(host.layout)):
-        return NextStart(consumer, True, f"{why}, so nothing is checked")
+) -> OverlapReport | str:
+    """Return the result of the check after the plan, or why the routes can't be installed."""
     if missing is not None:
-        return NextStart(consumer, False, f"the static routes can't be installed without {missing}")
+        return f"the static routes can't be installed without {missing}"
     scope.check()
     planned = _planned(config, host, plan, scope)
     try:
         _rehearse(plan, host, planned)
     except RouteError as error:
         words = error.message.replace("\n", "; ")
-        return NextStart(consumer, False, f"the static routes can't be installed: {words}")
+        return f"the static routes can't be installed: {words}"
+    return check_families(config, planned.backend, scope, host=host)
+
+
+def _next_start(config: Config, host: Host, outcome: OverlapReport | str) -> NextStart:
+    """Predict whether the gate would let the consumer start after the plan has been applied."""
+    consumer = config.consumer
+    if host.snapshot is None and (why := why_open(host.layout)):
+        return NextStart(consumer, True, f"{why}, so nothing is checked")
+    if isinstance(outcome, str):
+        return NextStart(consumer, False, outcome)
     if not config.route_overlap.expected_cidrs:
         reason = "every route is installed; no CIDR is expected, so nothing is checked"
         return NextStart(consumer, True, reason)
-    failure = _failure_of(check_families(config, planned.backend, scope, host=host))
+    failure = _failure_of(outcome)
     if failure is None:
         reason = "every route is installed, and nothing that is expected is shadowed"
         return NextStart(consumer, True, reason)
