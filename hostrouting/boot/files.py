@@ -263,19 +263,22 @@ def _temporary_prefix(path: Path) -> str:
 
 
 def remove(path: Path) -> bool:
-    """Remove a file.
+    """Remove a file, or an empty folder in its place.
 
     Returns:
-        Whether the file existed.
+        Whether it existed.
 
     Raises:
-        FileError: the file exists but can't be removed.
+        FileError: it exists but can't be removed.
     """
     with (
         translate_errors(f"remove {path}"),
         contextlib.suppress(FileNotFoundError, NotADirectoryError),
     ):
-        path.unlink()
+        try:
+            path.unlink()
+        except IsADirectoryError:
+            path.rmdir()
         _sync(path.parent)
         return True
     return False

@@ -13,7 +13,8 @@ from hostrouting.kernel.arguments import check_methods
 from hostrouting.kernel.port import RouteBackend, read_our_routes
 from hostrouting.model.errors import ConfigError, FileError, RouteError
 from hostrouting.model.family import Family
-from hostrouting.model.opening import translate_errors
+from hostrouting.model.jsonable import rfc_3339
+from hostrouting.model.opening import only_regular
 from hostrouting.model.text import shown
 from hostrouting.model.verified import VERIFIED_PATH, VerifiedUplink, parse_verified
 
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from hostrouting.kernel.snapshot import Snapshot
     from hostrouting.model.routes import Route
     from phases import CancelScope
+
+# Whatever is beyond this isn't ours; a record has a line for each uplink.
+_RECORD_BYTES = 65536
+_RECORD_ANEW = f"to record the uplink anew: rm -r /{VERIFIED_PATH} && hostrouting apply"
 
 
 @attrs.frozen(init=False, repr=False)
@@ -257,18 +262,14 @@ class Host:
         """The uplinks with which the check has passed on this host.
 
         Raises:
-            FileError: the record of them can't be read.
+            FileError: the record of them can't be read. If it counted as missing, the next default
+                route would tell the uplink.
         """
         if self.snapshot is not None:
             return self.snapshot.verified
         # Import the layout only if there is another one, because a check has no other use for it.
         path = f"/{VERIFIED_PATH}" if self._layout is None else str(self._layout.verified)
-        with translate_errors(f"read {path}"):
-            try:
-                with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
-                    return parse_verified(file.read())
-            except FileNotFoundError:
-                return ()
+        return _read_verified(path)
 
     def with_verified(self, config: Config) -> Config:
         """Return a config with this host's verified uplinks, if they count.
@@ -318,6 +319,23 @@ class Host:
                 hint="give Host(routes6=NetlinkBackend6())",
             )
         return backend6
+
+
+def _read_verified(path: str) -> tuple[VerifiedUplink, ...]:
+    try:
+        with open(path, "rb", opener=only_regular) as file:
+            content = file.read(_RECORD_BYTES)
+            since = rfc_3339(os.fstat(file.fileno()).st_mtime)
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        failed = FileError.of(f"read {path}", error)
+        failed.hint = failed.hint or _RECORD_ANEW
+        raise failed from error
+    try:
+        return parse_verified(content.decode("utf-8", "replace"), since)
+    except ValueError as error:
+        raise FileError(f"can't read {path}: {error}", hint=_RECORD_ANEW) from None
 
 
 def _kernel6() -> RouteBackend:

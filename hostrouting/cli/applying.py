@@ -28,7 +28,6 @@ from hostrouting.cli.running import (
 )
 from hostrouting.config.routing import Config, OverlapMode
 from hostrouting.model.errors import RouteError
-from hostrouting.model.jsonable import rfc_3339
 from hostrouting.model.text import clean
 from hostrouting.overlap.findings import RouteOverlapError, Verdict
 
@@ -137,11 +136,11 @@ def _kept_uplinks(report: ConfigureReport, host: Host) -> str:
     """Return a line about the verified uplinks, or an empty string if none were verified."""
     overlap = report.overlap
     is_verified = overlap.mode is OverlapMode.STRICT and overlap.verdict is Verdict.OK
-    if not is_verified or not host.verified:
+    verified = host.verified
+    if not is_verified or not verified:
         return ""
     devs = clean(",".join(overlap.default_devs))
-    since = rfc_3339(host.layout.verified.stat().st_mtime)
-    return f"uplink: {devs} since {since}, kept until hostRouting.uplinks names another"
+    return f"uplink: {devs} since {verified[0].since}, kept until hostRouting.uplinks names another"
 
 
 def _notes_on_default(host: Host, source: str | None) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from importlib.util import find_spec
@@ -129,13 +128,11 @@ def _expected(
 
 def _with_kept_uplinks(config: Config, host: Host, document: object) -> Config:
     """Return a config with the uplinks that the installed check keeps, unless CONFIG was read."""
-    if document is not None:
+    from hostrouting.overlap.snapshots import keeps_uplinks
+
+    if document is not None or config.keeps_uplinks or not keeps_uplinks(host):
         return config
-    verified = host.verified
-    if verified and host.snapshot is None:
-        with suppress(FileError):  # a broken manifest
-            verified = verified if queries.installed_config(host=host).keeps_uplinks else ()
-    return attrs.evolve(config, verified=verified)
+    return attrs.evolve(config, verified=host.verified)
 
 
 def _metrics(report: OverlapReport, host: Host) -> str:

@@ -8,6 +8,7 @@ from operator import attrgetter
 
 from hostrouting.cli.bars import KINDS
 from hostrouting.cli.output import Page, Row, bad, dim, good, head
+from hostrouting.cli.report import since_text
 from hostrouting.doctor.checks import Severity
 from hostrouting.doctor.examine import DoctorReport
 from hostrouting.model.routes import Route6
@@ -45,13 +46,15 @@ def explanation_page(found: Explanation) -> Page:
 
 def _expected_devs(found: Explanation) -> str:
     named = [each.devs for each in found.expected if each.devs is not None]
+    since = ""
     if len(named) == len(found.expected) > 0:
         devs = named
     elif found.default_devs:
         devs = [found.default_devs, *named]
+        since = since_text(found.verified_since)
     else:
         return "there is no default route or uplink, so the expected interface is unknown"
-    return f"expected is {clean(' and '.join(map(','.join, dict.fromkeys(devs))))}"
+    return f"expected is {clean(' and '.join(map(','.join, dict.fromkeys(devs))))}{since}"
 
 
 _OTHERWISE = (

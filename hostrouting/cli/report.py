@@ -190,7 +190,13 @@ def _expected_lines(report: OverlapReport) -> Page:
     having_their_own = {each.cidr for each in report.expected if each.devs is not None}
     if not report.default_devs or len(having_their_own) == len(report.cidrs):
         return []
-    return [head(f"expected interface: {_joined(report.default_devs)}")]
+    since = since_text(report.verified_since)
+    return [head(f"expected interface: {_joined(report.default_devs)}{since}")]
+
+
+def since_text(verified_since: str | None) -> str:
+    """Return since when the verified uplinks are expected, or an empty string if it is unknown."""
+    return "" if verified_since is None else f", the verified uplink since {verified_since}"
 
 
 def _expected_devs(report: OverlapReport) -> dict[IpNetwork, str]:

@@ -15,7 +15,7 @@ from hostrouting.boot.installed_units import UNIT_PATH, drop_ins, environment_na
 from hostrouting.boot.layout import GATE_NAMES, SEARCH_PATH, Layout
 from hostrouting.boot.trial_timer import trial_deadline
 from hostrouting.doctor.checks import DoctorFinding, ExaminedHost, Severity
-from hostrouting.model.errors import RouteError, UnitError
+from hostrouting.model.errors import FileError, RouteError, UnitError
 from hostrouting.overlap.findings import NoteKind, Verdict
 from hostrouting.overlap.summary import reasons
 
@@ -85,7 +85,11 @@ def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 def _unrecorded(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Find a host that would follow the default route to another uplink."""
     config = examined.manifest.config
-    if config.verifies_uplinks and config.uplinks is None and not examined.host.verified:
+    if not config.verifies_uplinks or config.uplinks is not None:
+        return
+    with suppress(FileError):  # then there is no verdict, and the finding says why
+        if examined.host.verified:
+            return
         message = (
             "no uplink is recorded, so whichever default route comes first or wins tells the uplink"
         )

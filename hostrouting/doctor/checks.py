@@ -23,7 +23,7 @@ from hostrouting.boot.systemd import ANY_INSTANCE, UnitManager
 from hostrouting.config.routing import Config
 from hostrouting.model.errors import FileError
 from hostrouting.model.jsonable import JsonObject, StrEnum
-from hostrouting.overlap.check import check_families
+from hostrouting.overlap.check import check_families, check_host
 from hostrouting.overlap.findings import OverlapReport
 from hostrouting.routes.plan import RoutePlan, plan_now
 from hostrouting.tasks.preview import as_installed
@@ -116,8 +116,7 @@ class ExaminedHost:
     @cached_property
     def report(self) -> OverlapReport:
         """Return the result of the check with the installed config."""
-        config = self.host.with_verified(self.manifest.config)
-        return check_families(config, self.host.routes_of, self.scope, host=self.host)
+        return check_host(self.manifest.config, self.host, self.scope)
 
     @cached_property
     def report_after_apply(self) -> OverlapReport:

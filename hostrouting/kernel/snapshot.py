@@ -61,7 +61,7 @@ from hostrouting.model.parsing import parse_address
 from hostrouting.model.routes import Route
 from hostrouting.model.rules import Rule
 from hostrouting.model.text import shown
-from hostrouting.model.verified import VerifiedUplink, parse_verified
+from hostrouting.model.verified import VerifiedUplink
 
 SNAPSHOT_SCHEMA = 1
 
@@ -123,6 +123,7 @@ class Snapshot:
         strict_devs: the interfaces with net.ipv4.conf.*.rp_filter = 1, or None if unknown.
         ipv6: the IPv6 addresses, rules and routes, or None if unknown.
         verified: the uplinks with which the check has passed on the host.
+        keeps_uplinks: whether the host's installed check expects these uplinks.
     """
 
     links: tuple[Link, ...]
@@ -140,6 +141,7 @@ class Snapshot:
     strict_devs: tuple[str, ...] | None = None
     ipv6: Ipv6State | None = None
     verified: tuple[VerifiedUplink, ...] = ()
+    keeps_uplinks: bool = True
 
     def known(self, family: Family) -> KnownHost:
         """Return what is known of the host in one address family.
@@ -394,16 +396,19 @@ def _rules(key: str, family: Family, default: object) -> Key:
     return _list(key, parse, default, show)
 
 
+_VERIFIED = Keys(
+    Key("name", "name", _text),
+    Key("mac", "mac", _text, None),
+    Key("since", "since", _text, None),
+)
+
+
 def _read_verified(value: object) -> VerifiedUplink:
-    words = parse_items(value, _text)
-    found = parse_verified(" ".join(words))
-    if len(found) != 1:
-        raise ValueError(f"{shown(value)} is not an interface and its MAC address")
-    return found[0]
+    return VerifiedUplink(**_VERIFIED.read(value))
 
 
-def _write_verified(uplink: VerifiedUplink) -> list[str]:
-    return str(uplink).split()
+def _write_verified(uplink: VerifiedUplink) -> dict[str, Any]:
+    return _VERIFIED.write(attrs.asdict(uplink))
 
 
 _SOURCES = Keys(_list("sources", parse_address))
@@ -435,6 +440,7 @@ _KEYS = Keys(
     _list("routes", _ip.read_route, show=_ip.write_route),
     _list("nexthops", _ip.read_nexthop, ()),
     _list("uplink", _read_verified, (), _write_verified, "verified"),
+    Key("keepsUplinks", "keeps_uplinks", parse_boolean, True),
     _list("nameservers", parse_address, ()),
     _list("sources", _read_sources, (), _write_sources),
     _list("ignoringLinkdown", _text, None, field="ignoring_linkdown"),

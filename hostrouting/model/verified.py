@@ -32,7 +32,7 @@ _STACKED = ("ipvlan", "macvlan", "vlan")
 _GROUPS = ("bond", "bridge", "team")
 # All ports of a link of these kinds lead to the same network.
 _BONDS = ("bond", "team")
-_LINE = re.compile(r"([A-Za-z0-9_.-]{1,15})(?: ([0-9a-f:]+))?")
+_LINE = re.compile(r"([A-Za-z0-9_.-]{1,15})(?: ([0-9A-Fa-f:]+))?")
 
 
 @attrs.frozen
@@ -42,20 +42,29 @@ class VerifiedUplink:
     Args:
         name: the interface's name.
         mac: its MAC address, or None if it had none.
+        since: when it was recorded (RFC 3339, UTC, whole seconds), or None if unknown.
     """
 
     name: str
     mac: str | None = None
+    since: str | None = None
 
     def __str__(self) -> str:
         return self.name if self.mac is None else f"{self.name} {self.mac}"
 
 
-def parse_verified(text: str) -> tuple[VerifiedUplink, ...]:
-    """Parse a record with a line ``NAME MAC`` for each verified uplink, ignoring other lines."""
-    lines = [line.removesuffix("\r") for line in text.split("\n")]
-    found = map(_LINE.fullmatch, lines)
-    return tuple(VerifiedUplink(line[1], line[2]) for line in found if line is not None)
+def parse_verified(text: str, since: str | None = None) -> tuple[VerifiedUplink, ...]:
+    """Parse a record with a line ``NAME MAC`` for each verified uplink, ignoring other lines.
+
+    Raises:
+        ValueError: the record isn't empty, but has no such line. If it counted as empty, the next
+            default route would tell the uplink.
+    """
+    lines = [line.removesuffix("\r") for line in text.removeprefix("\ufeff").split("\n")]
+    found = [line for line in map(_LINE.fullmatch, lines) if line is not None]
+    if text and not found:
+        raise ValueError("none of its lines is an interface and its MAC address")
+    return tuple(VerifiedUplink(line[1], line[2] and line[2].lower(), since) for line in found)
 
 
 def verified_text(verified: Iterable[VerifiedUplink]) -> str:

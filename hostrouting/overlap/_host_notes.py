@@ -82,23 +82,31 @@ def _contested(state: State, of_pods: Collection[str]) -> Iterable[Note]:
 def _moved(state: State) -> Iterable[Note]:
     """Yield a note if a default route through another interface than the verified uplinks wins."""
     best = default_route(state.defaults)
-    uplinks = state.uplinks.devs
-    if best is None or {*uplinks}.issuperset(best.devs):
+    uplinks = state.uplinks
+    others = [] if best is None else [dev for dev in best.devs if dev not in uplinks.devs]
+    if best is None or not others:
         return
-    was = ",".join(uplinks)
+    was = ",".join(uplinks.devs)
+    to = ",".join(others)
+    what = f"the default route has moved from {was}, with which the check passed, to {to}"
+    undo = "remove that default route, or give it a higher metric"
+    if len(others) < len(best.devs):
+        what = f"the default route has a hop on {to}, too, but the check passed with {was}"
+        undo = "remove that hop"
     what_to_do = (
-        f'if the move is wanted, set hostRouting\'s "uplinks": {json.dumps(best.devs)};'
-        " if it isn't, remove that default route, or give it a higher metric"
+        f'if that is wanted, set hostRouting\'s "uplinks": {json.dumps(best.devs)};'
+        f" if it isn't, {undo}"
     )
-    ports = [dev for dev in best.devs if dev in state.ports and state.ports[dev].master in uplinks]
+    ports = [
+        dev for dev in others if dev in state.ports and state.ports[dev].master in uplinks.devs
+    ]
     if ports:  # as long as the bridge has no lease
         what_to_do = f"{ports[0]} is a port of it: move its address and routes to {was}"
+    since = "" if uplinks.since is None else f" (since {uplinks.since})"
     text = (
-        f"the default route has moved from {was}, with which the check passed, to"
-        f" {','.join(best.devs)} ({best}): {was} stays the uplink, and our routes stay on it;"
-        f" {what_to_do}"
+        f"{what} ({best}): {was} stays the uplink{since}, and our routes stay on it; {what_to_do}"
     )
-    yield Note(NoteKind.MOVED, text, devs=best.devs)
+    yield Note(NoteKind.MOVED, text, devs=tuple(others))
 
 
 def _settling(state: State, default: Route, rivals: Iterable[Route]) -> str:

@@ -117,12 +117,41 @@ def check_families(
     return _joined(config, {family: check(family) for family in families})
 
 
+def check_host(
+    config: Config,
+    host: Host,
+    scope: CancelScope,
+    *,
+    backends: Callable[[Family], RouteBackend] | None = None,
+    started: float | None = None,
+) -> OverlapReport:
+    """Check a host with its verified uplinks, as ``check_families`` does.
+
+    If the record of these uplinks can't be read, the verdict is ``unknown``.
+
+    Args:
+        config: the config.
+        host: the host.
+        scope: see ``check_overlap``.
+        backends: a function that returns the kernel to query for a family. None stands for the
+            host's own kernel.
+        started: see ``check_overlap``.
+    """
+    try:
+        config = host.with_verified(config)
+    except FileError as error:
+        return unjudged(config.route_overlap, UnknownReason.CHECK_FAILED, str(error))
+    return check_families(config, backends or host.routes_of, scope, host=host, started=started)
+
+
 def _joined(config: Config, reports: dict[Family, OverlapReport]) -> OverlapReport:
     each = tuple(reports.values())
+    since = [report.verified_since for report in each if report.verified_since is not None]
     worst = max(each, key=lambda report: [*Verdict].index(report.verdict))
     return attrs.evolve(
         worst,
         default_devs=tuple(sorted({dev for report in each for dev in report.default_devs})),
+        verified_since=since[0] if since else None,
         findings=tuple(finding for report in each for finding in report.findings),
         notes=tuple(dict.fromkeys(note for report in each for note in report.notes)),
         expected=config.route_overlap.expected_cidrs,
@@ -252,6 +281,7 @@ def check_overlap(
     report = attrs.evolve(
         report,
         default_devs=state.uplinks.devs,
+        verified_since=state.uplinks.since,
         notes=notes,
         default_expires=state.default_expires,
     )

@@ -104,6 +104,7 @@ class Explanation:
             evaluated as if it were expected.
         default_devs: sorted names of the uplinks, or empty if there is no default route to compare
             with.
+        verified_since: since when these have been the node's uplinks; see ``OverlapReport``.
         lookups: the lookups performed by a socket, in order.
         is_judged: whether there are interfaces to compare with: uplinks, or those that the config
             names for the CIDR.
@@ -123,6 +124,7 @@ class Explanation:
     notes: tuple[Note, ...] = ()
     is_torn: bool = False
     not_received: str | None = None
+    verified_since: str | None = None
 
     @property
     def is_as_expected(self) -> bool | None:
@@ -142,6 +144,7 @@ class Explanation:
             "address",
             "is_as_expected",
             "default_devs",
+            "verified_since",
             "lookups",
             "findings",
             "notes",
@@ -214,6 +217,7 @@ def explain(
             tuple(attrs.evolve(finding, shadowed=(finding.cidr,)) for finding in findings),
             tuple(filter(_is_about_address, notes)),
             not_received=moment.not_received or None,
+            verified_since=uplinks.since,
         )
 
     explanation, why_torn = read_consistently(watched(narrow, backend, ipv4), scope, read)

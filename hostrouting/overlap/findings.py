@@ -251,6 +251,9 @@ class OverlapReport(JsonObject):
             doesn't depend on the task.
         default_expires: for how many more seconds an uplink has an IPv6 default route, if the
             report is about IPv6. Not included in the JSON, in which ``families`` has it.
+        verified_since: since when the uplinks have been those with which the check passed (RFC
+            3339). Null if the config or the default route tells the uplinks, or if the time is
+            unknown.
     """
 
     schema: ClassVar[Literal[1]] = 1
@@ -260,6 +263,7 @@ class OverlapReport(JsonObject):
         "verdict",
         "mode",
         "default_devs",
+        "verified_since",
         "findings",
         "keep",
         "notes",
@@ -281,6 +285,7 @@ class OverlapReport(JsonObject):
     fix: Fix = attrs.field(factory=Fix)
     changes: Changes = attrs.field(factory=Changes)
     default_expires: int | None = attrs.field(default=None, eq=False)
+    verified_since: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON, including the families if IPv6 CIDRs are expected."""

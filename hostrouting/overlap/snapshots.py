@@ -7,11 +7,12 @@ import errno as errnos
 import attrs
 
 from hostrouting.boot.host import Host
+from hostrouting.boot.manifest import Manifest
 from hostrouting.host_files.proc_sys import devs_ignoring_linkdown, strict_devs
 from hostrouting.host_files.resolv_conf import nameservers
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.taking_snapshots import take_snapshot
-from hostrouting.model.errors import RouteError
+from hostrouting.model.errors import FileError, RouteError
 from phases import CancelScope
 
 
@@ -40,7 +41,18 @@ def snapshot_of(host: Host, scope: CancelScope | None = None) -> Snapshot:
     return attrs.evolve(
         recorded,
         verified=host.verified,
+        keeps_uplinks=keeps_uplinks(host),
         nameservers=nameservers(host.layout),
         ignoring_linkdown=devs_ignoring_linkdown(host.layout, recorded.links, recorded.kernel),
         strict_devs=strict_devs(host.layout, recorded.links),
     )
+
+
+def keeps_uplinks(host: Host) -> bool:
+    """Return whether the host's installed check expects the verified uplinks."""
+    if host.snapshot is not None:
+        return host.snapshot.keeps_uplinks
+    try:
+        return Manifest.of_host(host.layout).is_strict
+    except FileError:  # a broken manifest
+        return True

@@ -54,6 +54,8 @@ class Uplinks:
         unknown: why there is nothing to compare with, or None.
         is_configured: whether the config names the uplinks.
         is_verified: whether they are the verified uplinks, because the config names none.
+        since: when the verified uplinks were recorded, or None if unknown or ``is_verified`` isn't
+            set.
         gone: the names of the verified uplinks if none of them is there any more.
         awaited: a phrase about those of them that may still appear, or None.
         subnets: the subnets of the uplinks' addresses, each with its uplink, except /32s and /128s,
@@ -69,6 +71,7 @@ class Uplinks:
     unknown: UnknownReason | None = None
     is_configured: bool = False
     is_verified: bool = False
+    since: str | None = None
     gone: tuple[str, ...] = ()
     awaited: str | None = None
     subnets: tuple[tuple[Prefix, str], ...] = ()
@@ -110,6 +113,7 @@ def find_uplinks(
         unknown=None if verified else _why_unknown(config, links, devs, default, contested),
         is_configured=config.uplinks is not None,
         is_verified=bool(verified),
+        since=recorded[0].since if verified else None,
         gone=() if verified else tuple(uplink.name for uplink in recorded),
         awaited=None if verified else find_awaited_uplinks(recorded, links),
         subnets=_subnets(addresses, devs),

@@ -15,7 +15,7 @@ from hostrouting.config.routing import Config
 from hostrouting.model.errors import ConfigError, FileError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.parsing import parse_any_unicast_address
-from hostrouting.overlap.check import check_families
+from hostrouting.overlap.check import check_host
 from hostrouting.overlap.findings import Note, NoteKind, OverlapReport
 from hostrouting.overlap.node_ip import notes_on
 from hostrouting.tasks.arguments import to_config, to_host
@@ -77,12 +77,10 @@ def check_kernel(
         backends: a function that returns the kernel to query for a family, for example a model in
             which the config's routes are installed. None stands for the host's own kernel.
     """
-    config = host.with_verified(config)
     # Snapshots and models never change, so there is nothing to wait for.
     is_live = host.snapshot is None and backends is None
     started = scope.clock.monotonic() if is_live else None
-    kernel_of = backends or host.routes_of
-    report = check_families(config, kernel_of, scope, host=host, started=started)
+    report = check_host(config, host, scope, backends=backends, started=started)
     report = attrs.evolve(report, host=host.name)
     return with_namespace_note(report, host) if is_live else report
 

@@ -25,7 +25,7 @@ from hostrouting.kernel.port import ChangeListener
 from hostrouting.model.changes import Replacement
 from hostrouting.model.errors import FileError, HostRoutingError, RouteError
 from hostrouting.model.family import Family
-from hostrouting.overlap.check import check_families, load_all
+from hostrouting.overlap.check import check_host, load_all
 from hostrouting.overlap.findings import OverlapReport, Verdict
 from hostrouting.overlap.markers import write_markers
 from hostrouting.watch._events import (
@@ -96,7 +96,7 @@ class WatchHostRouting:
         load_all()
         self.host.refuse_another_network(f"can't leave markers in {self.host.layout.run_dir}")
         seen = tuple(map(_state, self.files))
-        watch = _Watch(self, scope, self.host.with_verified(self.read()), seen=seen)
+        watch = _Watch(self, scope, self.read(), seen=seen)
         watch.clear_up()
         with watch.changes:
             self._do(watch)
@@ -199,9 +199,9 @@ class _Watch:
         host = self.task.host
         tell = self.task.tell
         self._end_overdue_trial()
-        done = self.reconciler.repair(self._reread, host, self.scope)
+        done = self.reconciler.repair(self._reread_all, host, self.scope)
         tell(_PING)
-        report = check_families(self.config, host.routes_of, self.scope, host=host)
+        report = check_host(self.config, host, self.scope)
         tell(_PING)
         self.counted["looks"] += 1
         for drift, routes in done.fixed.items():
@@ -256,12 +256,20 @@ class _Watch:
 
     def _reread(self) -> Config:
         try:
-            self.config = self.task.host.with_verified(self.task.read())
+            self.config = self.task.read()
         except HostRoutingError as error:
             self.problems.append(
                 f"uses the last config, because the new one can't be used: {error.clause}"
             )
         return self.config
+
+    def _reread_all(self) -> Config:
+        """Return the config with the verified uplinks.
+
+        Raises:
+            FileError: the record of the uplinks can't be read, so no route may be changed.
+        """
+        return self.task.host.with_verified(self._reread())
 
     def _write_markers(self, report: OverlapReport, _: Repair) -> None:
         if report.cidrs:

@@ -21,7 +21,7 @@ from hostrouting.boot import assets
 from hostrouting.boot.render import render_check, render_static_routes
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import read_our_routes
-from hostrouting.model.links import Link
+from hostrouting.model.links import VPN_DEVS, Link
 from hostrouting.model.verified import VerifiedUplink, find_awaited_uplinks, find_verified
 from hostrouting.overlap.findings import Verdict
 from hostrouting.routes.plan import plan_now
@@ -204,16 +204,18 @@ def test_the_words_of_a_held_start(tmp_path: Path) -> None:
     build()
     sandbox, wanted = Sandbox(tmp_path), config(*HALVES, cidrs=CLUSTER)
     with_record: dict[str, Any] = recorded([ETH0])
+    with_record["prepare"] += "\ntouch -d @1790000000 /etc/hostrouting/uplink"
     run_ip(*_words(f"{VPN}\n{NO_LEASE}"))
+    since = "the uplink since 2026-09-21T14:13:20Z"
     out = "rm /etc/hostrouting/uplink && hostrouting apply /etc/hostrouting/installed.json"
     assert sandbox.run(render_static_routes(wanted), **with_record).stderr == (
         "can't install the static routes: timed out after 0 s waiting for the default route on"
         " eth0, with which the check passed, needed by 172.16.0.0/17;"
-        f" if another uplink is wanted now: {out}\n"
+        f" {since}; if another uplink is wanted now: {out}\n"
     )
     said = sandbox.run(render_check(wanted), **with_record).stderr
     assert (
-        "expected is eth0, with which the check passed;"
+        f"expected is eth0, with which the check passed; {since};"
         f" if another uplink is wanted now: {out}\n" in said
     )
 
@@ -259,7 +261,19 @@ def test_a_vpn_that_takes_ipv4_alone_doesnt_hold_ipv6(tmp_path: Path) -> None:
     assert done.returncode == 0, done
 
 
-@pytest.mark.parametrize("name", ["a line of Windows", "a folder"])
+ODD = {
+    "lines of Windows": r"sed -i 's/$/\r/' FILE",
+    "a byte order mark": r"sed -i '1s/^/\xef\xbb\xbf/' FILE",
+    "an upper case address": "sed -i 's/02:/0A:/' FILE",
+    "a folder": "rm FILE; mkdir FILE",
+    "a FIFO": "rm FILE; mkfifo FILE",
+    "a comment": "echo '# eth0' >FILE",
+    "zeros": "truncate -s 0 FILE; truncate -s 24 FILE",
+}
+UNREADABLE = ("a folder", "a FIFO", "a comment", "zeros")
+
+
+@pytest.mark.parametrize("name", ODD)
 def test_an_odd_record(name: str, tmp_path: Path) -> None:
     """It counts, or there is no verdict: the scripts never go on as if there were none."""
     kernel = build()
@@ -267,14 +281,46 @@ def test_an_odd_record(name: str, tmp_path: Path) -> None:
     sandbox, wanted = Sandbox(tmp_path), config(*HALVES, cidrs=CLUSTER)
     odd: dict[str, Any] = recorded([ETH0])
     path = "/etc/hostrouting/uplink"
-    change = f"rm {path}; mkdir {path}" if name == "a folder" else f"sed -i 's/$/\\r/' {path}"
-    odd["prepare"] = f"{odd['prepare']}\n{change}"
+    odd["prepare"] += "\n" + ODD[name].replace("FILE", path)
+    if name == "an upper case address":
+        run_ip("link set eth0 down", "link set eth0 address 0a:00:00:00:00:00", "link set eth0 up")
+        run_ip(*_words(LEASE))
+    says = (
+        f"can't read {path}: it has no line NAME MAC; to write it again:"
+        f" rm -r {path} && hostrouting apply /etc/hostrouting/installed.json\n"
+    )
     done = sandbox.run(render_static_routes(wanted), **odd)
-    assert {dev for route in read_our_routes(kernel) for dev in route.devs} <= {"eth0"}, done
+    devs = {dev for route in read_our_routes(kernel) for dev in route.devs}
+    assert devs == (set() if name in UNREADABLE else {"eth0"}), done
+    assert done.stderr == (says if name in UNREADABLE else ""), done
     done = sandbox.run(render_check(wanted), **odd)
     assert done.returncode == 1, done
-    if name == "a folder":
-        assert f"can't read {path}: it is not a file" in done.stderr
+    assert (f"anything: check-failed: {says}" in done.stderr) == (name in UNREADABLE), done
+
+
+def test_an_empty_record_counts_as_none(tmp_path: Path) -> None:
+    build()
+    empty: dict[str, Any] = recorded([ETH0])
+    empty["prepare"] += "\n: >/etc/hostrouting/uplink"
+    done = Sandbox(tmp_path).run(render_check(config(cidrs=CLUSTER[1:])), **empty)
+    assert done.returncode == 0, done
+
+
+def test_the_script_says_that_its_routes_follow_a_vpn(tmp_path: Path) -> None:
+    kernel = build()
+    routes = render_static_routes(config(*HALVES))
+    assert "VPN" not in Sandbox(tmp_path).run(routes).stdout
+    run_ip(*_words(VPN))
+    for sandbox in sandboxes("a VPN", tmp_path):
+        assert sandbox.run(routes).stdout.splitlines()[-1] == (
+            "note: routes follow the default route of a VPN, wg0;"
+            " hostRouting.uplinks names another interface"
+        )
+    assert {dev for route in read_our_routes(kernel) for dev in route.devs} == {"wg0"}
+    named = render_static_routes(attrs.evolve(config(*HALVES), uplinks=("wg0",)))
+    assert "note" not in Sandbox(tmp_path).run(named).stdout
+    # A VPN's interface is one for the script that is one for the check.
+    assert f"({'|'.join(VPN_DEVS).replace('*', '')})[" in routes
 
 
 def test_a_named_uplink_with_the_address_of_its_vf_isnt_swapped(tmp_path: Path) -> None:

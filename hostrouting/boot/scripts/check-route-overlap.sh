@@ -179,8 +179,8 @@ report() {
       complain "${shown[@]:0:SHOWN_LINES}"
       [ "${#shown[@]}" -le "$SHOWN_LINES" ] ||
         complain "and $((${#shown[@]} - SHOWN_LINES)) more; all are in $MARKER_DETECTED"
-      [[ -z ${VERIFIED-} || $LINES != *'; by default '* ]] || 
-        complain "expected is $VERIFIED, $ANOTHER"
+      [[ -z ${VERIFIED-} || $LINES != *'; by default '* ]] ||
+        complain "expected is $VERIFIED, with which the check passed; $(since)$ANOTHER"
       what='fix: hostrouting fix prints what fixes it, or why no route does'
       complain "$what; without it, take a snapshot of this host, and run elsewhere:" \
         '  hostrouting fix --snapshot FILE' ;;

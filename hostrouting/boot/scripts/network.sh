@@ -3,7 +3,7 @@
 
 # The uplinks with which the check has passed, a line "NAME MAC" each.
 readonly RECORD=/etc/hostrouting/uplink
-readonly ANOTHER="with which the check passed; if another uplink is wanted now: rm $RECORD && $AGAIN"
+readonly ANOTHER="if another uplink is wanted now: rm $RECORD && $AGAIN"
 readonly NAME='([A-Za-z0-9_.-]{1,15})'
 # A link, as ip -d prints it: its name, its attributes, its MAC address and its kind.
 readonly LINK="^[0-9]+: $NAME"'(@[^ ]*)?: <[^>]*>([^\]*)\\ +link/((\[1]|\[32]|ether|infiniband) ([0-9a-f:]+))?'\
@@ -59,8 +59,6 @@ read_verified() {
   [ -e "$RECORD" ] || return 0
   { text=`<"$CHECK"`; } 2>/dev/null
   [[ $text == *$'\nreadonly MODE=STRICT\n'* ]] || return 0
-  MESSAGE="can't read $RECORD: it is not a file"
-  [ -f "$RECORD" ] || return
   FAMILY=d list 'link show' || return # ip -d, for the kinds
   while IFS= read -r line; do
     [[ $line =~ $LINK ]] || continue
@@ -78,9 +76,12 @@ read_verified() {
     done
     [[ $master && $kind != vrf ]] || tops[$name]=$i
   done
+  MESSAGE="can't read $RECORD: it has no line NAME MAC; to write it again: rm -r $RECORD && $AGAIN"
+  [ -f "$RECORD" ] || return
   while IFS= read -r line || [ -n "$line" ]; do
-    [[ ${line%$'\r'} =~ ^$NAME(\ ([0-9a-f:]+))?$ ]] || continue
-    name=${BASH_REMATCH[1]} mac=${BASH_REMATCH[3]:-none} same='' moved='' GONE=yes
+    line=${line#$'\xef\xbb\xbf'}
+    [[ ${line%$'\r'} =~ ^$NAME(\ ([0-9A-Fa-f:]+))?$ ]] || continue
+    name=${BASH_REMATCH[1]} mac=${BASH_REMATCH[3],,} mac=${mac:-none} same='' moved='' GONE=yes
     for i in "${names[@]}"; do
       [[ ${macs[$i]} != "$mac" || ( ${kinds[$i]} =~ ^(vlan|macvlan|ipvlan)$ && $i != "$name" ) ]] ||
         same+=\ ${tops[$i]-}
@@ -95,8 +96,12 @@ read_verified() {
     RENAMED+=${moved:+$name $mac$moved$'\n'}
     [[ " ${names[*]} " == *" $name "* || " ${macs[*]} " == *" $mac "* ]] || AWAITED+=${AWAITED:+,}$name
   done <"$RECORD"
+  [[ $GONE || ! -s $RECORD ]] || return
   [ -z "$VERIFIED" ] || GONE='' AWAITED=''
 }
+
+# Prints since when there is the record.
+since() { date -u -r "$RECORD" +'the uplink since %FT%TZ; ' 2>/dev/null; }
 
 # Opens this run's own files, and removes their names: no other run can share them, and a killed run leaves none. If a
 # file can't be opened, sets MESSAGE, because the errors of awk and ip wouldn't help an operator.

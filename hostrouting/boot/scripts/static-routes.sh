@@ -113,7 +113,6 @@ carry_out() {
     lacking\ *)
       MISSING=${answer#lacking }
       MESSAGE="can't install the static routes: timed out after $LIMIT s waiting for $MISSING"
-      [[ $MISSING != *' passed, '* ]] || MESSAGE+="; ${ANOTHER#*; }"
       return "$MAY_COME"
       ;;
   esac
@@ -212,7 +211,11 @@ fi
 [ "$SETTLE_LIMIT" -gt 0 ] || IS_SETTLED=1
 NETWORK_LIMIT=$LIMIT
 heed_signals
-if [ -n "$IS_END" ]; then end_trial; else install; fi || { complain "$MESSAGE"; exit 1; }
+if [ -n "$IS_END" ]; then end_trial; else install; fi || {
+  [[ $MESSAGE != *' passed, '* ]] || MESSAGE+="; `since`$ANOTHER"
+  complain "$MESSAGE"
+  exit 1
+}
 DONE=${DONE#$'\n'}
 say "${DONE:-nothing to change}$NOTES"
 exit 0

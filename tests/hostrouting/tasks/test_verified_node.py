@@ -4,6 +4,11 @@ tasks and the functions that change nothing. tests/kernel/test_verified_script.p
 
 from __future__ import annotations
 
+import io
+import json
+import os
+from contextlib import redirect_stdout
+from functools import partial
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
@@ -18,6 +23,7 @@ from hostrouting import (
     Config,
     Configure,
     ConfigureReport,
+    FileError,
     Host,
     Layout,
     OverlapReport,
@@ -33,11 +39,15 @@ from hostrouting import (
     snapshot,
 )
 from hostrouting.backend import NextHop, Route, Write, read_default_routes
+from hostrouting.cli import main
+from hostrouting.doctor.checks import Severity
 from hostrouting.model.verified import VerifiedUplink
 from hostrouting.overlap.findings import NoteKind, UnknownReason, Verdict
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import FakeClock
 
+TIME = 1790000000
+SINCE = "2026-09-21T14:13:20Z"
 MAC = "00:0d:3a:00:00:01"
 OTHER_MAC = "00:0d:3a:00:00:02"
 HALVES = ("172.16.0.0/17", "172.16.128.0/17")
@@ -463,18 +473,217 @@ def test_a_record_with_lines_of_windows_counts(node: Node) -> None:
 
 def test_a_snapshot_agrees_with_the_host(node: Node) -> None:
     vpn_beside(node)
+    os.utime(node.layout.verified, (0, TIME))
     taken = snapshot(host=node.host)
-    assert taken.verified == (VerifiedUplink("eth0", MAC),)
-    assert taken.to_document()["uplink"] == [["eth0", MAC]]
+    assert taken.verified == (VerifiedUplink("eth0", MAC, SINCE),)
+    assert taken.to_document()["uplink"] == [{"name": "eth0", "mac": MAC, "since": SINCE}]
     again = Snapshot.from_document(taken.to_document())
     assert again == taken
     there = check(STRICT, host=Host.recorded(again))
     live = check(STRICT, host=node.host)
     assert (there.verdict, there.default_devs) == (live.verdict, live.default_devs)
-    assert [note.kind for note in there.notes] == [note.kind for note in live.notes]
+    assert there.verified_since == live.verified_since == SINCE
+    assert there.notes == live.notes
     assert [group.verdict for group in judge([again], STRICT).groups] == [Verdict.OK]
     assert not plan(STRICT, host=Host.recorded(again)).changes
     assert read_default_routes(node.kernel)
+
+
+@pytest.mark.parametrize("installed", ["WARN", "STRICT"])
+@pytest.mark.parametrize("asked", ["WARN", "STRICT", None])
+def test_a_snapshot_agrees_in_each_mode(node: Node, installed: str, asked: str | None) -> None:
+    """The config's mode decides. A check of CIDRs without a config is like the installed check."""
+    node.apply(config(*HALVES, cidrs=["172.16.0.0/16"], mode=installed))
+    dhcp_beside(node)
+    taken = Snapshot.from_document(snapshot(host=node.host).to_document())
+    assert taken.keeps_uplinks == (installed == "STRICT")
+    assert taken.verified
+    path = node.layout.root / "snapshot.json"
+    taken.save(path)
+    given = ["--cidr", "172.16.0.0/16"]
+    if asked is not None:
+        file = node.layout.root / "config.json"
+        cidrs = config(cidrs=["172.16.0.0/16"], mode=asked)
+        file.write_text(json.dumps(cidrs.to_mapping()))
+        given = [str(file)]
+    words = ("check", *given, "--output", "json")
+    live = json.loads(said(node, *words))
+    there = json.loads(said(node, *words, "--snapshot", str(path)))
+    expected = ["eth0" if (asked or installed) == "STRICT" else "eth1"]
+    assert live["defaultDevs"] == there["defaultDevs"] == expected
+    assert live["verifiedSince"] == there["verifiedSince"]
+    assert (live["verifiedSince"] is not None) == (expected == ["eth0"])
+
+
+# --- since when -----------------------------------------------------------------------------------
+
+
+def test_each_answer_says_since_when(node: Node) -> None:
+    dhcp_beside(node)
+    os.utime(node.layout.verified, (0, TIME))
+    report = check(STRICT, host=node.host)
+    assert report.verified_since == report.to_json()["verifiedSince"] == SINCE
+    (message,) = (note.message for note in report.notes if note.kind is NoteKind.MOVED)
+    assert f": eth0 stays the uplink (since {SINCE}), and our routes stay on it;" in message
+    moved = [each for each in examine(STRICT, host=node.host).findings if each.kind == "moved"]
+    assert [each.message for each in moved] == [message]
+    assert explain(CLUSTER, STRICT, host=node.host).to_json()["verifiedSince"] == SINCE
+    file = node.layout.root / "config.json"
+    file.write_text(json.dumps(STRICT.to_mapping()))
+    words = said(node, "check", str(file))
+    assert f"expected interface: eth0, the verified uplink since {SINCE}\n" in words
+    words = said(node, "explain", CLUSTER, str(file))
+    assert f"expected is eth0, the verified uplink since {SINCE}\n" in words
+    assert f"uplink: eth0 since {SINCE}, kept until" in said(node, "apply", str(file))
+
+
+def test_what_the_default_route_or_the_config_tells_has_no_time(tmp_path: Path) -> None:
+    node = build(tmp_path)
+    assert verdict_of(node).to_json()["verifiedSince"] is None
+    node.apply()
+    named = attrs.evolve(STRICT, uplinks=("eth0",))
+    assert check(named, host=node.host).verified_since is None
+
+
+def test_a_hop_of_the_default_route_on_another_interface(node: Node) -> None:
+    node.add_default(ETH1)
+    both = (NextHop("eth0", IPv4Address("10.1.0.1")), NextHop("eth1", IPv4Address("10.9.0.1")))
+    assert not node.kernel.write(Write.ADD, [default_route(*both, metric=10)])
+    report = check(STRICT, host=node.host)
+    (note,) = (note for note in report.notes if note.kind is NoteKind.MOVED)
+    assert note.devs == ("eth1",)
+    assert note.message.startswith(
+        "the default route has a hop on eth1, too, but the check passed with eth0 (default "
+    )
+    assert note.message.endswith(
+        ' if that is wanted, set hostRouting\'s "uplinks": ["eth0", "eth1"];'
+        " if it isn't, remove that hop"
+    )
+
+
+# --- a record that can't be read ------------------------------------------------------------------
+
+
+def a_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def a_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def a_comment(path: Path) -> None:
+    path.write_text("# eth0\n")
+
+
+def zeros(path: Path) -> None:
+    path.write_bytes(bytes(24))
+
+
+def latin_1(path: Path) -> None:
+    path.write_bytes(b"\xfcplink0\n")
+
+
+def much(path: Path) -> None:
+    path.write_text("#" * 70_000 + f"\neth0 {MAC}\n")
+
+
+UNREADABLE = [a_folder, a_fifo, a_comment, zeros, latin_1, much]
+ANEW = "to record the uplink anew: rm -r /etc/hostrouting/uplink && hostrouting apply"
+
+
+@pytest.fixture(params=UNREADABLE)
+def unreadable(node: Node, request: pytest.FixtureRequest) -> Node:
+    """A node that another default route would divert if its record counted as missing."""
+    node.layout.verified.unlink()
+    request.param(node.layout.verified)
+    dhcp_instead(node)
+    return node
+
+
+def test_an_unreadable_record_is_no_verdict(unreadable: Node) -> None:
+    host = unreadable.host
+    report = check(STRICT, host=host)
+    assert report.reason_kind is UnknownReason.CHECK_FAILED
+    assert report.reason_detail.startswith(f"can't read {host.layout.verified}: ")
+    assert report.reason_detail.endswith(ANEW)
+    findings = [each for each in examine(host=host).findings if each.kind == "unjudged"]
+    assert [finding.severity for finding in findings] == [Severity.BROKEN]
+    assert ANEW in findings[0].message
+
+
+def test_an_unreadable_record_moves_nothing(unreadable: Node) -> None:
+    for ask in (partial(plan, STRICT), partial(explain, CLUSTER, STRICT), snapshot):
+        with pytest.raises(FileError, match="can't read"):
+            ask(host=unreadable.host)
+    with pytest.raises(FileError) as caught:
+        unreadable.apply()
+    assert caught.value.hint == ANEW
+    assert unreadable.devs_of_ours() == {"eth0"}
+    warn = config(*HALVES, cidrs=["172.16.0.0/16"], mode="WARN")
+    assert check(warn, host=unreadable.host).default_devs == ("eth1",)
+
+
+def test_an_unreadable_record_goes_with_everything(unreadable: Node) -> None:
+    phases.run(RemoveHostRouting(host=unreadable.host))
+    assert not unreadable.layout.verified.exists()
+
+
+def test_a_folder_with_files_in_its_place_stays(node: Node) -> None:
+    node.layout.verified.unlink()
+    (node.layout.verified / "other").mkdir(parents=True)
+    with pytest.raises(FileError, match="can't remove .*/uplink: Directory not empty"):
+        phases.run(RemoveHostRouting(host=node.host))
+    assert (node.layout.verified / "other").exists()
+    (node.layout.verified / "other").rmdir()
+    phases.run(RemoveHostRouting(host=node.host))
+    assert not node.layout.verified.parent.exists()
+
+
+def test_a_record_with_a_byte_order_mark_or_another_case_counts(node: Node) -> None:
+    node.layout.verified.write_text(f"\ufeffeth7 {MAC.upper()}\n")
+    dhcp_beside(node)
+    assert check(STRICT, host=node.host).default_devs == ("eth0",)
+
+
+# --- the plan -------------------------------------------------------------------------------------
+
+
+def test_the_plan_says_that_apply_records_the_uplink(tmp_path: Path) -> None:
+    node = build(tmp_path)
+    planned = plan(STRICT, host=node.host).changes.files
+    done = node.apply().changes.files
+    assert {each.what: each.after for each in planned} == {each.what: each.after for each in done}
+    assert not plan(STRICT, host=node.host)
+    node.layout.verified.unlink()
+    dhcp_beside(node)
+    (record,) = plan(STRICT, host=node.host).changes.files
+    assert (record.what, record.action) == ("/etc/hostrouting/uplink", "added")
+    assert record.after == f"eth1 {OTHER_MAC}\n"
+    node.layout.gate_off.touch()
+    assert [each.what for each in plan(STRICT, host=node.host).changes.files] == [record.what]
+    node.apply()
+    assert node.record == record.after
+    node.layout.verified.write_text(f"eth0 {OTHER_MAC}\n")
+    (record,) = plan(STRICT, host=node.host).changes.files
+    assert record.action == "replaced"
+
+
+@pytest.mark.parametrize("mode", ["WARN", "STRICT"])
+def test_the_plan_records_nothing_that_apply_doesnt(tmp_path: Path, mode: str) -> None:
+    """In WARN mode, or if the check fails."""
+    node = build(tmp_path)
+    wanted = config(*HALVES[: 1 if mode == "STRICT" else 2], cidrs=["172.16.0.0/16"], mode=mode)
+    planned = plan(wanted, host=node.host)
+    assert planned.next_start.is_admitted == (mode == "WARN")
+    assert "/etc/hostrouting/uplink" not in {each.what for each in planned.changes.files}
+
+
+def said(node: Node, *words: str) -> str:
+    """Run a command on the node, and return its output."""
+    with redirect_stdout(io.StringIO()) as output:
+        main(words, host=node.host)
+    return output.getvalue()
 
 
 # --- a VPN's default route ------------------------------------------------------------------------

@@ -327,6 +327,31 @@ def test_a_route_moves_to_the_uplink_that_is_recorded_meanwhile(world: World) ->
     assert [route.hops[0].dev for route in world.ours()] == ["wg0"]
 
 
+@pytest.mark.parametrize("begin", [0, 5])
+def test_an_unreadable_record_ends_no_watcher_and_moves_nothing(world: World, begin: int) -> None:
+    """At the watcher's start, or later, until it can be read again."""
+    default_at_metric_100(world)
+    record(world, "eth0\n")
+    if begin == 0:
+        record(world, "???")
+    world.at(begin, lambda: record(world, "???"))
+    world.at(6, world.lose)
+    world.at(7, lambda: second_nic_takes_over(world.kernel))
+    found: list[Any] = []
+    world.at(15, lambda: found.append((world.ours(), world.marker())))
+    world.at(20, lambda: record(world, "eth0\n"))
+    world.watch(30)
+    ((routes, marker),) = found
+    path = world.layout.verified
+    assert routes == []
+    assert marker["detected"].startswith(f"check-failed: can't read {path}: ")
+    ((when, _),) = world.of_kind(EventKind.UNKNOWN)
+    assert begin <= when < begin + 2
+    problem = f"can't read {path}: none of its lines is an interface and its MAC address; "
+    problem += "to record the uplink anew: rm -r /etc/hostrouting/uplink && hostrouting apply"
+    assert problem in [event.message for _, event in world.of_kind(EventKind.PROBLEM)]
+
+
 def test_the_metrics_say_that_the_default_route_has_moved(world: World) -> None:
     default_at_metric_100(world)
     record(world, "eth0\n")
