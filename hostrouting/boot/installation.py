@@ -51,7 +51,7 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
     """
     layout = host.layout
     interim = plan.manifests.interim
-    for path in {layout.manifest, *interim.files(layout)}:
+    for path in {layout.manifest, layout.verified, *interim.files(layout)}:
         files.remove_litter(path)
     if not plan:
         return

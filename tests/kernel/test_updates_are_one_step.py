@@ -35,6 +35,15 @@ def test_an_update_is_one_step(tmp_path: Path, names: tuple[str, ...]) -> None:
     assert not found, "\n".join(found)
 
 
+def test_a_power_cut_between_the_verdict_and_its_record(tmp_path: Path) -> None:
+    """The node starts in the next boot, and the next run records the uplink."""
+    states, found = search(
+        tmp_path, ["healthy, first install"], [Kind.BOOT.value], most=None, at="/.uplink."
+    )
+    assert states == len(("before it is written", "before it has its name"))
+    assert not found, "\n".join(found)
+
+
 def test_an_undo_is_one_step(tmp_path: Path) -> None:
     """A signal stops an update by install.sh and one by Python, and the undo is killed, too."""
     names = ("shadowed, crossed by script", "shadowed, routes and CIDRs crossed")

@@ -161,7 +161,7 @@ class Search:
         return random.Random(" ".join(map(str, (self.pair.name, *words))))
 
     def moments(
-        self, kinds: Collection[str], most: int | None, turn: int
+        self, kinds: Collection[str], most: int | None, turn: int, at: str
     ) -> list[tuple[Kind, int]]:
         """Return the disturbances to inject, each with the number of the step that it precedes.
 
@@ -169,10 +169,12 @@ class Search:
             kinds: the allowed disturbances.
             most: how many to choose at random, alternating between kinds, or None for all.
             turn: the index of the first kind.
+            at: if all are asked for, a part of the steps that they precede.
         """
         possible = [kind for kind in self.kinds if kind.value in kinds and self.steps]
         if most is None or not possible:
-            return [(kind, number) for kind in possible for number in self.numbers(kind)]
+            every = [(kind, number) for kind in possible for number in self.numbers(kind)]
+            return [(kind, number) for kind, number in every if at in self._step(kind, number)]
         chance = self.chance()
         drawn = (possible[(turn + count) % len(possible)] for count in range(most))
         return [(kind, chance.choice(self.numbers(kind))) for kind in drawn]

@@ -23,7 +23,7 @@ _PROGRAM = 'exec unshare --pid --fork --kill-child --mount-proc "$PYTHON" -m sea
 
 
 def search(
-    folder: Path, pairs: Iterable[str], kinds: Iterable[str], *, most: int | None
+    folder: Path, pairs: Iterable[str], kinds: Iterable[str], *, most: int | None, at: str = ""
 ) -> tuple[int, list[str]]:
     """Search the updates, and return how many states were checked, and the counterexamples.
 
@@ -32,9 +32,12 @@ def search(
         pairs: names of the updates to search.
         kinds: the kinds of disturbance to try.
         most: how many disturbances to choose at random for each update, or None for all.
+        at: if all are asked for, a part of the steps that they precede.
     """
     packages = os.pathsep.join(path for path in sys.path if path)
-    done = on_a_host(folder, _PROGRAM, json.dumps([[*pairs], [*kinds], most]), PYTHONPATH=packages)
+    done = on_a_host(
+        folder, _PROGRAM, json.dumps([[*pairs], [*kinds], most, at]), PYTHONPATH=packages
+    )
     if f"it can't be traced: [Errno {errno.EIO}]" in done.stderr:
         pytest.skip("this kernel was built without PTRACE_GET_SYSCALL_INFO")
     assert done.returncode == 0, done.stderr
@@ -47,11 +50,11 @@ def _search(asked: str) -> None:
     make_world()
     LoadedSystemd().reload()
     nothing = read_state()
-    pairs, kinds, most = json.loads(asked)
+    pairs, kinds, most, at = json.loads(asked)
     for turn, name in enumerate(pairs):
         (pair,) = (each for each in (*PAIRS, TWO_STEPS) if each.name == name)
         search = Search.prepare(pair, nothing)
-        moments, found = search.moments(kinds, most, turn), list[str]()
+        moments, found = search.moments(kinds, most, turn, at), list[str]()
         for count, (kind, number) in enumerate(moments, turn):
             use_awk(AWKS[count % len(AWKS)])
             found += filter(None, [search.examine(kind, number)])

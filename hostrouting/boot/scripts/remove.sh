@@ -69,6 +69,7 @@ fi
 # Remove the manifest after the folders that it lists, and then its own folder.
 take_folders
 take "$MANIFEST" /etc/hostrouting/uplink
+rm -f /etc/hostrouting/.uplink.hostrouting-*
 take_folders
 [ -n "$IS_CHANGED" ] || say 'nothing to change'
 exit 0
