@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from needs import NO_BROADCAST, needs_linux
 from nightly import IS_NIGHTLY, by_day
 from node import DEFAULT, attempt, build_node, nics, on_linux, run_ip, until
 from scenario import play
-from worlds import Question, World
+from worlds import DEVICES, Question, World
 from worlds.cut import questions
 from worlds.seldom import (
     BLACKHOLED_GATEWAY,
@@ -45,9 +45,11 @@ from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import Kernel, Write, read_routes
 from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.links import Link
 from hostrouting.model.parsing import is_device, is_inside
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule
+from hostrouting.model.verified import VerifiedUplink
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.proposals import Fix
 from hostrouting.routes.policy import resolve_policy
@@ -59,15 +61,52 @@ _SETTINGS = settings(
 )
 
 
-def checked(kernel: Kernel, question: Question) -> tuple[Config, OverlapReport]:
-    return asking.checked(kernel, question.cidrs, question.allowed, question.foreseen)
+@attrs.frozen
+class Recorded:
+    """An uplink in a host's record.
+
+    Args:
+        dev: the interface that it is by now, if that exists.
+        is_renamed: whether it is recorded with the address of this interface, but under another
+            name; otherwise with this name and an address that nothing has.
+    """
+
+    dev: str
+    is_renamed: bool
+
+    def of(self, links: Iterable[Link]) -> VerifiedUplink:
+        macs = {link.name: link.mac for link in links}
+        if self.is_renamed and macs.get(self.dev):
+            return VerifiedUplink("was0", macs[self.dev])
+        return VerifiedUplink(self.dev, "02:00:00:00:00:99")
 
 
-def compare(kernel: Kernel, question: Question) -> None:
+RECORDS = st.lists(
+    st.builds(Recorded, st.sampled_from((*DEVICES[:3], "gone0")), st.booleans()),
+    max_size=2,
+    unique_by=lambda recorded: recorded.dev,
+)
+
+
+def compare(kernel: Kernel, question: Question, record: Sequence[Recorded] = ()) -> None:
     question.world.build(kernel)
-    config, report = checked(kernel, question)
-    judge = Judge(kernel, config.route_overlap, had_rules=question.world.has_rules)
-    if judge.default is None or judge.is_deaf() or judge.has_a_containers_default():
+    links = kernel.facts().links
+    masters = {link.name: link.master for link in links}
+    # A bridge takes the place of its port.
+    uplinks = {masters[each.dev] or each.dev for each in record if each.dev in masters}
+    verified = [each.of(links) for each in record]
+    config, report = asking.checked(
+        kernel, question.cidrs, question.allowed, question.foreseen, verified=verified
+    )
+    judge = Judge(
+        kernel,
+        config.route_overlap,
+        had_rules=question.world.has_rules,
+        uplinks=tuple(sorted(uplinks)),
+    )
+    is_contested = judge.has_a_containers_default() or (record and len({*judge.rivals}) > 1)
+    is_unknown = not uplinks and (judge.default is None or is_contested)
+    if is_unknown or judge.is_deaf():
         assert report.verdict == "unknown"
         return
     sorts = {cidr: sort_all(kernel, judge, judged(cidr), cidr) for cidr in question.cidrs}
@@ -87,9 +126,11 @@ def test_in_memory_rare_hosts_agree_with_brute_force(question: Question) -> None
 
 @pytest.mark.kernel
 @settings(_SETTINGS)
-@given(question=questions(has_objects=True))
-def test_on_linux_the_check_agrees_with_brute_force(question: Question) -> None:
-    compare(on_linux(), question)
+@given(question=questions(has_objects=True), record=RECORDS)
+def test_on_linux_the_check_agrees_with_brute_force(
+    question: Question, record: list[Recorded]
+) -> None:
+    compare(on_linux(), question, record)
 
 
 # --- fixes ----------------------------------------------------------------------------------------

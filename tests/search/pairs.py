@@ -20,7 +20,7 @@ from hostrouting import (
 )
 from hostrouting.kernel.port import Write, read_our_routes
 from hostrouting.model.family import Family, IpNetwork
-from hostrouting.model.routes import NextHop, Protocol, Route
+from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route
 from hostrouting.routes.plan import read_policy
 from hostrouting.tasks.trial import ConfirmTrial, TryRoutes
 from hostrouting.watch.loop import WatchHostRouting, _Watch
@@ -214,6 +214,13 @@ def running_go_package(host: Host) -> Task[object]:
     )
 
 
+def adding_default(host: Host) -> Task[object]:
+    """Return a task that adds a default route that wins, as a VPN or a second NIC's lease does."""
+    hop = NextHop("ib0", IPv4Address("172.16.0.1"))
+    route = Route(DEFAULT_DESTINATION, (hop,), protocol=Protocol.STATIC)
+    return task("add-default")(lambda _: host.routes.write(Write.ADD, [route]))
+
+
 def looking(config: Config) -> Make:
     """Return a factory for a task that runs a single iteration of the watcher."""
 
@@ -228,6 +235,7 @@ def looking(config: Config) -> Make:
 
 _GOOD, _BAD = _config([X], [X]), _config([Z], [X])
 _GOOD_WARN, _BAD_WARN = _config([X], [X], "WARN"), _config([Z], [X], "WARN")
+_MORE = _config([X], [X, SERVICES])
 _GOOD6, _EITHER = _config([X6], [X6]), _config([X, X6], [X, X6])
 _RULES = ({"to": SERVICES, "priority": 5269}, {"to": Y6, "priority": 5269})
 _KEPT = _config([X], [X], rules=_RULES, keep=["ib0"])
@@ -307,6 +315,9 @@ PAIRS = (
     # The Go package's routes change hands.
     _pair("healthy, from the Go package", None, _GOOD, first=running_go_package),
     _pair("shadowed, from the Go package", None, _BAD, "+-", first=running_go_package),
+    # Another default route wins since the check has passed, and the verified uplink stays.
+    _pair("healthy, uplink verified", _GOOD, _config([X, Z], [X]), first=adding_default),
+    _pair("shadowed, uplink verified", _MORE, _config([X, Z], [X, SERVICES]), first=adding_default),
     _pair("healthy, IPv6 begun", _GOOD, _EITHER),
     _pair("healthy, IPv6 dropped", _EITHER, _GOOD),
     _pair("healthy, IPv6 swapped", _GOOD6, _config([Y6], [Y6])),
@@ -327,6 +338,20 @@ PAIRS = (
     _passing("healthy, kept, lost and watched", _KEPT, looking(_KEPT), first=losing),
     _passing("shadowed, kept, lost and watched", _KEPT_BAD, looking(_KEPT_BAD), first=losing),
     # The same without Python.
+    _pair(
+        "healthy, uplink verified, by script",
+        _GOOD,
+        _config([Y], [Y]),
+        first=adding_default,
+        script="install.sh",
+    ),
+    _pair(
+        "shadowed, uplink verified, by script",
+        _MORE,
+        _config([X, Z], [X, SERVICES]),
+        first=adding_default,
+        script="install.sh",
+    ),
     _pair("healthy, installed by script", None, _GOOD, script="install.sh"),
     _pair("healthy, swapped by script", _GOOD, _config([Y], [Y]), script="install.sh"),
     _pair("healthy, removed by script", _GOOD, None, script="remove.sh"),

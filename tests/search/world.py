@@ -16,6 +16,7 @@ from host_states import (
     HostState,
     delete_routes,
     delete_rules,
+    is_later_default,
     our_routes,
     our_rules,
 )
@@ -117,7 +118,10 @@ def restore(state: HostState) -> None:
 
 
 def forget_boot() -> None:
-    """Simulate a reboot: remove the routes and /run, except for the fake systemd's loaded state."""
+    """Simulate a reboot: remove the routes and /run, except for the fake systemd's loaded state.
+
+    The network manager installs its default routes again.
+    """
     require_world()
     there = read_trees(_RUN)
     kept = {
@@ -127,7 +131,7 @@ def forget_boot() -> None:
     }
     restore_trees(kept, there)
     delete_rules(our_rules())
-    delete_routes(our_routes())
+    delete_routes([route for route in our_routes() if not is_later_default(route)])
 
 
 def refuse_route(destination: IpNetwork) -> None:

@@ -34,6 +34,7 @@ from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.routes import RouteType
+from hostrouting.model.verified import VerifiedUplink
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.explanation import explain
 from hostrouting.overlap.findings import Finding, FindingKind, NoteKind
@@ -68,12 +69,14 @@ def checked(
     allowed: Sequence[str] = (),
     foreseen: Sequence[IPv4Network] = (),
     uplinks: Sequence[str] = (),
+    verified: Sequence[VerifiedUplink] = (),
 ) -> tuple[Config, OverlapReport]:
     """Check a host that expects these CIDRs, and return the config and the report."""
     named = {"uplinks": [*uplinks]} if uplinks else {}
     asked = Config.from_mapping(
         {"hostRouting": named | section(as_expected(expected), allowed, foreseen)}
     )
+    asked = attrs.evolve(asked, verified=tuple(verified))
     return asked, check_overlap(asked, backend, phases.CancelScope())
 
 

@@ -121,6 +121,7 @@ class Judge:
         had_rules: whether tables local and main are separate, as they are after the first change of
             the rules.
         patterns: name patterns of the interfaces that may carry the expected CIDR, or None.
+        uplinks: the verified uplinks, or nothing if the default route tells the uplinks.
     """
 
     def __init__(
@@ -130,8 +131,10 @@ class Judge:
         *,
         had_rules: bool,
         patterns: tuple[str, ...] | None = None,
+        uplinks: tuple[str, ...] = (),
     ) -> None:
         self._patterns = patterns
+        self.is_verified = bool(uplinks)
         self._cidr: IpNetwork = DEFAULT_DESTINATION
         self._routes = read_routes(kernel)
         self.rules = kernel.facts().rules
@@ -155,8 +158,10 @@ class Judge:
         kinds = {link.name: link.kind for link in kernel.facts().links}
         self._masters = {link.name: kinds.get(link.master or "") for link in kernel.facts().links}
         self._down = {link.name for link in kernel.facts().links if not link.is_up}
-        self.default = default_route(self._routes)
-        self.expected = live(self.default) if self.default is not None else ()
+        self.default = default_route(
+            route for route in self._routes if not uplinks or {*live(route)} & {*uplinks}
+        )
+        self.expected = uplinks or (live(self.default) if self.default is not None else ())
 
     def of(self, cidr: IpNetwork) -> Judge:
         """Return the same judge for one expected CIDR."""
@@ -248,20 +253,24 @@ class Judge:
             )
         ]
 
-    def has_a_containers_default(self) -> bool:
-        """Return whether the default route that wins may be a container's, while another interface
-        has one, too.
-        """
-        rivals = [
+    @property
+    def rivals(self) -> list[tuple[str, ...]]:
+        """The interfaces of each default route of table main."""
+        return [
             live(r)
             for r in self._routes
             if (r.destination, r.table, r.tos, r.type)
             == (DEFAULT_DESTINATION, Table.MAIN, 0, RouteType.UNICAST)
             if live(r)
         ]
+
+    def has_a_containers_default(self) -> bool:
+        """Return whether the default route that wins may be a container's, while another interface
+        has one, too.
+        """
         are_pods = [
             all(_is_like(dev, self._overlap.container_devs) for dev in devs)
-            for devs in (self.expected, *rivals)
+            for devs in (self.expected, *self.rivals)
         ]
         return are_pods[0] and not all(are_pods)
 

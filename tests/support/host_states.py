@@ -1,5 +1,5 @@
 """The state that an update can change on a host: files, our routes and rules of both families, and
-the routes of the Go package.
+the routes of the Go package. A later default route, of protocol static, is a part of it, too.
 """
 
 from __future__ import annotations
@@ -81,9 +81,17 @@ def our_routes() -> list[Route]:
         *(
             route
             for route in main
-            if route.is_ours or (route.protocol == Protocol.BOOT and route.destination.prefixlen)
+            if route.is_ours or is_later_default(route) or _is_of_go_package(route)
         ),
     ]
+
+
+def is_later_default(route: Route) -> bool:
+    return route.destination.prefixlen == 0 and route.protocol == Protocol.STATIC
+
+
+def _is_of_go_package(route: Route) -> bool:
+    return route.destination.prefixlen > 0 and route.protocol == Protocol.BOOT
 
 
 def our_rules() -> tuple[tuple[Rule, ...], ...]:
