@@ -389,7 +389,7 @@ OTHERS: dict[str, Callable[[Node, list[str]], str]] = {
 
 # These pages' sections are generated, and the generators' tests check them. Their introductions run
 # like other pages.
-MADE = {"docs/howto/h200.md", "docs/howto/your-symptom.md", "docs/contributing/performance.md"}
+MADE = {"docs/howto/your-symptom.md", "docs/contributing/performance.md"}
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 
@@ -404,9 +404,7 @@ def test_the_blocks_of_a_page_run(name: str, tmp_path: Path) -> None:
             raise
 
 
-@pytest.mark.parametrize(
-    "name", ["README.md", "docs/tutorial.md", "docs/howto/h200.md", "docs/howto/try.md"]
-)
+@pytest.mark.parametrize("name", ["README.md", "docs/tutorial.md", "docs/howto/try.md"])
 def test_a_page_that_applies_a_file_records_it(name: str, tmp_path: Path) -> None:
     """Otherwise, the next ``apply`` without CONFIG would install something else."""
     node = Node(tmp_path)

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable
 from ipaddress import IPv4Interface, IPv4Network
 from pathlib import Path
 from typing import Any
 
 import pytest
+from h200 import VARIANTS, Variant
 from needs import NO_BROADCAST, needs_linux
 from node import LOST_AFTER_SECONDS, add_nics, default_route, hears, listening, tool
 
@@ -23,10 +23,6 @@ from hostrouting.kernel.port import Kernel, Write, read_routes
 from hostrouting.model.routes import Route, Table
 from hostrouting.report import FindingKind
 from hostrouting.testing import FakeSystemd
-
-sys.path.append(str(Path(__file__).parents[2] / "docs"))
-
-from make_h200 import VARIANTS, Variant
 
 Run = Callable[..., tuple[int, str, str]]
 
