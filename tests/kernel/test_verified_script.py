@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 import pytest
+from needs import needs_links
 from nightly import by_day
 from node import nics, on_linux, run_ip, run_ip6
 from scripts import Sandbox, recorded, sandboxes
@@ -158,6 +159,80 @@ CASES = {
 }
 
 
+def bond(*ports: str, address: str = "", leased: bool = True) -> str:
+    """Return the commands that put links into a bond, which gets eth0's address and lease."""
+    steps = [
+        "ip address flush dev eth0",
+        f"ip link add bond0 {address}type bond mode active-backup",
+    ]
+    for port in ports:
+        steps += [f"ip link set {port} down", f"ip link set {port} master bond0"]
+    steps += ["ip link set bond0 up", "ip address add 10.1.0.4/24 dev bond0"]
+    return "\n".join([*steps, *([lease("bond0")] if leased else [])])
+
+
+BOND0 = VerifiedUplink("bond0", MAC)
+VLAN = """
+ip link add link eth0 name eth0.100 type vlan id 100
+ip address flush dev eth0
+ip link set eth0.100 up
+ip address add 10.1.0.4/24 dev eth0.100
+ip route add default via 10.1.0.1 dev eth0.100 metric 100
+"""
+
+CASES_BY_KIND = {
+    "bond": {
+        "L4 a bond": Case(bond("eth0"), devs="bond0", starts=True, is_boot=True),
+        "L4b a bond without a lease": Case(
+            f"{STORAGE}\n{bond('eth0', leased=False)}\n{STORAGE_LEASE}", devs="", is_boot=True
+        ),
+        "L10 a bond with another address": Case(
+            f"{bond('eth0')}\nip link set bond0 address 02:00:00:00:00:99",
+            devs="bond0",
+            starts=True,
+            is_boot=True,
+            record=BOND0,
+        ),
+        "L10 a bond of another of its NICs": Case(
+            f"{STORAGE}\n{bond('eth1')}",
+            devs="bond0",
+            starts=True,
+            is_boot=True,
+            record=BOND0,
+        ),
+        "L10 a NIC leaves its bond": Case(
+            f"{STORAGE}\n{bond('eth0', 'eth1')}\nip link set eth0 nomaster",
+            devs="bond0",
+            starts=True,
+            is_boot=True,
+            record=BOND0,
+        ),
+        "a bond that is left over": Case(
+            "ip link add bond0 address 02:00:00:00:00:98 type bond", starts=True, record=BOND0
+        ),
+    },
+    "team": {
+        "L4 a team": Case(
+            bond("eth0").replace("bond mode active-backup", "team").replace("bond0", "team0"),
+            devs="team0",
+            starts=True,
+            is_boot=True,
+        ),
+    },
+    "vlan": {
+        "L5 a VLAN": Case(VLAN, devs="", is_boot=True),
+        "L5 a VLAN that is named": Case(
+            VLAN, devs="eth0.100", starts=True, is_boot=True, uplinks=("eth0.100",)
+        ),
+        "a VLAN on it": Case(
+            "ip link add link eth0 name eth0.100 type vlan id 100\nip link set eth0.100 up\n"
+            "ip address add 10.9.0.5/24 dev eth0.100\n"
+            "ip route add default via 10.9.0.1 dev eth0.100 metric 50",
+        ),
+    },
+}
+
+
 def build() -> NamespaceKernel:
     kernel = on_linux()
     lines = nics(eth0="10.1.0.4/24", ib0="172.16.0.10/16")
@@ -174,6 +249,16 @@ def test_a_start_of_a_verified_node(name: str, tmp_path: Path) -> None:
     """The scripts and the library agree about our routes and the verdict."""
     for sandbox in sandboxes(name, tmp_path):
         start(CASES[name], build(), sandbox)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind, cases in CASES_BY_KIND.items() for name in cases]
+)
+def test_a_start_of_a_verified_node_with_other_links(kind: str, name: str, tmp_path: Path) -> None:
+    for sandbox in sandboxes(name, tmp_path):
+        kernel = build()
+        needs_links(kind)
+        start(CASES_BY_KIND[kind][name], kernel, sandbox)
 
 
 def start(case: Case, kernel: NamespaceKernel, sandbox: Sandbox) -> None:
@@ -396,13 +481,17 @@ def random_links(chance: random.Random) -> list[str]:
     made: list[str] = []
     for name in chance.sample(NAMES, chance.randint(1, 4)):
         address = f"address {chance.choice(MACS)} "
-        kind = chance.choice(("veth", "veth", "bridge", "macvlan", "tun"))
-        if kind == "tun":
+        kind = chance.choice(("veth", "veth", "bridge", "macvlan", "tun", "bond", "vlan", "vrf"))
+        if kind == "vrf":
+            steps.append(f"link add {name} type vrf table 9")
+        elif kind == "vlan" and made:
+            steps.append(f"link add link {made[0]} name {name} {address}type vlan id 9")
+        elif kind == "tun":
             steps.append(f"tuntap add dev {name} mode tun")
         elif kind == "macvlan" and made:
             steps.append(f"link add link {made[0]} name {name} {address}type macvlan")
-        elif kind == "bridge":
-            steps.append(f"link add {name} {address}type bridge")
+        elif kind in ("bridge", "bond"):
+            steps.append(f"link add {name} {address}type {kind}")
             ports = [each for each in made if chance.random() < 0.4]
             steps += [f"link set {each} master {name}" for each in ports]
         else:
@@ -418,7 +507,7 @@ def test_the_scripts_find_a_recorded_uplink_as_the_library_does(tmp_path: Path) 
         for step in random_links(chance):
             try:
                 run_ip(step)
-            except AssertionError:  # such as a bridge as a port of a bridge
+            except AssertionError:  # such as a bridge in a bridge, or a kernel without bonds
                 continue
         macs = (*MACS, None, "02:00:00:00:09:09")
         verified = [

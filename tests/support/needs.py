@@ -12,7 +12,13 @@ from node import attempt
 
 from hostrouting.kernel.release import numbers_of
 
-__all__ = ["NO_BROADCAST", "needs_connection_tracking", "needs_encapsulation", "needs_linux"]
+__all__ = [
+    "NO_BROADCAST",
+    "needs_connection_tracking",
+    "needs_encapsulation",
+    "needs_links",
+    "needs_linux",
+]
 
 NO_BROADCAST = (5, 14, "the first address of a subnet isn't a broadcast address")
 """Arguments of ``needs_linux``."""
@@ -51,3 +57,14 @@ def needs_connection_tracking() -> None:
     done = attempt("nft", "--check", "--file", "-", stdin=rules)
     if done.returncode != 0:
         pytest.skip("this kernel was built without connection tracking in nftables")
+
+
+def needs_links(kind: str) -> None:
+    """Skip a test if the kernel was built without a kind of links, such as ``bond``.
+
+    The calling thread needs a network namespace of its own, with an ``eth0``.
+    """
+    words = {"vlan": "link eth0 name probe type vlan id 9", "vrf": "probe type vrf table 9"}
+    if attempt("ip", "link", "add", *words.get(kind, f"probe type {kind}").split()).returncode != 0:
+        pytest.skip(f"this kernel was built without links of the kind {kind}")
+    attempt("ip", "link", "del", "probe")
