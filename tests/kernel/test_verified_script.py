@@ -431,7 +431,7 @@ printf '%s\\n' "$VERIFIED" "$AWAITED"
 """
 # Finds each host's uplink. The links are as ip would list them.
 FIND_ALL = """
-ask_kernel() { printf '%s\\n' "$LINKS"; }
+ask_kernel() { printf '%s\\n' "$LINKS" | "$2"; }
 cd /run/hosts || exit
 mkdir -p "$RUN_DIR" && make_files || exit
 for host in *; do

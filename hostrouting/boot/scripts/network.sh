@@ -5,9 +5,6 @@
 readonly RECORD=/etc/hostrouting/uplink
 readonly ANOTHER="if another uplink is wanted now: rm $RECORD && $AGAIN"
 readonly NAME='([A-Za-z0-9_.-]{1,15})'
-# A link, as ip -d prints it: its name, its attributes, its MAC address and its kind.
-readonly LINK="^[0-9]+: $NAME"'(@[^ ]*)?: <[^>]*>([^\]*)\\ +link/((\[1]|\[32]|ether|infiniband) ([0-9a-f:]+))?'\
-'[^\]*(\\ +([a-z0-9_]+))?'
 # Files with the commands that awk passes to ip, with ip's output and errors, with the errors of a listing, and with the
 # changes that a listener records. make_files() opens them. A pipe for ip's output would wake awk for each line.
 export SCRATCH='' ANSWERS='' ERRORS='' LISTING_ERRORS='' HEARD=''
@@ -49,6 +46,22 @@ list_family() {
   list "$@"
 }
 
+# Prints each link's name, MAC address, kind and master, or "/" for one that it lacks. Reads what ip -d prints.
+read_links() {
+  exec awk '{
+    split($0, part, /\\/)
+    split(part[1], word, /:? +|@/)
+    master = match(part[1], / master [^ ]+/) ? substr(part[1], RSTART + 8, RLENGTH - 8) : "/"
+    mac = kind = "/"
+    if (split(part[2], found, " ") > 1 && found[1] ~ /^link\/(\[1]|\[32]|ether|infiniband)$/)
+      mac = found[2]
+    if (split(part[3], found, " "))
+      kind = found[1]
+    if (word[2] ~ /^[A-Za-z0-9_.-]+$/ && length(word[2]) < 16)
+      print word[2], mac, kind, master
+  }'
+}
+
 # If the installed check is STRICT, sets VERIFIED to the names that the recorded uplinks have by now. If none is there,
 # sets GONE, and AWAITED to the names of those that may still appear. Sets RENAMED to each recorded name, its MAC
 # address and the links that have it. Or fails and sets MESSAGE. hostrouting.model.verified has the same rules.
@@ -59,22 +72,19 @@ read_verified() {
   [ -e "$RECORD" ] || return 0
   { text=`<"$CHECK"`; } 2>/dev/null
   [[ $text == *$'\nreadonly MODE=STRICT\n'* ]] || return 0
-  FAMILY=d list 'link show' || return # ip -d, for the kinds
-  while IFS= read -r line; do
-    [[ $line =~ $LINK ]] || continue
-    name=${BASH_REMATCH[1]} names+=("${BASH_REMATCH[1]}")
-    macs[$name]=${BASH_REMATCH[6]} kinds[$name]=${BASH_REMATCH[8]} masters[$name]=''
-    [[ ! ${BASH_REMATCH[3]} =~ \ master\ ([^ ]+) ]] || masters[$name]=${BASH_REMATCH[1]}
+  FAMILY=d list 'link show' read_links || return # ip -d, for the kinds
+  while read -r name mac kind master; do
+    names+=("$name") macs[$name]=$mac kinds[$name]=$kind masters[$name]=$master
   done <<<"$LISTED"
   # What takes a link's place: itself, or the topmost bridge or bond, or nothing if it is a port of anything else.
   for name in "${names[@]}"; do
     i=$name
     for ((depth = 0; depth < 9; depth++)); do # the kernel's limit is 8
-      master=${masters[$i]} kind=${kinds[${master:-/}]-}
+      master=${masters[$i]} kind=${kinds[$master]-}
       [[ $kind =~ ^(bond|bridge|team)$ ]] || break
       i=$master
     done
-    [[ $master && $kind != vrf ]] || tops[$name]=$i
+    [[ $master != / && $kind != vrf ]] || tops[$name]=$i
   done
   MESSAGE="can't read $RECORD: it has no line NAME MAC; to write it again: rm -r $RECORD && $AGAIN"
   [ -f "$RECORD" ] || return
