@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -299,6 +300,33 @@ class Host:
         if backend6 is None or not read_our_routes(backend6):
             return (self.routes,)
         return self.routes, backend6
+
+    def planned_backends(self, config: Config) -> tuple[RouteBackend, ...]:
+        """Return the backends of the families in which a plan may have to change anything.
+
+        Raises:
+            RouteError: the kernel can't be queried.
+        """
+        backends = self.backends(config.static_routes.families)
+        if len(backends) > 1 or not self._has_our_rules6:
+            return backends
+        return self.routes, self.routes_of(Family.IPV6)
+
+    @property
+    def _has_our_rules6(self) -> bool:
+        if self.snapshot is not None and self.snapshot.ipv6 is None:
+            return False
+        if self.routes6 is None:
+            return False
+        try:
+            rules = self.routes6.facts().rules
+        except RouteError as error:
+            if (
+                error.errno != errno.EAFNOSUPPORT
+            ):  # what a kernel without IPv6 says (ipv6.disable=1)
+                raise
+            return False
+        return any(rule.is_ours for rule in rules)
 
     def our_routes(self) -> tuple[Route, ...]:
         """Return our IPv4 and IPv6 routes in table main."""

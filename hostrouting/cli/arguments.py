@@ -19,6 +19,7 @@ from hostrouting.cli.exit_codes import EXIT_CHECK_UNKNOWN, EXIT_FAILURE
 from hostrouting.cli.help_layout import COMMAND, Help, Parser
 from hostrouting.cli.output import complain
 from hostrouting.cli.running import Result
+from hostrouting.config.values import parse_pattern
 from hostrouting.model.parsing import parse_any_cidr, parse_any_unicast_address
 from hostrouting.model.version import VERSION
 
@@ -216,6 +217,21 @@ def _add_cidr(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="C",
+        help=what,
+    )
+
+
+def _add_uplink(parser: Parser) -> None:
+    what = (
+        "an interface, or a pattern, by which the cluster may be reached, instead of CONFIG's "
+        "uplinks; may be repeated"
+    )
+    parser.add_argument(
+        "--uplink",
+        type=_parsed(parse_pattern),
+        action="append",
+        default=[],
+        metavar="NAME",
         help=what,
     )
 
@@ -480,22 +496,26 @@ def all_words() -> Mapping[str, Word]:
         "render": Word(commands.render, (_add_config, _add_folder)),
         "check": Word(
             checking.check,
-            (_add_config, _add_cidr, _add_snapshot, _add_more_output),
+            (_add_config, _add_cidr, _add_uplink, _add_snapshot, _add_more_output),
             EXIT_CHECK_UNKNOWN,
         ),
         "explain": Word(
             checking.explain,
-            (_add_address, _add_config, _add_snapshot, _add_output),
+            (_add_address, _add_config, _add_uplink, _add_snapshot, _add_output),
             EXIT_CHECK_UNKNOWN,
         ),
         "diff": Word(checking.diff, (_add_compared, _add_cidr, _add_output), EXIT_CHECK_UNKNOWN),
         "fix": Word(
             checking.fix,
-            (_add_config, _add_cidr, _add_fixed, _add_snapshot, _add_output),
+            (_add_config, _add_cidr, _add_uplink, _add_fixed, _add_snapshot, _add_output),
             EXIT_CHECK_UNKNOWN,
         ),
         "snapshot": Word(commands.snapshot),
-        "judge": Word(checking.judge, (_add_snapshots, _add_cidr), EXIT_CHECK_UNKNOWN),
+        "judge": Word(
+            checking.judge,
+            (_add_snapshots, _add_cidr, _add_uplink),
+            EXIT_CHECK_UNKNOWN,
+        ),
         "doctor": Word(checking.doctor, (_add_config, _add_root, _add_doctor)),
         "watch": Word(commands.watch, (_add_config,)),
         "config": Word(_config, is_followed=True),

@@ -24,14 +24,16 @@ from hostrouting.cli.exit_codes import (
     exit_of_result,
 )
 from hostrouting.cli.inputs import (
+    Chosen,
     UsageError,
     asked_host,
+    choose,
+    choose_default,
     config_and_snapshots,
     config_path,
     has_config,
     load,
     load_snapshot,
-    read_with_cidrs,
 )
 from hostrouting.cli.output import columns, complain
 from hostrouting.cli.report import (
@@ -81,9 +83,14 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
         return _answer_boot_script(Verdict(options.at_boot), host)
     on = asked_host(options, host)
     is_for_monitoring = options.output in ("nagios", "prometheus")
-    is_alone = not options.cidr and options.snapshot is None and options.config is None
-    document, config = _expected(options, host, is_alone=is_alone, is_quiet=is_for_monitoring)
-    config = _with_kept_uplinks(config, on, document)
+    chosen = choose(
+        options,
+        host,
+        is_needed=options.snapshot is not None,
+        verb="" if is_for_monitoring else "checked",
+    )
+    document = chosen.document
+    config = _with_kept_uplinks(chosen.config, on, document)
     if is_for_monitoring:
         config = _without_waits(config)
     # A snapshot may be of another host than CONFIG's. So CONFIG's other keys aren't compared with
@@ -95,35 +102,14 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
     text = {
         "svg": lambda: overlap_picture(result),
         "prometheus": lambda: _metrics(result, on),
-        "text": lambda: _check_text(result, on),
+        "text": lambda: _check_text(result, on, chosen.name),
     }
     return Result(result.to_json, lambda: text[options.output](), EXIT_OF_VERDICT[result.verdict])
 
 
-def _check_text(report: OverlapReport, host: Host) -> str:
-    text = overlap_text(report, width=columns(sys.stdout))
+def _check_text(report: OverlapReport, host: Host, name: str) -> str:
+    text = overlap_text(report, width=columns(sys.stdout), config=name)
     return "\n".join([text, *_next_lines(report, host)])
-
-
-def _expected(
-    options: argparse.Namespace,
-    host: Host,
-    *,
-    is_alone: bool,
-    is_quiet: bool = False,
-) -> tuple[dict[str, Any] | None, Config]:
-    """Return CONFIG's document, and the config to check.
-
-    The config is CONFIG's, with the CIDRs from --cidr. If the user named nothing (``is_alone``) and
-    the installed config expects CIDRs, it is the installed config.
-    """
-    has_document = not is_alone or has_config(options, host)
-    document, config = read_with_cidrs(options, host) if has_document else (None, Config())
-    if is_alone and (installed := _installed(host)).route_overlap.expected_cidrs:
-        if installed != config and not is_quiet:
-            complain("hostrouting: the installed config is checked, as at the node's next start")
-        config = installed
-    return document, config
 
 
 def _with_kept_uplinks(config: Config, host: Host, document: object) -> Config:
@@ -217,7 +203,8 @@ def _answer_boot_script(verdict: Verdict, host: Host) -> Result:
     elif report.verdict is not Verdict.OK:
         write_if_changed(host.layout.report, to_json_text(report.to_json()))
         notes = (f"{note.kind}: {note.message}" for note in report.notes)
-        for line in (summary(report), *advice(report), *notes):
+        steps = advice(report, shlex.quote(str(host.layout.manifest)))
+        for line in (summary(report), *steps, *notes):
             complain(line)
     name = " ".join(clean(host.name).split())
     answer = f"{report.verdict} on {name} for config {sha256(text).hexdigest()}"
@@ -252,11 +239,11 @@ def explain(options: argparse.Namespace, host: Host) -> Result:
     """
     from hostrouting.cli.pages import explanation_page
 
-    config = load(options, host) if has_config(options, host) else None
+    chosen = choose(options, host, is_needed=False)
     on = asked_host(options, host)
     found = run_function(
         "explain",
-        lambda scope: queries.explain(options.address, config, host=on, scope=scope),
+        lambda scope: queries.explain(options.address, chosen.config, host=on, scope=scope),
     )
     return Result(
         lambda: {"host": on.name} | found.to_json(),
@@ -286,7 +273,7 @@ def diff(options: argparse.Namespace, host: Host) -> Result:
 
     before = load_snapshot(options.before)
     after = None if options.after is None else load_snapshot(options.after)
-    _, config = _expected(options, host, is_alone=not options.cidr and options.config is None)
+    config = choose(options, host, is_needed=False, verb="compared").config
     found = run_function(
         "diff",
         lambda scope: queries.diff(before, after, config, host=host, scope=scope),
@@ -329,20 +316,13 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
       hostrouting fix --cidr 172.16.0.0/16 --format netplan          for a host whose routes are managed by netplan
       hostrouting fix --cidr 172.16.0.0/16 --snapshot node.json      for another host, from its snapshot
     """  # noqa: E501
-    from hostrouting.tasks.preview import as_installed
-
-    document, config = read_with_cidrs(options, host)
-    if options.in_place and document is None:
-        raise UsageError("--in-place needs a CONFIG in addition to --cidr")
     on = asked_host(options, host)
-    config = _with_kept_uplinks(config, on, document)
-    # If there is a CONFIG, it names all of our routes. With --cidr alone, the user will merge the
-    # proposal into a config that isn't known here.
-    backends = None if document is None else as_installed(config, on)
-    result = run_function("check", lambda scope: queries.check_kernel(config, on, backends, scope))
-    if result.verdict is Verdict.OK:
-        result = _with_offers(result, config, on, backends)
-    for line in (*fix_lines(result), *_next_lines(result, on), *_contested_lines(result)):
+    chosen = _chosen_to_fix(options, host)
+    document = chosen.document
+    config = _with_kept_uplinks(chosen.config, on, document)
+    result = _unfixed(config, on, has_config=document is not None)
+    said = fix_lines(result, chosen.name)
+    for line in (*said, *_next_lines(result, on), *_contested_lines(result)):
         complain(line)
 
     proposal: Any = None
@@ -365,8 +345,55 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     text = _proposal_text(proposal)
     if options.in_place:
         text = "\n".join(changes_lines(changes)) or NOTHING
-    code = EXIT_CHECK_UNKNOWN if is_unknown else exit_of_result(not result.fix.unfixable)
+    code = EXIT_CHECK_UNKNOWN
+    if not is_unknown:
+        # The file may have all that is needed, and then apply installs it.
+        is_left = result.unapplied and not (result.fix.entries.is_wanted or options.in_place)
+        code = exit_of_result(not (result.fix.unfixable or is_left))
     return Result(lambda: told, lambda: text, code, warnings)
+
+
+def _chosen_to_fix(options: argparse.Namespace, host: Host) -> Chosen:
+    """Return the config to fix. One that is written back must be in a file of the user's."""
+    if not options.in_place:
+        return choose(options, host)
+    if options.config is not None:
+        return choose_default(options, host)
+    from hostrouting.cli.default_config import refuse_in_place
+
+    if options.cidr:
+        raise UsageError("--in-place needs a CONFIG in addition to --cidr")
+    chosen = choose_default(options, host)
+    refuse_in_place(chosen.document or {}, chosen.config, host)
+    return chosen
+
+
+def _unfixed(config: Config, host: Host, *, has_config: bool) -> OverlapReport:
+    """Return a report whose fix comes on top of CONFIG.
+
+    If there is a CONFIG, it names all of our routes. With --cidr alone, the user will merge the
+    proposal into a config that isn't known here.
+    """
+    if not has_config:
+        return _with_offers(_check_on(config, host, None), config, host.routes_of)
+    from hostrouting.overlap.planned_host import as_installed, on_top
+
+    planned = as_installed(config, host)
+    report = _check_on(config, host, planned.backend)
+    lacking = planned.lacking(config.static_routes)
+    if lacking.is_wanted and report.verdict is not Verdict.UNKNOWN:
+        now = _check_on(_without_waits(config), host, None)
+        if now.findings:
+            return on_top(now, report, lacking, config)
+    return _with_offers(report, config, planned.backend)
+
+
+def _check_on(
+    config: Config,
+    host: Host,
+    backends: Callable[[Family], RouteBackend] | None,
+) -> OverlapReport:
+    return run_function("check", lambda scope: queries.check_kernel(config, host, backends, scope))
 
 
 def _propose(
@@ -384,7 +411,14 @@ def _propose(
     watches = _needs_watcher(config, host, report.fix)
     if watches:
         complain(_WATCHES)
-    return merged(document, report.fix.entries, options.cidr, watches=watches), ()
+    proposal = merged(
+        document,
+        report.fix.entries,
+        options.cidr,
+        uplinks=options.uplink,
+        watches=watches,
+    )
+    return proposal, ()
 
 
 def _write_in_place(
@@ -414,13 +448,14 @@ def _proposal_text(proposal: Any) -> str:
 def _with_offers(
     report: OverlapReport,
     config: Config,
-    host: Host,
-    backends: Callable[[Family], RouteBackend] | None,
+    backends: Callable[[Family], RouteBackend],
 ) -> OverlapReport:
-    """Return the report of a host on which nothing fails, with offers to keep interfaces."""
+    """Return a report, with offers to keep interfaces if nothing fails."""
+    if report.verdict is not Verdict.OK:
+        return report
     from hostrouting.overlap.offers import keep_offers
 
-    backend = (backends or host.routes_of)(Family.IPV4)
+    backend = backends(Family.IPV4)
     lines = run_function("check", lambda scope: keep_offers(config, backend, scope))
     return attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=tuple(lines)))
 
@@ -500,11 +535,8 @@ def judge(options: argparse.Namespace, host: Host) -> Result:
         how = "pip install '/path/to/hostrouting[html]' (a clone or a wheel)"
         raise HostRoutingError("--output html needs jinja2, which isn't installed", hint=how)
     options.config, files = config_and_snapshots(options)
-    is_alone = not options.cidr and options.config is None
     try:
-        _, config = _expected(options, host, is_alone=is_alone)
-        if is_alone and not config.route_overlap.expected_cidrs:
-            load(options, host)  # raises an error if there is no config
+        config = choose(options, host).config
     except ConfigError as error:
         if options.config is not None and not error.hint:
             error.hint = _IS_CONFIG

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from shlex import quote
 from typing import Any
 
+import attrs
+
 from hostrouting.boot.files import exists, is_present, read_text
 from hostrouting.boot.host import Host
 from hostrouting.boot.manifest import Manifest
@@ -45,6 +47,38 @@ def refuse_to_remove(document: Mapping[str, Any], host: Host) -> None:
         "to keep what is installed, and record it in CONFIG: "
         f"{_recording(host, str(layout.manifest))}\n"
         f"to remove it: hostrouting remove{root}"
+    )
+    raise error
+
+
+def refuse_in_place(document: Mapping[str, Any], config: Config, host: Host) -> None:
+    """Raise an error if the default CONFIG isn't what a fix may be written into.
+
+    Applying it must change nothing but routes, rules and kept interfaces.
+
+    Args:
+        document: the default CONFIG.
+        config: the config in it.
+        host: the host.
+
+    Raises:
+        ConfigError: CONFIG lacks our key, or asks for something else than is installed.
+        FileError: the manifest can't be read.
+    """
+    layout = host.layout
+    manifest = Manifest.load(layout)
+    source = str(layout.manifest) if manifest.parts else "CONFIG"
+    problem = f"it has no key {SECTION}, so a fix in it would install nothing else"
+    if SECTION in document:
+        static = manifest.config.static_routes
+        others = differing_parts(manifest, attrs.evolve(config, static_routes=static), layout)
+        if not (manifest.parts and others):
+            return
+        problem = f"it asks for something else than is installed: {' and '.join(others)}"
+    error = ConfigError([(str(layout.config), problem)])
+    error.hint = (
+        f"write there what is wanted: {_recording(host, source)}\n"
+        "or name the CONFIG to write to: hostrouting fix --in-place CONFIG"
     )
     raise error
 

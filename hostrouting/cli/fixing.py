@@ -27,15 +27,17 @@ def merged(
     entries: StaticRoutes,
     cidrs: Sequence[IpNetwork],
     *,
+    uplinks: Sequence[str] = (),
     watches: bool = False,
 ) -> dict[str, Any]:
-    """Return a config with additional static routes, rules, kept interfaces and expected CIDRs.
+    """Return a config with additional static routes, rules, kept interfaces, CIDRs and uplinks.
 
     Args:
         document: the config, or None without one.
         entries: the routes, rules and kept interfaces to add. A rule replaces one for the same
             CIDR.
         cidrs: the CIDRs to add; those that the config already expects are skipped.
+        uplinks: the uplinks to name instead of the config's, or none to leave these.
         watches: whether to enable the watcher.
     """
     before = document or {}
@@ -43,6 +45,8 @@ def merged(
     if entries.is_wanted or document is None:
         static = _object(section, "staticRoutes")
         section = section | {"staticRoutes": _with_entries(static, entries)}
+    if uplinks:
+        section = section | {"uplinks": [*uplinks]}
     if watches:
         section = section | {"watch": _object(section, "watch") | {"enabled": True}}
     overlap = _object(section, "routeOverlap")

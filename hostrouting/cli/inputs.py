@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import suppress
+from shlex import quote
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import attrs
 
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from hostrouting.kernel.snapshot import Snapshot
 
 T = TypeVar("T")
+
+# The argument for a config that isn't in a file yet.
+_NAMELESS = "CONFIG"
 
 
 class UsageError(HostRoutingError):
@@ -175,19 +180,87 @@ def load(options: argparse.Namespace, host: Host) -> Config:
     return read(options, host)[1]
 
 
-def read_with_cidrs(
+class Chosen(NamedTuple):
+    """The config that a command looks at.
+
+    Args:
+        document: the document that contains it, or None if it isn't in a file.
+        config: the config, with the CIDRs of --cidr and the uplinks of --uplink.
+        name: the argument for commands that install it; empty for the default CONFIG.
+    """
+
+    document: dict[str, Any] | None
+    config: Config
+    name: str
+
+
+def choose(
     options: argparse.Namespace,
     host: Host,
-) -> tuple[dict[str, Any] | None, Config]:
-    """Return CONFIG's raw document, and the parsed config with the CIDRs from --cidr added.
+    *,
+    is_needed: bool = True,
+    verb: str = "used",
+) -> Chosen:
+    """Return the config for a command that only looks.
 
-    If --cidr is given and CONFIG isn't, no file is read, and the document is None.
+    This is CONFIG if the user has named it. With --cidr alone, no file is read. Otherwise it is the
+    installed config, or if nothing is installed, the default CONFIG.
+
+    Args:
+        options: the command's options.
+        host: this host.
+        is_needed: whether it is an error if there is no config.
+        verb: what is done with the installed config, for a line on stderr that says so. An empty
+            string if nothing is to be said.
     """
-    given = tuple(map(ExpectedCidr, options.cidr))
-    document: dict[str, Any] | None = None
-    config = Config()
-    if options.config is not None or not given:
-        document, config = read(options, host)
-    expected = (*config.route_overlap.expected_cidrs, *given)
-    overlap = attrs.evolve(config.route_overlap, expected_cidrs=expected)
-    return document, attrs.evolve(config, route_overlap=overlap)
+    return _with_options(_choose(options, host, is_needed=is_needed, verb=verb), options)
+
+
+def choose_default(options: argparse.Namespace, host: Host) -> Chosen:
+    """Return CONFIG, or the default CONFIG if the user has named none."""
+    return _with_options(_read(options, host), options)
+
+
+def _read(options: argparse.Namespace, host: Host) -> Chosen:
+    document, config = read(options, host)
+    return Chosen(document, config, "" if options.config is None else quote(options.config))
+
+
+def _choose(options: argparse.Namespace, host: Host, *, is_needed: bool, verb: str) -> Chosen:
+    if options.config is not None:
+        return _read(options, host)
+    if getattr(options, "cidr", ()):
+        return Chosen(None, Config(), _NAMELESS)
+    from hostrouting.boot.manifest import Manifest
+
+    installed = Manifest.load(host.layout).config
+    if installed.is_gated:
+        return _choose_installed(installed, host, verb)
+    if is_needed or has_config(options, host):
+        return _read(options, host)
+    return Chosen(None, Config(), "")
+
+
+def _choose_installed(installed: Config, host: Host, verb: str) -> Chosen:
+    """Return the installed config, inside the default CONFIG's document if there is one."""
+    document: dict[str, Any] = {}
+    with suppress(HostRoutingError):  # it isn't what the command is about
+        document = read_config(host.layout.config)
+        if Config.from_mapping(document) == installed:
+            return Chosen(document, installed, "")
+    if verb:
+        complain(f"hostrouting: the installed config is {verb}, as at the node's next start")
+    whole = document | installed.to_mapping()
+    return Chosen(whole, installed, quote(str(host.layout.manifest)))
+
+
+def _with_options(chosen: Chosen, options: argparse.Namespace) -> Chosen:
+    """Return the config with the CIDRs of --cidr and the uplinks of --uplink."""
+    config = chosen.config
+    if given := tuple(map(ExpectedCidr, getattr(options, "cidr", ()))):
+        expected = (*config.route_overlap.expected_cidrs, *given)
+        overlap = attrs.evolve(config.route_overlap, expected_cidrs=expected)
+        config = attrs.evolve(config, route_overlap=overlap)
+    if uplinks := getattr(options, "uplink", ()):
+        config = attrs.evolve(config, uplinks=tuple(uplinks))
+    return chosen._replace(config=config)

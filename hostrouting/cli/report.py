@@ -25,7 +25,7 @@ from hostrouting.overlap.findings import (
     OverlapReport,
     Verdict,
 )
-from hostrouting.overlap.summary import pasted_entries, reasons, summary
+from hostrouting.overlap.summary import CONFIG, pasted_entries, reasons, summary, unapplied
 
 # Longer lists are shortened in the text. The JSON output is complete.
 _ROWS = 16
@@ -57,8 +57,13 @@ def page_text(page: Page, width: int | None) -> str:
     return "\n".join(lines)
 
 
-def fix_lines(report: OverlapReport) -> list[str]:
-    """Return lines with the failures that no route fixes, with hints, and with side effects."""
+def fix_lines(report: OverlapReport, config: str = CONFIG) -> list[str]:
+    """Return lines with the failures that no entry to add fixes, hints, and side effects.
+
+    Args:
+        report: the check's report.
+        config: as for ``unapplied``.
+    """
     lines: list[str] = []
     if report.verdict is Verdict.UNKNOWN:
         said = clean(summary(report))
@@ -67,23 +72,30 @@ def fix_lines(report: OverlapReport) -> list[str]:
         lines.append(bad(said.splitlines()[0]))
     elif not report.findings:
         lines.append(good("nothing fails: there is nothing to fix"))
+    lines += [good(clean(line)) for line in unapplied(report.fix, config)]
     lines += [bad(clean(reason)) for reason in reasons(report)]
     lines += [f"hint: {clean(line)}" for line in report.fix.hints]
     lines += [f"caution: {clean(line)}" for line in report.fix.consequences]
     return lines
 
 
-def overlap_text(report: OverlapReport, *, width: int | None = None) -> str:
+def overlap_text(
+    report: OverlapReport,
+    *,
+    width: int | None = None,
+    config: str = CONFIG,
+) -> str:
     """Return a check's result as text: verdict, bars, failures, fix and notes.
 
     Args:
         report: the check's report.
         width: the number of columns, or None if the output isn't a terminal.
+        config: as for ``unapplied``.
 
     Returns:
         Lines with colours.
     """
-    return page_text(_page(report, width), width)
+    return page_text(_page(report, width, config), width)
 
 
 def overlap_picture(report: OverlapReport) -> str:
@@ -120,7 +132,7 @@ SIMILAR = (
 )
 
 
-def _page(report: OverlapReport, width: int | None) -> Page:
+def _page(report: OverlapReport, width: int | None, config: str = CONFIG) -> Page:
     paint = good if report.verdict is Verdict.OK else bad
     page: Page = [paint(verdict_line(report))]
     is_judged = True
@@ -130,7 +142,7 @@ def _page(report: OverlapReport, width: int | None) -> Page:
         page.append(said.splitlines()[0] if is_judged else said)
     if is_judged:
         page += _chart(report, width)
-        page += _fix(report)
+        page += _fix(report, config)
     page += [dim(f"note: {note.kind}: {clean(note.message)}") for note in report.notes]
     return page
 
@@ -240,8 +252,8 @@ def _bars(report: OverlapReport) -> dict[IpNetwork, Bar]:
 # --- the fix --------------------------------------------------------------------------------------
 
 
-def _fix(report: OverlapReport) -> Page:
-    page: Page = []
+def _fix(report: OverlapReport, config: str) -> Page:
+    page: Page = [good(clean(line)) for line in unapplied(report.fix, config)]
     for heading, (entries, rest) in pasted_entries(report.fix):
         page.append(good(heading))
         page += [good(f"  {entry},") for entry in entries[:-1]]

@@ -25,8 +25,8 @@ from hostrouting.model.errors import FileError
 from hostrouting.model.jsonable import JsonObject, StrEnum
 from hostrouting.overlap.check import check_families, check_host
 from hostrouting.overlap.findings import OverlapReport
+from hostrouting.overlap.planned_host import as_installed
 from hostrouting.routes.plan import RoutePlan, plan_now
-from hostrouting.tasks.preview import as_installed
 from phases import CancelScope
 
 _PATH = SEARCH_PATH.split(":")
@@ -125,11 +125,11 @@ class ExaminedHost:
         Raises:
             RouteError: these routes can't be installed now.
         """
-        backends = as_installed(self.config, self.host)
-        if backends == self.host.routes_of:  # the routes are in the kernel already
+        planned = as_installed(self.config, self.host, self.scope)
+        if not planned.models:  # the routes are in the kernel already
             return self.report
         config = self.host.with_verified(self.manifest.config)
-        return check_families(config, backends, self.scope)
+        return check_families(config, planned.backend, self.scope)
 
     @cached_property
     def route_plan(self) -> tuple[RoutePlan, str | None]:

@@ -189,7 +189,7 @@ def _shared(hosts: Mapping[str, Iterable[str]]) -> tuple[SharedReason, ...]:
 def _key_of(host: JudgedHost) -> Hashable:
     """Return a key that hosts of the same group share."""
     report = host.report
-    fix = (report.fix.routes, report.fix.rules, report.fix.keep)
+    fix = (report.fix.routes, report.fix.rules, report.fix.keep, report.unapplied)
     causes = _causes_of(host)
     changed = causes and frozenset(map(_alike, causes))
     is_compared = _why_uncompared(host) is None

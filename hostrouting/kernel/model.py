@@ -20,7 +20,8 @@ What it can't know. A dump doesn't show everything that decides about a packet. 
 - For a live host (``KnownHost.is_live``), the kernel has just answered with all facts. The model is
   only asked what would change, and considers every source that the kernel may choose.
 - A model of a plan has the live kernel beneath it. A changed route only affects packets to
-  addresses inside its destination, so the kernel itself answers for all others.
+  addresses inside its destination, so the kernel itself answers for all others. By a new entry,
+  every source counts that the kernel may choose.
 
 This module does no I/O, apart from what the kernel beneath a model does.
 """
@@ -62,6 +63,7 @@ from phases import CancelScope
 
 RECORD_HINT = "take the snapshot with hostrouting snapshot"
 _CHECK_HINT = "check on the host itself"
+_APPLY_HINT = "install the config first: hostrouting apply"
 _ARE_MERGED = "whether tables local and main are one"
 _LOCAL_AND_MAIN = (Table.LOCAL, Table.MAIN)
 _LEAVING = (RouteType.UNICAST, RouteType.BROADCAST, RouteType.ANYCAST, RouteType.MULTICAST)
@@ -209,7 +211,7 @@ class Model(RouteBackend):
         counting = (route for route in defaults if route.devs or _lacks_dev(route))
         first = min(counting, key=attrgetter("metric"), default=None)
         if first is not None and _lacks_dev(first):
-            raise _unknown_dev(first)
+            raise self._unknown_dev(first)
 
     @contextmanager
     def changes(self, inside: Sequence[Prefix] | None = None) -> Iterator[ChangeListener]:
@@ -265,11 +267,11 @@ class Model(RouteBackend):
             return found
         for other, what, advice in self._alternatives:
             if _entry(found) != _entry(other.lookup(address, source, is_tcp=is_tcp)):
-                raise _unknown_fact(what, address, advice)
+                raise self._unknown_fact(what, address, advice)
         if self._has_unknown:
             self._refuse_doubt(Flow(address, source or NO_SOURCE, TCP if is_tcp else UDP))
         if found.route is not None and _lacks_dev(found.route):
-            raise _unknown_dev(found.route)
+            raise self._unknown_dev(found.route)
         return found
 
     def _refuse_doubt(self, flow: Flow) -> None:
@@ -277,7 +279,7 @@ class Model(RouteBackend):
         for other in self.fib.possible_decisions(flow):
             if other is None or (other.errno, other.route) != (known.errno, known.route):
                 what = "whether a rule with an unknown selector matches"
-                raise _unknown_fact(what, flow.address, _CHECK_HINT)
+                raise self._unknown_fact(what, flow.address, _CHECK_HINT)
 
     @cached_property
     def _has_unknown(self) -> bool:
@@ -357,11 +359,12 @@ class Model(RouteBackend):
         if reported is not None:
             return reported
         doubtful = self._chosen.doubtful(entry, self._scopes_of_objects)
-        if self.known.is_live:
+        # The kernel beneath has told the sources by entries that it has.
+        if self.known.is_live or self.beneath is not None:
             return doubtful or self._chosen.of(entry)
         if self._are_told_apart(doubtful):
             what = f"which source connections by {entry} get"
-            raise _unknown_fact(what, addresses[0], RECORD_HINT)
+            raise self._unknown_fact(what, addresses[0], RECORD_HINT)
         return self._chosen.of(entry)
 
     def _are_told_apart(self, sources: Iterable[IpAddress]) -> bool:
@@ -385,6 +388,21 @@ class Model(RouteBackend):
     @cached_property
     def _scopes_of_objects(self) -> set[int]:
         return scopes_of_objects(self.known.routes)
+
+    # --- what isn't known -------------------------------------------------------------------------
+
+    def _unknown_fact(self, what: str, address: IpAddress, advice: str) -> RouteError:
+        if self.beneath is None:
+            text = f"the snapshot doesn't show {what}, which decides about {address}"
+            return RouteError(text, hint=advice)
+        text = f"the kernel can't tell in advance {what}, which decides about {address}"
+        return RouteError(text, hint=_APPLY_HINT)
+
+    def _unknown_dev(self, route: Route) -> RouteError:
+        if self.beneath is None:
+            text = f"the snapshot doesn't name every interface of {route}"
+            return RouteError(text, hint=RECORD_HINT)
+        return RouteError(f"the kernel doesn't name every interface of {route}")
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -486,14 +504,14 @@ class Model6(Model):
         known = self.known
         has_src = entry is not None and entry.source is not None
         if addresses and known.has_odd_sources and not has_src:
-            raise _unknown_fact("which sources the kernel chooses", addresses[0], _CHECK_HINT)
+            raise self._unknown_fact("which sources the kernel chooses", addresses[0], _CHECK_HINT)
         what = "in which order the kernel considers the interfaces' addresses"
         if known.labels is None:
             what = "the labels of addresses (ip addrlabel)"
         for address in addresses:
             possible = self.fib.possible_sources_to(address, entry, is_ordered=known.is_ordered)
             if any(map(self._are_told_apart, possible)):
-                raise _unknown_fact(what, address, RECORD_HINT)
+                raise self._unknown_fact(what, address, RECORD_HINT)
 
 
 def _are_reordered(old: KnownHost, new: KnownHost, changed: Container[Rule]) -> bool:
@@ -526,17 +544,6 @@ def _lacks_dev(route: Route) -> bool:
     """Return whether a route's interface isn't known, for example without its nexthop object."""
     is_known = route.hops and all(hop.dev is not None or hop.is_dead for hop in route.hops)
     return route.type in _LEAVING and not is_known
-
-
-def _unknown_fact(what: str, address: IpAddress, advice: str) -> RouteError:
-    return RouteError(
-        f"the snapshot doesn't show {what}, which decides about {address}",
-        hint=advice,
-    )
-
-
-def _unknown_dev(route: Route) -> RouteError:
-    return RouteError(f"the snapshot doesn't name every interface of {route}", hint=RECORD_HINT)
 
 
 def _read_only(change: object) -> RouteError:

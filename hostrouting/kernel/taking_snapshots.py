@@ -13,6 +13,7 @@ from hostrouting.kernel.merging import are_merged
 from hostrouting.kernel.model import model_of
 from hostrouting.kernel.odd_sources import has_odd_sources
 from hostrouting.kernel.port import (
+    Facts,
     RouteBackend,
     read_consistently,
     read_routes,
@@ -31,7 +32,6 @@ from hostrouting.model.integer_prefixes import Prefix, ends, numbers, uncovered_
 from hostrouting.model.jsonable import rfc_3339
 from hostrouting.model.links import Address
 from hostrouting.model.routes import Route
-from hostrouting.model.rules import Rule
 from phases import CancelScope
 
 # The maximum number of entries with the same next hops to try. Entries in earlier tables may shadow
@@ -44,6 +44,7 @@ def take_snapshot(
     backend6: RouteBackend | None = None,
     *,
     inside: Sequence[Prefix] = ((0, 0),),
+    selects_source: bool = False,
     scope: CancelScope | None = None,
 ) -> Snapshot:
     """Take a consistent snapshot of a host, or set ``is_torn`` if the host never stops changing.
@@ -52,6 +53,7 @@ def take_snapshot(
         backend: the kernel to query.
         backend6: the kernel to query for IPv6, or None to omit IPv6.
         inside: the IPv4 prefixes in which no entry may change.
+        selects_source: whether sources matter, although no rule selects by them yet.
         scope: cancels the reads.
 
     Raises:
@@ -62,13 +64,15 @@ def take_snapshot(
     def read() -> Snapshot:
         facts = backend.facts()
         routes = read_routes(backend)
+        # Sources matter only if a rule selects by source.
+        is_asked = selects_source or any(rule.source is not None for rule in facts.rules)
         return Snapshot(
             links=facts.links,
             addresses=facts.addresses,
             rules=facts.rules,
             routes=routes,
             is_merged=are_merged(facts.addresses, facts.rules, routes, backend),
-            sources=_asked_sources(facts.addresses, facts.rules, routes, backend),
+            sources=_asked_sources(facts, routes, backend) if is_asked else (),
             ipv6=None if backend6 is None else _read_ipv6(backend6),
             host=kernel.nodename,
             time=rfc_3339(time.time()),
@@ -94,8 +98,7 @@ def _read_ipv6(backend: RouteBackend) -> Ipv6State:
 
 
 def _asked_sources(
-    addresses: Sequence[Address],
-    rules: Sequence[Rule],
+    facts: Facts,
     routes: Sequence[Route],
     backend: RouteBackend,
 ) -> tuple[tuple[Route, tuple[IpAddress, ...]], ...]:
@@ -105,12 +108,11 @@ def _asked_sources(
         One entry per set of next hops, with its sources. Only entries that a lookup without a
         source finds are included.
     """
-    # Sources matter only if a rule selects by source. If a rule has an unknown selector, such as
-    # all source ports, the backend may be unable to tell how TCP is routed, so it isn't queried.
-    selects_source = any(rule.source is not None for rule in rules)
-    if not selects_source or any(rule.has_unknown for rule in rules):
+    # If a rule has an unknown selector, such as all source ports, the backend may be unable to tell
+    # how TCP is routed, so it isn't queried.
+    if any(rule.has_unknown for rule in facts.rules):
         return ()
-    doubts = _doubtful_entries(addresses, routes)
+    doubts = _doubtful_entries(facts.addresses, routes)
     if not doubts:
         return ()
     free = uncovered_addresses((numbers(route.destination) for route in routes), 32)

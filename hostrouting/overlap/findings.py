@@ -10,7 +10,14 @@ from typing import Any, ClassVar, Literal
 
 import attrs
 
-from hostrouting.config.routing import ExpectedCidr, Keep, OverlapMode, StaticRoute, StaticRule
+from hostrouting.config.routing import (
+    ExpectedCidr,
+    Keep,
+    OverlapMode,
+    StaticRoute,
+    StaticRoutes,
+    StaticRule,
+)
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.family import Family, IpAddress, IpNetwork
@@ -246,7 +253,8 @@ class OverlapReport(JsonObject):
             the worst of these. If it is ``unknown`` because of one family, there may still be
             findings in the other.
         fix: a fix for all failures. Not included in the JSON, in which each finding has its own
-            routes and rules. The interfaces to keep are there as ``keep``.
+            routes and rules. The interfaces to keep are there as ``keep``, and what the config
+            lists already as ``unapplied``.
         changes: changes made by the task that ran the check. Not included in the JSON, which
             doesn't depend on the task.
         default_expires: for how many more seconds an uplink has an IPv6 default route, if the
@@ -266,6 +274,7 @@ class OverlapReport(JsonObject):
         "verified_since",
         "findings",
         "keep",
+        "unapplied",
         "notes",
         "reason",
         "time",
@@ -296,6 +305,11 @@ class OverlapReport(JsonObject):
     def keep(self) -> tuple[Keep, ...]:
         """Return the interfaces to keep with the fix."""
         return self.fix.keep
+
+    @property
+    def unapplied(self) -> StaticRoutes | None:
+        """Return what the config lists, the kernel lacks, and fixes failures, or None."""
+        return self.fix.unapplied
 
     @property
     def cidrs(self) -> tuple[IpNetwork, ...]:

@@ -208,6 +208,8 @@ class Fix(JsonObject):
         unfixable: the failures that these entries don't fix.
         consequences: unrelated traffic that the entries move to another interface, one line each.
         hints: what the owners of other interfaces can change instead, one line each.
+        unapplied: what the config lists, the kernel lacks, and fixes failures. The rest of the fix
+            comes on top of it.
     """
 
     routes: tuple[StaticRoute, ...] = ()
@@ -216,6 +218,7 @@ class Fix(JsonObject):
     unfixable: tuple[Unfixable, ...] = ()
     consequences: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
+    unapplied: StaticRoutes | None = None
 
     @property
     def entries(self) -> StaticRoutes:

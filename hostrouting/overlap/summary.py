@@ -45,13 +45,39 @@ def _expected_devs(report: OverlapReport) -> str:
     )
 
 
+CONFIG = "CONFIG"
 PASTE = "fix: add to hostRouting.staticRoutes.{}:"
 
 
-def advice(report: OverlapReport) -> list[str]:
-    """Return lines of entries to paste, lines on addresses that no route fixes, and hints."""
+def advice(report: OverlapReport, config: str = CONFIG) -> list[str]:
+    """Return lines on what to apply, with entries to paste, why no route fixes some, and hints."""
     hints = (f"hint: {line}" for line in report.fix.hints)
-    return [*_pastes(report), *reasons(report), *hints]
+    return [*unapplied(report.fix, config), *_pastes(report), *reasons(report), *hints]
+
+
+def unapplied(fix: Fix, config: str = CONFIG) -> list[str]:
+    """Return a line on what the config lists and the kernel lacks, if that fixes anything.
+
+    Args:
+        fix: the fix.
+        config: the argument of the command that installs the config. Without it, the command
+            installs the default CONFIG.
+    """
+    listed = fix.unapplied
+    if listed is None:
+        return []
+    named = [
+        *_counted(len(listed.routes), "route"),
+        *_counted(len(listed.rules), "rule"),
+        *(["keep"] if listed.keep else []),
+    ]
+    this = "a part of this" if fix.entries.is_wanted or fix.unfixable else "this"
+    there = f"{CONFIG} already lists what fixes {this} ({', '.join(named)})"
+    return [f"fix: {there}, and the kernel lacks it: {f'hostrouting apply {config}'.rstrip()}"]
+
+
+def _counted(number: int, name: str) -> list[str]:
+    return [f"{number:,} {name}{'' if number == 1 else 's'}"] if number else []
 
 
 def _pastes(report: OverlapReport) -> Iterator[str]:

@@ -47,7 +47,6 @@ from hostrouting.routes.plan import RoutePlan, RoutesReport, adopted_routes, rea
 from hostrouting.routes.policy import PolicyRouting
 from hostrouting.tasks.arguments import ConfigTask, HostTask
 from hostrouting.tasks.install_routes import (
-    planned_backends,
     wait_for_network,
     write_routes,
 )
@@ -403,7 +402,7 @@ class Run:
 
     def _has_rules(self) -> bool:
         """Return whether the kernel has rules or side tables of ours."""
-        backends = planned_backends(self.config, self.host)
+        backends = self.host.planned_backends(self.config)
         return any(read_policy(backend) != PolicyRouting() for backend in backends)
 
     def _former(self, adopted: Sequence[StaticRoute]) -> _Former:
@@ -428,7 +427,7 @@ class Run:
         try:
             configs.append(self.boot.manifests.old.config)
         except FileError:  # an edited manifest doesn't tell what the old script does
-            return {backend.family for backend in planned_backends(self.config, self.host)}
+            return {backend.family for backend in self.host.planned_backends(self.config)}
         families: set[Family] = set()
         for config in configs:
             families.update(Family.of(rule.to) for rule in config.static_routes.rules)

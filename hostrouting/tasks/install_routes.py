@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno as errnos
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -151,7 +150,7 @@ def planned_routes(
     """
     while True:
         with locked(host.layout.lock, scope):
-            plan, missing = plan_now(config, *planned_backends(config, host), adopted=adopted)
+            plan, missing = plan_now(config, *host.planned_backends(config), adopted=adopted)
             waited = scope.clock.monotonic() - started
             is_awaited = plan.awaited and waited < config.route_overlap.address_seconds
             if missing is None and not is_awaited:
@@ -160,32 +159,6 @@ def planned_routes(
         if missing is not None and waited >= config.wait_seconds:
             raise _waited_in_vain(missing, config, host)
         wait_for_network(config, host, scope, started)
-
-
-def planned_backends(config: Config, host: Host) -> tuple[RouteBackend, ...]:
-    """Return the backends of the families in which a plan may have to change anything.
-
-    Raises:
-        RouteError: the kernel can't be queried.
-    """
-    backends = host.backends(config.static_routes.families)
-    if len(backends) > 1 or not _has_our_rules6(host):
-        return backends
-    return host.routes, host.routes_of(Family.IPV6)
-
-
-def _has_our_rules6(host: Host) -> bool:
-    if host.snapshot is not None and host.snapshot.ipv6 is None:
-        return False
-    if host.routes6 is None:
-        return False
-    try:
-        rules = host.routes6.facts().rules
-    except RouteError as error:
-        if error.errno != errnos.EAFNOSUPPORT:  # what a kernel without IPv6 says (ipv6.disable=1)
-            raise
-        return False
-    return any(rule.is_ours for rule in rules)
 
 
 def apply_and_verify(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno as errnos
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -15,28 +13,19 @@ from hostrouting.boot.installation import require_systemd
 from hostrouting.boot.next_boot import BootPlan, plan_next_boot
 from hostrouting.boot.parts import Wanted
 from hostrouting.config.routing import Config, OverlapMode
-from hostrouting.host_files.proc_sys import devs_without_ipv6
-from hostrouting.kernel.model import Model, model_of
-from hostrouting.kernel.port import RouteBackend
-from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import RouteError, UnitError
-from hostrouting.model.family import Family
 from hostrouting.model.jsonable import fields_in_json
-from hostrouting.model.lookups import RouteFailure
-from hostrouting.model.routes import Route
 from hostrouting.model.text import shortened
 from hostrouting.overlap.check import check_families
 from hostrouting.overlap.findings import OverlapReport, Verdict
+from hostrouting.overlap.planned_host import PlannedHost, planned_host
 from hostrouting.overlap.uplinks import awaited_devs
-from hostrouting.routes.install import refuse
-from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_now, plan_or_raise
-from hostrouting.routes.policy import PolicyPlan
+from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_now
 from hostrouting.routes.verify import verify_routes
 from hostrouting.tasks.arguments import to_config, to_host
 from hostrouting.tasks.configure import change_to_record, warnings_of
 from hostrouting.tasks.install_routes import (
-    planned_backends,
     verify_policies,
     why_no_default6,
 )
@@ -134,7 +123,7 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
         planned = Plan(host.name, RoutePlan(), None, None, next_start)
     else:
         adopted = routes_to_adopt(host, replaces_script=config.static_routes.is_wanted)
-        routes, missing = plan_now(config, *planned_backends(config, host), adopted=adopted)
+        routes, missing = plan_now(config, *host.planned_backends(config), adopted=adopted)
         outcome = _outcome(config, host, routes, missing, scope)
         next_start = _next_start(config, host, outcome)
         pending = awaited_devs(config, host.routes)
@@ -183,9 +172,9 @@ def _outcome(
     if missing is not None:
         return f"the static routes can't be installed without {missing}"
     scope.check()
-    planned = _planned(config, host, plan, scope)
+    planned = planned_host(config, host, plan, scope)
     try:
-        _rehearse(plan, host, planned)
+        _rehearse(planned)
     except RouteError as error:
         words = error.message.replace("\n", "; ")
         return f"the static routes can't be installed: {words}"
@@ -221,108 +210,14 @@ def _failure_of(report: OverlapReport) -> str | None:
     return None
 
 
-@attrs.frozen
-class _Planned:
-    """A host as it would be after a plan has been applied.
-
-    Args:
-        host: the host.
-        models: the models of the families whose routes the plan changes.
-    """
-
-    host: Host
-    models: Mapping[Family, Model] = attrs.field(factory=dict[Family, Model])
-
-    def backend(self, family: Family) -> RouteBackend:
-        return self.models.get(family) or self.host.routes_of(family)
-
-
-def _planned(
-    config: Config,
-    host: Host,
-    plan: RoutePlan,
-    scope: CancelScope,
-) -> _Planned:
-    changed = [family for family in Family if plan.of(family).changes]
-    if not changed:
-        return _Planned(host)
-    backend6 = host.routes6 if Family.IPV6 in changed else None
-    inside = config.route_overlap.of(Family.IPV4).judged
-    now = host.snapshot or take_snapshot(host.routes, backend6, inside=inside, scope=scope)
-    models: dict[Family, Model] = {}
-    for family in changed:
-        beneath = None if host.snapshot is not None else host.routes_of(family)
-        of_family = plan.of(family)
-        gone = [*of_family.remove, *(item.old for item in of_family.replace)]
-        model = model_of(now.known(family), beneath)
-        model = model.without(gone).with_routes(_new_routes(of_family))
-        for policy in of_family.policies:
-            model = _with_policy(model, policy)
-        models[family] = model
-    return _Planned(host, models)
-
-
-def _with_policy(model: Model, policy: PolicyPlan) -> Model:
-    replaced = policy.replace
-    gone = [*policy.remove, *(pair.old for pair in replaced)]
-    changed = model.without(gone).with_routes([*policy.add, *(pair.new for pair in replaced)])
-    rules = model.facts().rules
-    after = policy.rules_after(rules)
-    return changed if after == rules else changed.with_rules(after)
-
-
-def _new_routes(plan: RoutePlan) -> list[Route]:
-    return [*plan.add, *(item.new for item in plan.replace)]
-
-
-def _rehearse(plan: RoutePlan, host: Host, planned: _Planned) -> None:
+def _rehearse(planned: PlannedHost) -> None:
     """Raise an error if installing the routes would raise one.
 
     Raises:
         RouteError: the error that would be raised.
     """
-    _refuse(plan, host, planned)
-    for family in plan.families:
-        of_family = plan.of(family)
+    planned.refuse()
+    for family in planned.plan.families:
+        of_family = planned.plan.of(family)
         verify_routes(of_family.wanted, planned.backend(family))
         verify_policies(of_family, planned.backend(family))
-
-
-def _refuse(plan: RoutePlan, host: Host, planned: _Planned) -> None:
-    """Raise a RouteError if the kernel would refuse new routes."""
-    for family, model in planned.models.items():
-        new = _new_routes(plan.of(family))
-        refuse("add", [*_without_ipv6(new, host), *model.refused()])
-
-
-def _without_ipv6(routes: Sequence[Route], host: Host) -> list[RouteFailure]:
-    """Return a failure for each IPv6 route through an interface on which a sysctl disables IPv6."""
-    routes6 = [route for route in routes if route.family is Family.IPV6]
-    if not routes6 or host.snapshot is not None:
-        return []
-    lacking = {*devs_without_ipv6(host.layout, host.routes.facts().links)}
-    message = "IPv6 is disabled on nexthop device"
-    return [
-        RouteFailure(route, errnos.EACCES, message)
-        for route in routes6
-        if not lacking.isdisjoint(route.devs)
-    ]
-
-
-def as_installed(config: Config, host: Host) -> Callable[[Family], RouteBackend]:
-    """Return a function that gives the backend of a family as it would be with a config's routes.
-
-    Routes and rules that don't win count as installed, too, because a fix may have a rule that
-    makes them win.
-
-    Raises:
-        RouteError: the routes can't currently be installed.
-    """
-    config = host.with_verified(config)
-    backends = planned_backends(config, host)
-    adopted = routes_to_adopt(host, replaces_script=config.static_routes.is_wanted)
-    attempt = "propose routes beside those of the config"
-    plan = plan_or_raise(config, attempt, *backends, adopted=adopted)
-    planned = _planned(config, host, plan, CancelScope())
-    _refuse(plan, host, planned)
-    return planned.backend

@@ -49,7 +49,8 @@ def check(
 
     Returns:
         The report. If the check couldn't run, the verdict is ``unknown``, and the report has a
-        reason.
+        reason. If the kernel lacks entries of the config that fix a failure, they are the fix's
+        ``unapplied``.
 
     Raises:
         RouteError: the host is an image, which has no kernel to query.
@@ -58,6 +59,10 @@ def check(
     config, host = to_config(config), to_host(host)
     scope = scope or CancelScope()
     report = check_kernel(config, host, None, scope)
+    if report.findings and config.static_routes.is_wanted:
+        from hostrouting.overlap.planned_host import with_unapplied
+
+        report = with_unapplied(report, config, host, scope)
     if document is None:
         return report
     notes = notes_on(document, report, host.routes)

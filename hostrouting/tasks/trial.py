@@ -45,7 +45,6 @@ from hostrouting.tasks.arguments import ConfigTask, HostTask
 from hostrouting.tasks.configure import Run, raise_if_strict
 from hostrouting.tasks.install_routes import (
     apply_and_verify,
-    planned_backends,
     planned_routes,
     wait_for_network,
 )
@@ -257,7 +256,7 @@ class _Ours:
     @classmethod
     def of(cls, host: Host) -> _Ours:
         """Read what is ours."""
-        backends = planned_backends(Config(), host)
+        backends = host.planned_backends(Config())
         return cls(host.our_routes(), {each.family: read_policy(each) for each in backends})
 
     def difference(self, after: _Ours) -> RoutePlan:

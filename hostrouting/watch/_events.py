@@ -19,7 +19,7 @@ from hostrouting.model.family import IpNetwork
 from hostrouting.model.routes import Route
 from hostrouting.model.text import shortened
 from hostrouting.overlap.findings import Finding, Note, NoteKind, OverlapReport, Verdict
-from hostrouting.overlap.summary import PASTE, summary
+from hostrouting.overlap.summary import PASTE, summary, unapplied
 from hostrouting.watch._policy import PolicyRepair
 from hostrouting.watch._repair import Drift, Repair
 
@@ -254,7 +254,7 @@ def of_failures(
         if before is None or before.reason != now.reason:
             yield Event(EventKind.UNKNOWN, summary(now))
         return
-    yield from _of_findings(() if before is None else before.findings, now.findings, waiting)
+    yield from _of_findings(() if before is None else before.findings, now, waiting)
     was_well = before is not None and before.verdict is Verdict.OK
     if now.cidrs and not now.findings and not was_well:
         yield Event(EventKind.ALL_WELL, summary(now), {"DEV": now.default_devs})
@@ -262,21 +262,26 @@ def of_failures(
 
 def _of_findings(
     before: Iterable[Finding],
-    now: Iterable[Finding],
+    now: OverlapReport,
     waiting: Iterable[Route],
 ) -> Iterator[Event]:
     old = {_identity(finding): finding for finding in before}
-    new = {_identity(finding): finding for finding in now}
+    new = {_identity(finding): finding for finding in now.findings}
+    to_apply = unapplied(now.fix)
     on_their_way = {route.destination for route in waiting}
     for key, finding in new.items():
         if key not in old or old[key].ranges != finding.ranges:
-            yield _failure(finding, on_their_way)
+            yield _failure(finding, on_their_way, to_apply)
     for key, finding in old.items():
         if key not in new:
             yield _failure_gone(finding)
 
 
-def _failure(finding: Finding, on_their_way: Container[IpNetwork]) -> Event:
+def _failure(
+    finding: Finding,
+    on_their_way: Container[IpNetwork],
+    to_apply: Sequence[str],
+) -> Event:
     fix = [
         json.dumps(entry.to_mapping())
         for entry in finding.fix
@@ -284,13 +289,13 @@ def _failure(finding: Finding, on_their_way: Container[IpNetwork]) -> Event:
     ]
     rules = [json.dumps(rule.to_mapping()) for rule in finding.rules]
     hint = "no route fixes it; hostrouting fix says why"
-    if fix or rules:
+    if fix or rules or to_apply:
         pastes = (
             f"{PASTE.format(key)} {shortened(entries, ', ', _NAMED_MAX)}"
             for key, entries in (("routes", fix), ("rules", rules))
             if entries
         )
-        hint = "; ".join(pastes)
+        hint = "; ".join([*to_apply, *pastes])
     elif finding.fix:
         hint = "over as soon as our route is back"
     route = [] if finding.route is None else [str(finding.route)]

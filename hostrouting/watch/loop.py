@@ -28,6 +28,7 @@ from hostrouting.model.family import Family
 from hostrouting.overlap.check import check_host, load_all
 from hostrouting.overlap.findings import OverlapReport, Verdict
 from hostrouting.overlap.markers import write_markers
+from hostrouting.overlap.planned_host import with_unapplied
 from hostrouting.watch._events import (
     HOW_TO_STOP,
     Event,
@@ -203,6 +204,9 @@ class _Watch:
         tell(_PING)
         report = check_host(self.config, host, self.scope)
         tell(_PING)
+        if not done.waiting:  # else our routes come back by themselves
+            report = with_unapplied(report, self.config, host, self.scope)
+            tell(_PING)
         self.counted["looks"] += 1
         for drift, routes in done.fixed.items():
             self.counted[str(drift)] += len(routes)

@@ -133,7 +133,6 @@ def test_cidrs_next_to_a_config_are_fixed_and_expected_too(run: Run, write: Any)
         {"agent": 1},
         expecting(),
         expecting("10.96.0.0/12"),
-        expecting("172.16.1.0/24", staticRoutes=static({"destination": "172.16.1.0/24"})),
     ],
 )
 def test_without_a_failure_the_config_is_printed_unchanged(

@@ -1,0 +1,264 @@
+"""Model a host as it would be after a plan, and find a fix that CONFIG already lists."""
+
+from __future__ import annotations
+
+import errno as errnos
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import attrs
+
+from hostrouting.boot.go_package import routes_to_adopt
+from hostrouting.boot.host import Host
+from hostrouting.config.routing import Config, StaticRoutes
+from hostrouting.host_files.proc_sys import devs_without_ipv6
+from hostrouting.kernel.model import Model, model_of
+from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.taking_snapshots import take_snapshot
+from hostrouting.model.errors import RouteError
+from hostrouting.model.family import Family, IpNetwork
+from hostrouting.model.links import Address, is_like
+from hostrouting.model.lookups import RouteFailure
+from hostrouting.model.routes import Route
+from hostrouting.model.rules import Rule
+from hostrouting.overlap.check import check_families
+from hostrouting.overlap.findings import Finding, OverlapReport, Verdict
+from hostrouting.routes.install import refuse
+from hostrouting.routes.plan import RoutePlan, plan_or_raise
+from hostrouting.routes.policy import PolicyPlan
+from phases import CancelScope
+
+
+@attrs.frozen
+class PlannedHost:
+    """A host as it would be after a plan has been applied.
+
+    Args:
+        host: the host.
+        plan: the plan.
+        models: the models of the families whose routes the plan changes.
+    """
+
+    host: Host
+    plan: RoutePlan
+    models: Mapping[Family, Model] = attrs.field(factory=dict[Family, Model])
+
+    def backend(self, family: Family) -> RouteBackend:
+        """Return the backend of a family."""
+        return self.models.get(family) or self.host.routes_of(family)
+
+    def refuse(self) -> None:
+        """Raise a RouteError if the kernel would refuse new routes."""
+        for family, model in self.models.items():
+            new = _new_routes(self.plan.of(family))
+            refuse("add", [*_without_ipv6(new, self.host), *model.refused()])
+
+    def lacking(self, static: StaticRoutes) -> StaticRoutes:
+        """Return the entries of a config that the plan has yet to install."""
+        new = {route.destination for route in _new_routes(self.plan)}
+        rules = [rule for policy in self.plan.policies for rule in policy.rule_steps.add]
+        ruled = {rule.destination for rule in rules}
+        devs = self._devs_to_keep(rules)
+        lacking = StaticRoutes(
+            enabled=True,
+            routes=[route for route in static.routes if route.destination in new],
+            rules=[rule for rule in static.rules if rule.to in ruled],
+            keep=[each for each in static.keep if any(is_like(dev, (each.dev,)) for dev in devs)],
+        )
+        return lacking if lacking.is_wanted else StaticRoutes()
+
+    def _devs_to_keep(self, rules: Collection[Rule]) -> set[str]:
+        """Return the interfaces that the plan begins to keep, given the rules that it adds."""
+        devs = {
+            dev
+            for policy in self.plan.policies
+            for route in (*policy.add, *(pair.new for pair in policy.replace))
+            for dev in route.devs
+        }
+        sources = {rule.source for rule in rules if rule.source is not None}
+        if sources:
+            addresses = self.host.routes.facts().addresses
+            devs.update(each.dev for each in addresses if _as_network(each) in sources)
+        return devs
+
+
+def _as_network(address: Address) -> IpNetwork:
+    return type(address.network)(address.local)
+
+
+def _new_routes(plan: RoutePlan) -> list[Route]:
+    return [*plan.add, *(item.new for item in plan.replace)]
+
+
+def _without_ipv6(routes: Sequence[Route], host: Host) -> list[RouteFailure]:
+    """Return a failure for each IPv6 route through an interface on which a sysctl disables IPv6."""
+    routes6 = [route for route in routes if route.family is Family.IPV6]
+    if not routes6 or host.snapshot is not None:
+        return []
+    lacking = {*devs_without_ipv6(host.layout, host.routes.facts().links)}
+    message = "IPv6 is disabled on nexthop device"
+    return [
+        RouteFailure(route, errnos.EACCES, message)
+        for route in routes6
+        if not lacking.isdisjoint(route.devs)
+    ]
+
+
+def planned_host(
+    config: Config,
+    host: Host,
+    plan: RoutePlan,
+    scope: CancelScope,
+) -> PlannedHost:
+    """Return a host as it would be after a plan of a config's routes and rules."""
+    changed = [family for family in Family if plan.of(family).changes]
+    if not changed:
+        return PlannedHost(host, plan)
+    backend6 = host.routes6 if Family.IPV6 in changed else None
+    inside = config.route_overlap.of(Family.IPV4).judged
+    now = host.snapshot or take_snapshot(
+        host.routes,
+        backend6,
+        inside=inside,
+        selects_source=_selects_source(plan),
+        scope=scope,
+    )
+    models: dict[Family, Model] = {}
+    for family in changed:
+        beneath = None if host.snapshot is not None else host.routes_of(family)
+        of_family = plan.of(family)
+        gone = [*of_family.remove, *(item.old for item in of_family.replace)]
+        model = model_of(now.known(family), beneath)
+        model = model.without(gone).with_routes(_new_routes(of_family))
+        for policy in of_family.policies:
+            model = _with_policy(model, policy)
+        models[family] = model
+    return PlannedHost(host, plan, models)
+
+
+def _selects_source(plan: RoutePlan) -> bool:
+    return any(rule.source for policy in plan.policies for rule in policy.wanted.rules)
+
+
+def _with_policy(model: Model, policy: PolicyPlan) -> Model:
+    replaced = policy.replace
+    gone = [*policy.remove, *(pair.old for pair in replaced)]
+    changed = model.without(gone).with_routes([*policy.add, *(pair.new for pair in replaced)])
+    rules = model.facts().rules
+    after = policy.rules_after(rules)
+    return changed if after == rules else changed.with_rules(after)
+
+
+def as_installed(config: Config, host: Host, scope: CancelScope | None = None) -> PlannedHost:
+    """Return a host as it would be with a config's routes, rules and kept interfaces.
+
+    Routes and rules that don't win count as installed, too, because a fix may have a rule that
+    makes them win.
+
+    Raises:
+        RouteError: the routes can't currently be installed.
+    """
+    config = host.with_verified(config)
+    backends = host.planned_backends(config)
+    adopted = routes_to_adopt(host, replaces_script=config.static_routes.is_wanted)
+    attempt = "propose routes beside those of the config"
+    plan = plan_or_raise(config, attempt, *backends, adopted=adopted)
+    planned = planned_host(config, host, plan, scope or CancelScope())
+    planned.refuse()
+    return planned
+
+
+# --- listed, but not installed --------------------------------------------------------------------
+
+
+def with_unapplied(
+    report: OverlapReport,
+    config: Config,
+    host: Host,
+    scope: CancelScope,
+) -> OverlapReport:
+    """Return a check's report whose fix comes on top of what the config lists.
+
+    If the kernel lacks entries of the config and they fix a failure, they are the fix's
+    ``unapplied``. This is proven on the model of the host with all of the config's entries.
+
+    Args:
+        report: the report about the host as it is.
+        config: the config that was checked.
+        host: the host.
+        scope: cancels the check of the model.
+    """
+    if not (report.findings and config.static_routes.is_wanted):
+        return report
+    try:
+        planned = as_installed(config, host, scope)
+    except RouteError as error:
+        return _without_listed(report, config, f"apply can't install them: {error}")
+    lacking = planned.lacking(config.static_routes)
+    if not lacking.is_wanted:
+        return report
+    config = host.with_verified(config)
+    after = check_families(config, planned.backend, scope, host=host)
+    return on_top(report, after, lacking, config)
+
+
+def on_top(
+    report: OverlapReport,
+    after: OverlapReport,
+    lacking: StaticRoutes,
+    config: Config,
+) -> OverlapReport:
+    """Return a report with the fix that comes on top of what the config lists.
+
+    Args:
+        report: the report about the host as it is.
+        after: the report about the host with all of the config's entries.
+        lacking: the entries that the kernel lacks.
+        config: the config.
+    """
+    if after.verdict is Verdict.UNKNOWN:
+        return _without_listed(report, config, f"with these, {after.reason}")
+    fix = after.fix
+    if {*_failures(report)} - {*_failures(after)}:
+        fix = attrs.evolve(fix, unapplied=lacking)
+    findings = tuple(
+        attrs.evolve(
+            finding,
+            fix=tuple(route for route in fix.routes if _meets(finding, route.destination)),
+            rules=tuple(rule for rule in fix.rules if _meets(finding, rule.to)),
+        )
+        for finding in report.findings
+    )
+    return attrs.evolve(report, findings=findings, fix=fix)
+
+
+def _failures(report: OverlapReport) -> Iterator[tuple[object, ...]]:
+    for finding in report.findings:
+        yield finding.kind, finding.cidr, finding.devs, finding.source, finding.ranges
+
+
+def _meets(finding: Finding, network: IpNetwork) -> bool:
+    return any(map(network.overlaps, finding.ranges))
+
+
+def _without_listed(report: OverlapReport, config: Config, why: str) -> OverlapReport:
+    """Return a report whose fix has no entry for what the config has one for, and says why."""
+    static = config.static_routes
+    listed = {route.destination for route in static.routes}
+    ruled = {rule.to for rule in static.rules}
+    fix = report.fix
+    routes = tuple(route for route in fix.routes if route.destination not in listed)
+    rules = tuple(rule for rule in fix.rules if rule.to not in ruled)
+    keep = tuple(each for each in fix.keep if each not in static.keep)
+    if (routes, rules, keep) == (fix.routes, fix.rules, fix.keep):
+        return report
+    hint = f"CONFIG already lists entries that the kernel lacks: {'; '.join(why.splitlines())}"
+    fix = attrs.evolve(fix, routes=routes, rules=rules, keep=keep, hints=(*fix.hints, hint))
+    findings = tuple(
+        attrs.evolve(
+            finding,
+            fix=tuple(route for route in finding.fix if route in routes),
+            rules=tuple(rule for rule in finding.rules if rule in rules),
+        )
+        for finding in report.findings
+    )
+    return attrs.evolve(report, findings=findings, fix=fix)

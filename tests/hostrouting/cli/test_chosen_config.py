@@ -1,0 +1,199 @@
+"""Tests of the config that a command without CONFIG takes, and of --uplink."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from file_trees import write_file
+from node import SECOND_GATEWAY, add_nics, default_route
+from wanted import SHADOWED, section
+
+from hostrouting import Config, Host
+from hostrouting.kernel.port import Write, read_default_routes
+from hostrouting.kernel.taking_snapshots import take_snapshot
+from hostrouting.model.routes import NextHop
+from hostrouting.testing import FakeKernel
+
+Run = Callable[..., tuple[int, str, str]]
+
+INSTALLED = {"hostRouting": section(SHADOWED, keep=["ib0"])}
+OTHER_CIDR = "172.16.9.0/24"
+ANOTHER = {"hostRouting": section(cidrs=[OTHER_CIDR], mode="WARN"), "agent": {"token": "t"}}
+TOLD = "the installed config is"
+
+
+@pytest.fixture
+def installed(run: Run, write: Any, host: Host) -> Path:
+    """Return an installed config, which isn't the default CONFIG."""
+    path: Path = write(INSTALLED)
+    assert run("apply", path)[0] == 0
+    return path
+
+
+def write_default(host: Host, document: object) -> Path:
+    text = document if isinstance(document, str) else json.dumps(document)
+    return write_file(host.layout.config, text)
+
+
+@pytest.mark.parametrize("default", [None, ANOTHER, {"agent": 1}, "{"])
+@pytest.mark.parametrize("word", ["check", "fix", "explain", "judge"])
+@pytest.mark.usefixtures("installed")
+def test_what_looks_takes_what_is_installed(
+    run: Run, host: Host, kernel: FakeKernel, tmp_path: Path, word: str, default: object
+) -> None:
+    if default is not None:
+        write_default(host, default)
+    node = tmp_path / "node.json"
+    take_snapshot(kernel).save(node)
+    arguments: dict[str, list[object]] = {"explain": ["172.16.1.9"], "judge": [node]}
+    code, out, err = run(word, *arguments.get(word, []))
+    assert (code, f"{TOLD} {'checked' if word == 'check' else 'used'}" in err) == (0, True)
+    assert OTHER_CIDR not in out
+
+
+@pytest.mark.parametrize("word", ["check", "fix", "explain"])
+def test_the_default_is_taken_where_nothing_is_installed(run: Run, host: Host, word: str) -> None:
+    write_default(host, ANOTHER)
+    words = ["172.16.9.1"] if word == "explain" else []
+    code, out, err = run(word, *words)
+    assert (code, OTHER_CIDR in out, TOLD in err) == (0 if word == "fix" else 1, True, False)
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_same_default_is_not_mentioned(run: Run, host: Host) -> None:
+    """The printed fix then has the keys of other components."""
+    write_default(host, INSTALLED | {"agent": 1})
+    assert TOLD not in run("check")[2]
+    code, out, err = run("fix")
+    assert (code, TOLD in err, json.loads(out)) == (0, False, INSTALLED | {"agent": 1})
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_installed_fix_is_printed_for_the_default(run: Run, host: Host) -> None:
+    write_default(host, ANOTHER)
+    out = run("fix")[1]
+    assert json.loads(out) == ANOTHER | {"hostRouting": INSTALLED["hostRouting"]}
+
+
+def test_a_cidr_alone_reads_no_file(run: Run, host: Host) -> None:
+    write_default(host, "{")
+    assert run("check", "--cidr", "10.96.0.0/12")[0] == 0
+
+
+# --- fix --in-place -------------------------------------------------------------------------------
+
+
+def test_one_file_needs_no_copy(run: Run, host: Host) -> None:
+    """``fix --in-place``, then ``apply``: the default CONFIG is the truth at each change."""
+    expected = {"hostRouting": {"waitSeconds": 0, "routeOverlap": {"expectedCidrs": [SHADOWED]}}}
+    path = write_default(host, expected)
+    assert run("fix", "--in-place")[0] == 0
+    assert run("apply")[0] == 0
+    assert "default CONFIG" not in run("check")[1]
+    document = json.loads(path.read_text())
+    document["hostRouting"]["routeOverlap"]["expectedCidrs"].append(OTHER_CIDR)
+    path.write_text(json.dumps(document))
+    assert run("apply")[0] == 0
+    assert run("fix", "--in-place")[0] == 0
+    assert run("apply")[0] == 0
+    assert run("check")[0] == 0
+    assert len(json.loads(path.read_text())["hostRouting"]["staticRoutes"]["routes"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("default", "said"),
+    [
+        ({"agent": 1}, "it has no key hostRouting"),
+        (ANOTHER, "it asks for something else than is installed: check-route-overlap"),
+    ],
+)
+@pytest.mark.usefixtures("installed")
+def test_another_default_is_not_written_to(
+    run: Run, host: Host, default: dict[str, Any], said: str
+) -> None:
+    path = write_default(host, default)
+    code, out, err = run("fix", "--in-place")
+    assert (code, out, json.loads(path.read_text())) == (78, "", default)
+    assert said in err
+    assert f"config set {path} --from {host.layout.manifest}" in err
+    assert run("config", "set", path, "--from", host.layout.manifest)[0] == 0
+    assert run("fix", "--in-place")[0] == 0
+
+
+def test_a_fresh_hosts_default_without_our_keys_is_refused(run: Run, host: Host) -> None:
+    write_default(host, {"agent": 1})
+    code, _, err = run("fix", "--in-place")
+    assert (code, "config set" in err) == (78, True)
+
+
+@pytest.mark.usefixtures("installed")
+def test_other_routes_in_the_default_are_written_to(run: Run, host: Host) -> None:
+    path = write_default(host, {"hostRouting": section("10.7.0.0/16")})
+    assert run("fix", "--in-place")[0] == 0
+    routes = json.loads(path.read_text())["hostRouting"]["staticRoutes"]["routes"]
+    assert routes == [{"destination": "10.7.0.0/16"}, {"destination": SHADOWED}]
+
+
+# --- --uplink -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_defaults(kernel: FakeKernel) -> None:
+    """A second NIC whose default route wins."""
+    add_nics(kernel, eth1="10.2.0.4/24")
+    by_eth0, *_ = read_default_routes(kernel)
+    worse = attrs.evolve(by_eth0, metric=100)
+    assert kernel.write(Write.DELETE, [by_eth0]) == ()
+    better = default_route(NextHop("eth1", SECOND_GATEWAY), metric=50)
+    assert kernel.write(Write.ADD, [worse, better]) == ()
+
+
+EXPECTED = "10.96.0.0/12"
+
+
+@pytest.mark.usefixtures("two_defaults")
+@pytest.mark.parametrize(("devs", "code"), [(["eth1"], 0), (["eth0"], 1), (["eth0", "eth1"], 0)])
+def test_uplinks_are_named_on_the_command_line(
+    run: Run, write: Any, kernel: FakeKernel, tmp_path: Path, devs: list[str], code: int
+) -> None:
+    flags = [word for dev in devs for word in ("--uplink", dev)]
+    node = tmp_path / "node.json"
+    take_snapshot(kernel).save(node)
+    path = write({"hostRouting": section(cidrs=[EXPECTED], uplinks=["ib0"])})
+    assert run("check", path, *flags)[0] == code
+    assert run("check", "--cidr", EXPECTED, *flags)[0] == code
+    assert run("check", path, *flags, "--snapshot", node)[0] == code
+    assert run("judge", path, node, *flags)[0] == code
+    assert run("explain", "10.96.0.1", path, *flags)[0] == code
+    assert run("explain", "10.96.0.1", *flags)[0] == code
+
+
+@pytest.mark.usefixtures("two_defaults")
+@pytest.mark.parametrize("has_config", [False, True])
+def test_the_fix_names_the_uplink(run: Run, write: Any, *, has_config: bool) -> None:
+    words = (
+        [write({"hostRouting": section(cidrs=[EXPECTED])})] if has_config else ["--cidr", EXPECTED]
+    )
+    code, out, _ = run("fix", *words, "--uplink", "eth0")
+    fixed = json.loads(out)
+    assert (code, fixed["hostRouting"]["uplinks"]) == (0, ["eth0"])
+    assert Config.from_mapping(fixed).uplinks == ("eth0",)
+    path = write(fixed)
+    assert run("apply", "--routes-only", path)[0] == 0
+    assert run("check", path)[0] == 0
+
+
+def test_the_uplink_is_written_in_place(run: Run, write: Any) -> None:
+    path = write({"hostRouting": section(SHADOWED)})
+    assert run("fix", "--in-place", path, "--uplink", "eth0", "--uplink", "bond*")[0] == 0
+    assert json.loads(path.read_text())["hostRouting"]["uplinks"] == ["eth0", "bond*"]
+
+
+def test_a_bad_name_is_a_usage_error(run: Run) -> None:
+    code, _, err = run("check", "--cidr", EXPECTED, "--uplink", "eth 0")
+    assert (code, "--uplink" in err) == (64, True)

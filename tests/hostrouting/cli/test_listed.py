@@ -1,0 +1,175 @@
+"""Tests that a fix which CONFIG lists, and the kernel lacks, is to be applied, not added."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any
+
+import pytest
+from file_trees import write_file
+from node import add_nics
+from wanted import ours, section
+
+from hostrouting import Config, Host, Verdict, check, judge
+from hostrouting.kernel.port import Write
+from hostrouting.kernel.taking_snapshots import take_snapshot
+from hostrouting.model.routes import NextHop, Protocol, Route
+from hostrouting.model.rules import Rule
+from hostrouting.testing import FakeKernel
+from hostrouting.watch._events import of_failures
+
+Run = Callable[..., tuple[int, str, str]]
+
+EXPECTED = "172.16.0.0/16"
+HALVES = ("172.16.0.0/17", "172.16.128.0/17")
+LISTED = {"hostRouting": section(*HALVES, cidrs=[EXPECTED], keep=["ib0"])}
+HALF = {"hostRouting": section(HALVES[0], cidrs=[EXPECTED], keep=["ib0"])}
+
+BY_VPN = Rule(5270, table=52)
+VPN = Route(IPv4Network("10.9.0.0/16"), (NextHop("ib0"),), table=52, protocol=Protocol.STATIC)
+TO_VPN = {"to": "10.9.0.0/16", "priority": 5269}
+RULED = {"hostRouting": section(cidrs=["10.9.0.0/16"], rules=[TO_VPN])}
+
+WHOLE = "already lists what fixes this (2 routes, keep), and the kernel lacks it"
+
+
+@pytest.fixture
+def vpn(kernel: FakeKernel) -> None:
+    assert kernel.write(Write.ADD, [VPN]) == ()
+    kernel.add_rule(BY_VPN)
+
+
+def applied_by(text: str, run: Run) -> int:
+    """Run the command that a text prints, and return its exit code."""
+    (command,) = re.findall(r"kernel lacks it: hostrouting (apply.*)", text)
+    return run(*shlex.split(command), "--routes-only")[0]
+
+
+@pytest.mark.parametrize("word", ["check", "fix"])
+def test_what_is_listed_is_to_be_applied(run: Run, write: Any, word: str) -> None:
+    path = write(LISTED)
+    code, out, err = run(word, path)
+    text = err if word == "fix" else out
+    assert (code, WHOLE in text, "add to" in text) == (1, True, False)
+    assert "nothing to fix" not in text
+    assert applied_by(text, run) == 0
+    assert run(word, path)[0] == 0
+    assert "kernel lacks it" not in "".join(run(word, path)[1:])
+
+
+def test_the_printed_fix_is_the_config_itself(run: Run, write: Any) -> None:
+    assert json.loads(run("fix", write(LISTED))[1]) == LISTED
+
+
+def test_a_file_that_has_the_fix_is_not_written_and_apply_follows(run: Run, write: Any) -> None:
+    """So ``fix --in-place CONFIG && apply CONFIG`` puts lost routes back."""
+    path = write(LISTED)
+    code, out, err = run("fix", "--in-place", path)
+    assert (code, out, WHOLE in err) == (0, "nothing to change\n", True)
+    assert applied_by(err, run) == 0
+    assert run("check", path)[0] == 0
+
+
+def test_the_rest_of_a_fix_comes_beside_what_is_listed(run: Run, write: Any) -> None:
+    path = write(HALF)
+    code, out, _ = run("check", path)
+    assert (code, "what fixes a part of this (1 route, keep)" in out) == (1, True)
+    assert json.dumps({"destination": HALVES[1]}) in out
+    assert json.dumps({"destination": HALVES[0]}) not in out
+    code, out, err = run("fix", path)
+    assert (code, "a part of this" in err) == (0, True)
+    assert json.loads(out)["hostRouting"]["staticRoutes"] == LISTED["hostRouting"]["staticRoutes"]
+
+
+def test_what_is_listed_and_fixes_nothing_is_not_mentioned(run: Run, write: Any) -> None:
+    code, out, _ = run("check", write({"hostRouting": section("10.7.0.0/16", cidrs=[EXPECTED])}))
+    assert (code, "already lists" in out) == (1, False)
+    assert json.dumps({"destination": HALVES[0]}) in out
+
+
+@pytest.mark.usefixtures("vpn")
+def test_a_listed_rule_is_to_be_applied(run: Run, write: Any) -> None:
+    path = write(RULED)
+    code, out, _ = run("check", path)
+    assert (code, "what fixes this (1 rule)" in out, "add to" in out) == (1, True, False)
+    assert run("fix", path)[0] == 1
+    assert applied_by(out, run) == 0
+    assert run("check", path)[0] == 0
+
+
+def test_a_listed_keep_is_to_be_applied(run: Run, write: Any, kernel: FakeKernel) -> None:
+    """A later rule leads away what eth1's own address sends to its neighbours."""
+    add_nics(kernel, eth1="10.2.0.4/24")
+    kernel.add_rule(Rule(3000, table=60, source=IPv4Network("10.2.0.4/32")))
+    away = Route(IPv4Network("10.2.0.0/24"), (NextHop("ib0"),), table=60, protocol=Protocol.STATIC)
+    assert kernel.write(Write.ADD, [away]) == ()
+    expected = [{"cidr": "10.2.0.0/24", "devs": ["eth1"]}]
+    path = write({"hostRouting": section(cidrs=expected, keep=["eth1"])})
+    code, out, _ = run("check", path)
+    assert (code, "what fixes this (keep)" in out) == (1, True)
+    assert applied_by(out, run) == 0
+    assert run("check", path)[0] == 0
+
+
+def test_a_refused_entry_is_not_called_applicable(run: Run, write: Any, kernel: FakeKernel) -> None:
+    foreign = Route(IPv4Network(HALVES[0]), (NextHop("ib0"),), protocol=Protocol.STATIC)
+    assert kernel.write(Write.ADD, [foreign]) == ()
+    code, out, _ = run("check", write({"hostRouting": section(*HALVES, cidrs=[EXPECTED])}))
+    assert (code, "hostrouting apply" in out) == (1, False)
+    assert "CONFIG already lists entries that the kernel lacks: apply can't install them" in out
+    assert json.dumps({"destination": HALVES[1]}) not in out
+
+
+def test_the_report_has_what_is_listed(run: Run, write: Any, host: Host) -> None:
+    report = check(Config.from_mapping(LISTED), host=host)
+    assert (report.verdict, report.fix.routes, report.fix.keep) == (Verdict.OVERLAP, (), ())
+    assert report.unapplied == Config.from_mapping(LISTED).static_routes
+    document = json.loads(run("check", write(LISTED), "--output", "json")[1])
+    assert document["unapplied"] == LISTED["hostRouting"]["staticRoutes"]
+    assert [(each["fix"], each["rules"]) for each in document["findings"]] == [([], [])]
+    assert json.loads(run("check", "--cidr", EXPECTED, "--output", "json")[1])["unapplied"] is None
+
+
+def test_judge_says_apply_on_snapshots(
+    run: Run, write: Any, kernel: FakeKernel, tmp_path: Path
+) -> None:
+    take_snapshot(kernel).save(tmp_path / "lacking.json")
+    code, out, _ = run("judge", write(LISTED), tmp_path / "lacking.json")
+    assert (code, WHOLE in out, "add to" in out) == (1, True, False)
+    assert run("apply", "--routes-only", write(LISTED))[0] == 0
+    report = judge([take_snapshot(kernel), tmp_path / "lacking.json"], Config.from_mapping(LISTED))
+    assert [group.verdict for group in report.groups] == [Verdict.OK, Verdict.OVERLAP]
+
+
+@pytest.fixture
+def flushed(run: Run, write: Any, host: Host, kernel: FakeKernel) -> Path:
+    """Return an installed default CONFIG, whose routes another program has flushed."""
+    path = write_file(host.layout.config, json.dumps(LISTED))
+    assert run("apply")[0] == 0
+    assert kernel.write(Write.DELETE, ours(kernel)) == ()
+    return path
+
+
+def test_the_doctor_says_apply(run: Run, flushed: Path) -> None:
+    findings = json.loads(run("doctor", "--output", "json")[1])["findings"]
+    (hint,) = {each["hint"] for each in findings if each["kind"] == "shadowed"}
+    assert hint == "hostrouting apply"
+
+
+@pytest.mark.parametrize("word", ["check", "fix"])
+def test_the_default_config_needs_no_argument(run: Run, flushed: Path, word: str) -> None:
+    code, out, err = run(word)
+    text = err if word == "fix" else out
+    assert (code, text.partition("lacks it: ")[2].splitlines()[0]) == (1, "hostrouting apply")
+
+
+def test_the_watchers_failure_says_apply(host: Host) -> None:
+    report = check(Config.from_mapping(LISTED), host=host)
+    (event,) = of_failures(None, report, ())
+    assert event.message.endswith(f"fix: CONFIG {WHOLE}: hostrouting apply CONFIG")
+    assert event.fields["FIX"] == []
