@@ -55,9 +55,9 @@ def apply(options: argparse.Namespace, host: Host) -> Result | int:
     "changed", lists of "routes", "rules", "files" and "units", the "unchanged" routes, the
     "unchangedRules", "notes" on what isn't kept, "overlap", and "error" on failure.
 
-    Other commands, and apply without an argument, use the default CONFIG. If it asks for something
-    other than the CONFIG that was applied, the last line says so, and gives the command that copies
-    the applied one there. If the default CONFIG has no key hostRouting, apply without an argument
+    Without an argument, apply uses the default CONFIG. If it asks for something other than the
+    CONFIG that was applied, the last line says so, and gives the command that copies the applied
+    one there. If the default CONFIG has no key hostRouting, apply without an argument
     fails, because it would remove what is installed. After a reset by AKSFlexNode, which removes
     all scripts, apply removes the rest.
 

@@ -177,6 +177,16 @@ def _add_config(parser: Parser) -> None:
     )
 
 
+def _add_seen_config(parser: Parser) -> None:
+    """Add the CONFIG argument of a command that changes nothing."""
+    parser.add_argument(
+        "config",
+        nargs="?",
+        metavar="CONFIG",
+        help="a JSON file; defaults to what is installed, or else /etc/aks-flex-node/config.json",
+    )
+
+
 def _add_output(parser: Parser) -> None:
     """Add the --output option."""
     parser.add_argument(
@@ -496,18 +506,18 @@ def all_words() -> Mapping[str, Word]:
         "render": Word(commands.render, (_add_config, _add_folder)),
         "check": Word(
             checking.check,
-            (_add_config, _add_cidr, _add_uplink, _add_snapshot, _add_more_output),
+            (_add_seen_config, _add_cidr, _add_uplink, _add_snapshot, _add_more_output),
             EXIT_CHECK_UNKNOWN,
         ),
         "explain": Word(
             checking.explain,
-            (_add_address, _add_config, _add_uplink, _add_snapshot, _add_output),
+            (_add_address, _add_seen_config, _add_uplink, _add_snapshot, _add_output),
             EXIT_CHECK_UNKNOWN,
         ),
         "diff": Word(checking.diff, (_add_compared, _add_cidr, _add_output), EXIT_CHECK_UNKNOWN),
         "fix": Word(
             checking.fix,
-            (_add_config, _add_cidr, _add_uplink, _add_fixed, _add_snapshot, _add_output),
+            (_add_seen_config, _add_cidr, _add_uplink, _add_fixed, _add_snapshot, _add_output),
             EXIT_CHECK_UNKNOWN,
         ),
         "snapshot": Word(commands.snapshot),

@@ -67,7 +67,8 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
     lookup result, and queries the kernel for each range. If a policy rule has a "from" selector, it
     repeats the lookup with the source address that the kernel would choose. It waits up to
     waitSeconds (30 without a CONFIG) for a default route, and up to settleSeconds for InfiniBand
-    addresses. It writes no marker. It exits with 0 on success, with 1 if a CIDR is shadowed, has no
+    addresses. It writes no marker. If CONFIG already lists what fixes a failure, and the kernel
+    lacks it, the command says so, and proves it on a model of the host. It exits with 0 on success, with 1 if a CIDR is shadowed, has no
     route or is discarded, and with 2 if there is no verdict. With --output nagios it exits with 0
     (OK), 1 (failures in WARN mode), 2 (failures in STRICT mode) or 3 (unknown).
 
@@ -75,6 +76,7 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
       hostrouting check --cidr 172.16.0.0/16 --cidr 10.96.0.0/12     without a config file
       hostrouting check --cidr fd00:10:96::/108                      IPv6, expected on the IPv4 uplinks
       hostrouting check --cidr 172.16.0.0/16 --snapshot node.json    another host (doesn't wait)
+      hostrouting check --uplink eth0                                although another default route wins
       hostrouting check --output svg > check.svg                     a picture for a ticket
       hostrouting check --output nagios                              one line with performance data (doesn't wait)
       hostrouting check --output prometheus > x; mv x hosts.prom   metrics, if the watcher isn't running (doesn't wait)
@@ -301,16 +303,21 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     decides before table main, the fix has rules, too. If its routes would cut off InfiniBand's own
     addresses, it keeps these interfaces. With CONFIG, the command assumes that CONFIG's routes,
     rules and kept interfaces are installed, and prints the whole document with the new ones added.
+    If that is all that it takes, the command says so, and exits with 1 because the kernel lacks it.
+    Without CONFIG, it takes what is installed, or else the default CONFIG.
     With --cidr alone, it prints a document that contains the CIDRs and the fix. If systemd-networkd
     would remove rules of the fix, CONFIG gets the watcher. The command reports on stderr what it
     can't fix, any side effects of the fix, and, if nothing fails, interfaces to keep, from whose
     addresses packets leave through another interface. By default,
     it changes nothing. With --in-place, it updates hostRouting in CONFIG, and preserves everything
-    else in the file byte for byte. It exits with 0 on success, with 1 if some failures can't be
+    else in the file byte for byte; then it exits with 0 if apply fixes everything. Without CONFIG,
+    it updates the default CONFIG, unless that differs from what is installed in more than routes,
+    rules and kept interfaces. It exits with 0 on success, with 1 if some failures can't be
     fixed (it still prints the rest), and with 2 if there is no verdict. With --format netplan or
     networkd it warns if an interface has more than 8,000 routes, because systemd-networkd drops the
     rest and reports success.
 
+      hostrouting fix --in-place && hostrouting apply                the default CONFIG
       hostrouting fix --in-place config.json && hostrouting apply config.json
       hostrouting fix config.json > fixed.json                      to review it first; config.json isn't changed
       hostrouting fix --cidr 172.16.0.0/16 --format netplan          for a host whose routes are managed by netplan
