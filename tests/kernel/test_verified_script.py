@@ -1,10 +1,12 @@
-"""Test that the boot scripts keep a verified node on its uplink, in each case that the tasks are
-tested with, and that they find a recorded uplink as the library does.
+"""Test that a verified node stays on its uplink, with the boot scripts, the task that configures it
+and the watcher, and that the scripts find a recorded uplink as the library does.
 """
 
 from __future__ import annotations
 
 import random
+import time
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +19,29 @@ from scripts import Sandbox, recorded, sandboxes
 from verified_hosts import HOSTS
 from wanted import config
 
-from hostrouting import Host, Layout, check
+import phases
+from hostrouting import (
+    Config,
+    Configure,
+    Host,
+    HostRoutingError,
+    Layout,
+    RouteError,
+    RouteOverlapError,
+    check,
+)
 from hostrouting.boot import assets
 from hostrouting.boot.render import render_check, render_static_routes
 from hostrouting.kernel.namespace import NamespaceKernel
+from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.kernel.port import read_our_routes
 from hostrouting.model.links import VPN_DEVS, Link
+from hostrouting.model.routes import Route
 from hostrouting.model.verified import VerifiedUplink, find_awaited_uplinks, find_verified
 from hostrouting.overlap.findings import Verdict
 from hostrouting.routes.plan import plan_now
 from hostrouting.testing import FakeSystemd
+from hostrouting.watch._repair import plan_repair, without_moves
 
 pytestmark = pytest.mark.kernel
 
@@ -34,6 +49,7 @@ MAC = "02:00:00:00:00:00"
 ETH0 = VerifiedUplink("eth0", MAC)
 HALVES = ("172.16.0.0/17", "172.16.128.0/17")
 CLUSTER = ("172.16.0.0/16", "10.96.0.0/12")
+COVERED = CLUSTER[:1]
 LEASE = "ip route add default via 10.1.0.1 dev eth0 proto dhcp src 10.1.0.4 metric 100"
 NO_LEASE = "ip route del default dev eth0"
 VPN = f"""
@@ -85,23 +101,27 @@ class Case:
         devs: where our routes are afterwards, if they are.
         starts: whether a start of the node is let through.
         is_boot: whether our routes are gone.
-        wider: whether the check expects a CIDR without a static route, too.
+        cidrs: the expected CIDRs. By default, there is a static route to one of them.
         uplinks: the uplinks that the config names.
         record: the uplink with which the check passed.
+        way_out: what the scripts say if they hold the node.
     """
 
     does: str
     devs: str = "eth0"
     starts: bool = False
     is_boot: bool = False
-    wider: bool = True
+    cidrs: Sequence[Any] = CLUSTER
     uplinks: tuple[str, ...] | None = None
     record: VerifiedUplink = ETH0
+    way_out: str = (
+        "; if another uplink is wanted now: rm /etc/hostrouting/uplink && hostrouting apply"
+    )
 
 
 CASES = {
     "A1 a VPN beside": Case(VPN),
-    "A1 a VPN beside, all covered": Case(VPN, starts=True, wider=False),
+    "A1 a VPN beside, all covered": Case(VPN, starts=True, cidrs=COVERED),
     "A2 DHCP beside": Case(f"{STORAGE}\n{STORAGE_LEASE}"),
     "A3 another lease comes first": Case(
         f"{NO_LEASE}\n{STORAGE}\n{STORAGE_LEASE}", devs="", is_boot=True
@@ -110,10 +130,15 @@ CASES = {
     "A5 DHCP instead": Case(f"{STORAGE}\n{STORAGE_LEASE}\n{NO_LEASE}"),
     "A7 names swapped": Case(SWAP, devs="eth1", is_boot=True),
     "A7 names swapped, all covered": Case(
-        SWAP, devs="eth1", starts=True, is_boot=True, wider=False
+        SWAP, devs="eth1", starts=True, is_boot=True, cidrs=COVERED
     ),
     "A7 a name of the config": Case(
-        SWAP, devs="eth0", is_boot=True, wider=False, uplinks=("eth0",)
+        SWAP,
+        devs="eth0",
+        is_boot=True,
+        cidrs=COVERED,
+        uplinks=("eth0",),
+        way_out="swapped: eth0, with which the check passed, is eth1 now: name it",
     ),
     "L1 renamed": Case(
         f"{renamed('eth0', 'ens3')}\n{lease('ens3')}", devs="ens3", starts=True, is_boot=True
@@ -146,6 +171,18 @@ CASES = {
     ),
     "L6 failover": Case(
         f"{STORAGE}\n{STORAGE_LEASE} \nip link set peer-eth0 down\n{NO_LEASE}", is_boot=False
+    ),
+    "L7 a VPN alone": Case(
+        f"{VPN}\n{NO_LEASE}",
+        devs="wg0",
+        starts=True,
+        is_boot=True,
+        record=VerifiedUplink("wg0", "0a:00:00:00:00:05"),
+    ),
+    "L8 a network behind a VPN": Case(
+        f"{nics(tailscale0='100.64.0.5/32')}\nip route add 100.64.0.0/10 dev tailscale0",
+        starts=True,
+        cidrs=(*CLUSTER, {"cidr": "100.64.0.0/10", "devs": ["tailscale0"]}),
     ),
     "L9 a VF before it is a port": Case(
         f"{nics(vf0='')}\nip link set vf0 address {MAC}", starts=True
@@ -262,27 +299,59 @@ def test_a_start_of_a_verified_node_with_other_links(kind: str, name: str, tmp_p
 
 
 def start(case: Case, kernel: NamespaceKernel, sandbox: Sandbox) -> None:
-    wanted = config(*HALVES, cidrs=CLUSTER if case.wider else CLUSTER[:1])
-    wanted = attrs.evolve(wanted, uplinks=case.uplinks)
+    wanted = attrs.evolve(config(*HALVES, cidrs=case.cidrs), uplinks=case.uplinks)
     routes, judge = render_static_routes(wanted), render_check(wanted)
     with_record: dict[str, Any] = recorded([case.record])
-    if not case.is_boot:
-        assert sandbox.run(routes, **with_record).returncode == 0
-    run_ip(*_words(case.does))
-    installed = sandbox.run(routes, "gate", **with_record)
-    devs = {dev for route in read_our_routes(kernel) for dev in route.devs}
-    assert ",".join(devs) == case.devs, installed
-    judged = sandbox.run(judge, "gate", **with_record)
-    starts = installed.returncode == 0 and judged.returncode == 0
-    assert starts == case.starts, (installed, judged)
-    # The library says the same.
     host = Host(kernel, FakeSystemd(), Layout(sandbox.root / "library"))
     host.layout.verified.parent.mkdir(parents=True)
     host.layout.verified.write_text(f"{case.record}\n")
+    if not case.is_boot:
+        assert sandbox.run(routes, **with_record).returncode == 0
+    former: dict[Hashable, Route] = {route.key: route for route in read_our_routes(kernel)}
+    run_ip(*_words(case.does))
+    assert led_by_the_watcher(wanted, host, former) <= {case.devs}
+    installed = sandbox.run(routes, "gate", **with_record)
+    assert devs_of_ours(kernel) == case.devs, installed
+    judged = sandbox.run(judge, "gate", **with_record)
+    starts = installed.returncode == 0 and judged.returncode == 0
+    assert starts == case.starts, (installed, judged)
+    assert starts or case.way_out in installed.stderr + judged.stderr
+    # The library says the same.
     report = check(wanted, host=host)
     assert (report.verdict is Verdict.OK) == (judged.returncode == 0), (report, judged)
     plan, missing = plan_now(host.with_verified(wanted), kernel)
     assert (not plan.changes, missing is None) == (True, installed.returncode == 0)
+    if case.is_boot and case.devs:
+        run_ip("route flush proto 217")
+    assert succeeds(wanted, host) == case.starts
+    assert devs_of_ours(kernel) == case.devs
+    (line,) = host.layout.verified.read_text().splitlines()
+    assert line.split()[0] == case.devs if starts else line == str(case.record)
+
+
+def devs_of_ours(kernel: NamespaceKernel) -> str:
+    return ",".join({dev for route in read_our_routes(kernel) for dev in route.devs})
+
+
+def succeeds(wanted: Config, host: Host) -> bool:
+    """Return whether the task that configures a host does so."""
+    try:
+        phases.run(Configure(wanted, host=host))
+    except HostRoutingError as error:
+        assert isinstance(error, RouteOverlapError | RouteError), error
+        return False
+    return True
+
+
+def led_by_the_watcher(
+    wanted: Config, host: Host, former: Mapping[Hashable, Route]
+) -> set[str | None]:
+    """Return the interfaces of the routes that the watcher would write now."""
+    counting = host.with_verified(wanted)
+    plan, _ = plan_repair(counting, host.routes)
+    plan, _ = without_moves(plan, counting, former, [host.routes])
+    written = [*plan.add, *(item.new for item in plan.replace)]
+    return {hop.dev for route in written for hop in route.hops}
 
 
 def test_the_words_of_a_held_start(tmp_path: Path) -> None:
@@ -321,6 +390,45 @@ def test_after_its_wait_the_script_goes_on_without_a_replaced_uplink(tmp_path: P
     assert {dev for route in read_our_routes(kernel) for dev in route.devs} == {"ens3"}
 
 
+def test_the_lease_of_a_verified_uplink_may_come_last(tmp_path: Path) -> None:
+    """A3: the script waits for it, and not for a run of its own."""
+    kernel = build()
+    run_ip(*_words(f"{NO_LEASE}\n{STORAGE}\n{STORAGE_LEASE}"))
+    script = render_static_routes(config(*HALVES, waitSeconds=30))
+    process = Sandbox(tmp_path).start(script, **recorded([ETH0]))
+    assert process.stdout is not None
+    told = process.stdout.readline()
+    assert told.startswith("waiting up to 30 s for the default route on eth0, ")
+    run_ip(*_words(LEASE))
+    process.communicate(timeout=20)
+    assert (process.returncode, devs_of_ours(kernel)) == (0, "eth0")
+
+
+def test_a_script_waits_once_for_an_uplink_and_its_default_route(tmp_path: Path) -> None:
+    """A replaced uplink has no lease yet, either."""
+    build()
+    run_ip(*_words(CASES["L3 both new"].does), "route del default dev ens3")
+    wanted = config(*HALVES, waitSeconds=1)
+    for script in (render_static_routes(wanted), render_check(wanted)):
+        began = time.monotonic()
+        done = Sandbox(tmp_path).run(script, **recorded([ETH0]))
+        assert (done.returncode, time.monotonic() - began < 1.9) == (1, True), done
+
+
+def test_before_the_first_apply_a_later_default_route_counts(tmp_path: Path) -> None:
+    """L12: an image's or a bundle's node has no record, so its config names the uplinks."""
+    kernel = build()
+    run_ip(*_words(VPN))
+    sandbox, wanted = Sandbox(tmp_path), config(*HALVES, cidrs=COVERED)
+    named = attrs.evolve(wanted, uplinks=("eth0",))
+    for each, dev in (wanted, "wg0"), (named, "eth0"):
+        assert sandbox.run(render_static_routes(each)).returncode == 0
+        assert devs_of_ours(kernel) == dev
+        judged = sandbox.run(render_check(each))
+        assert (judged.returncode == 0) == (each is named), judged
+        assert each is named or "contested-default" in judged.stderr
+
+
 def test_in_warn_mode_the_scripts_follow_the_default_route(tmp_path: Path) -> None:
     kernel = build()
     run_ip(*_words(f"{STORAGE}\n{STORAGE_LEASE}"))
@@ -336,7 +444,7 @@ def test_in_warn_mode_the_scripts_follow_the_default_route(tmp_path: Path) -> No
 
 def test_a_vpn_that_takes_ipv4_alone_doesnt_hold_ipv6(tmp_path: Path) -> None:
     """A8."""
-    build()
+    kernel = build()
     run_ip("address add 2001:db8:1::4/64 dev eth0 nodad", *_words(VPN))
     run_ip6("route add default via 2001:db8:1::1 dev eth0")
     wanted = config(*HALVES, cidrs=["172.16.0.0/16", "fd00:96::/108"])
@@ -344,6 +452,11 @@ def test_a_vpn_that_takes_ipv4_alone_doesnt_hold_ipv6(tmp_path: Path) -> None:
     assert sandbox.run(render_static_routes(wanted), **with_record).returncode == 0
     done = sandbox.run(render_check(wanted), **with_record)
     assert done.returncode == 0, done
+    ipv6, layout = NetlinkBackend6(), Layout(tmp_path / "library")
+    layout.verified.parent.mkdir(parents=True)
+    layout.verified.write_text(f"{ETH0}\n")
+    assert succeeds(wanted, Host(kernel, FakeSystemd(), layout, routes6=ipv6))
+    assert layout.verified.read_text() == f"{ETH0}\n"
 
 
 ODD = {

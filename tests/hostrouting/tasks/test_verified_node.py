@@ -369,6 +369,25 @@ def test_a_late_uplink_is_waited_for(node: Node) -> None:
     assert node.devs_of_ours() == {"eth0"}
 
 
+def test_the_lease_of_a_verified_uplink_may_come_last(node: Node) -> None:
+    clock = FakeClock()
+    node.drop_default()
+    node.add_default(ETH1)
+    clock.call_at(20.0, lambda: node.kernel.write(Write.ADD, [default_route()]))
+    waiting = attrs.evolve(STRICT, wait_seconds=30)
+    node.apply(waiting, scope=phases.CancelScope(clock=clock))
+    assert node.devs_of_ours() == {"eth0"}
+
+
+def test_a_run_waits_once_for_an_uplink_and_its_default_route(node: Node) -> None:
+    clock = FakeClock()
+    node.kernel.del_link("eth0")
+    waiting = attrs.evolve(STRICT, wait_seconds=30)
+    with pytest.raises(RouteError, match="timed out after 30 s waiting for the default route"):
+        node.apply(waiting, scope=phases.CancelScope(clock=clock))
+    assert 30 <= clock.monotonic() < 31
+
+
 def test_after_the_wait_the_default_route_counts(node: Node) -> None:
     clock = FakeClock()
     node.kernel.del_link("eth0")
