@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from hostrouting.model.routes import Route
     from phases import CancelScope
 
-# Whatever is beyond this isn't ours; a record has a line for each uplink.
-_RECORD_BYTES = 65536
+_RECORD_BYTES = 1 << 20
 _RECORD_ANEW = f"to record the uplink anew: rm -r /{VERIFIED_PATH} && hostrouting apply"
 
 
@@ -354,9 +353,9 @@ def _read_verified(path: str) -> tuple[VerifiedUplink, ...]:
         with open(path, "rb", opener=only_regular) as file:
             content = file.read(_RECORD_BYTES)
             since = rfc_3339(os.fstat(file.fileno()).st_mtime)
-    except FileNotFoundError:
-        return ()
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and not os.path.lexists(path):
+            return ()
         failed = FileError.of(f"read {path}", error)
         failed.hint = failed.hint or _RECORD_ANEW
         raise failed from error

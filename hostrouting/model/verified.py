@@ -27,11 +27,13 @@ VERIFIED_PATH = "etc/hostrouting/uplink"
 """The file with the verified uplinks, below a host's root."""
 
 # What a link of these kinds sends leaves through another link, whose MAC address it may have.
-_STACKED = ("ipvlan", "macvlan", "vlan")
+_STACKED = ("ipvlan", "ipvtap", "macsec", "macvlan", "macvtap", "vlan")
 # A link of these kinds takes over the network of its ports.
 _GROUPS = ("bond", "bridge", "team")
 # All ports of a link of these kinds lead to the same network.
 _BONDS = ("bond", "team")
+# A record has a line for each uplink. Whatever is beyond this isn't ours.
+_LINES = 64
 _LINE = re.compile(r"([A-Za-z0-9_.-]{1,15})(?: ([0-9A-Fa-f:]+))?")
 
 
@@ -60,11 +62,16 @@ def parse_verified(text: str, since: str | None = None) -> tuple[VerifiedUplink,
         ValueError: the record isn't empty, but has no such line. If it counted as empty, the next
             default route would tell the uplink.
     """
-    lines = [line.removesuffix("\r") for line in text.removeprefix("\ufeff").split("\n")]
-    found = [line for line in map(_LINE.fullmatch, lines) if line is not None]
+    lines = text.split("\n")[:_LINES]
+    found = [line for line in map(_LINE.fullmatch, map(_bare, lines)) if line is not None]
     if text and not found:
         raise ValueError("none of its lines is an interface and its MAC address")
     return tuple(VerifiedUplink(line[1], line[2] and line[2].lower(), since) for line in found)
+
+
+def _bare(line: str) -> str:
+    # To bash, which reads the record at boot, a line ends at a NUL.
+    return line.partition("\0")[0].removeprefix("\ufeff").removesuffix("\r")
 
 
 def verified_text(verified: Iterable[VerifiedUplink]) -> str:

@@ -5,6 +5,7 @@ and the watcher, and that the scripts find a recorded uplink as the library does
 from __future__ import annotations
 
 import random
+import subprocess
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from needs import needs_links
 from nightly import by_day
 from node import nics, on_linux, run_ip, run_ip6
 from scripts import Sandbox, recorded, sandboxes
-from verified_hosts import HOSTS
+from verified_hosts import HOSTS, STACKED
 from wanted import config
 
 import phases
@@ -35,12 +36,13 @@ from hostrouting.boot.render import render_check, render_static_routes
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.kernel.port import read_our_routes
+from hostrouting.model.errors import FileError
 from hostrouting.model.links import VPN_DEVS, Link
 from hostrouting.model.routes import Route
 from hostrouting.model.verified import VerifiedUplink, find_awaited_uplinks, find_verified
 from hostrouting.overlap.findings import Verdict
 from hostrouting.routes.plan import plan_now
-from hostrouting.testing import FakeSystemd
+from hostrouting.testing import FakeKernel, FakeSystemd
 from hostrouting.watch._repair import plan_repair, without_moves
 
 pytestmark = pytest.mark.kernel
@@ -534,8 +536,8 @@ def test_a_named_uplink_with_the_address_of_its_vf_isnt_swapped(tmp_path: Path) 
 
 # --- who a recorded uplink is by now --------------------------------------------------------------
 
-SHARED = assets.read_asset("hostrouting.boot", "common.sh") + assets.read_asset(
-    "hostrouting.boot", "network.sh"
+SHARED = "\n".join(
+    assets.read_asset("hostrouting.boot", name) for name in ("common.sh", "network.sh")
 )
 FIND = """
 mkdir -p "$RUN_DIR"
@@ -561,7 +563,7 @@ def as_listed(link: Link) -> str:
     master, port = "", ""
     if link.master is not None:
         master, port = f" master {link.master}", " \\    bridge_slave state forwarding priority 32"
-    at = "@lower" if link.kind in ("vlan", "macvlan", "ipvlan") else ""
+    at = "@lower" if link.kind in STACKED else ""
     address = "[65534] " if link.mac is None else f"[1] {link.mac} brd ff:ff:ff:ff:ff:ff"
     kind = "" if link.kind is None else f"\\    {link.kind} some words of its own"
     return (
@@ -585,6 +587,87 @@ def test_the_scripts_find_the_uplinks_of_modelled_hosts(tmp_path: Path) -> None:
         assert told.endswith(f": {','.join(host.found) or '-'} {awaited}"), name
 
 
+# Each record: a command that makes it out of the one of eth0, and what it holds, or None if it
+# can't be read.
+RECORDS: dict[str, tuple[str, str | None]] = {
+    "none": ("rm FILE", ""),
+    "empty": (": >FILE", ""),
+    "as it was written": (":", "eth0"),
+    "without a line break": ("printf 'eth0 MAC' >FILE", "eth0"),
+    "without an address": ("echo eth0 >FILE", "eth0"),
+    "lines of Windows": (r"printf 'eth0 MAC\r\n\r\n' >FILE", "eth0"),
+    "a lone carriage return": (r"printf 'eth0\reth1 MAC\n' >FILE", None),
+    "two carriage returns": (r"printf 'eth0\r\r\n' >FILE", None),
+    "a byte order mark": (r"printf '\xef\xbb\xbfeth0 MAC\n' >FILE", "eth0"),
+    "an upper case address": ("echo ens3 02:00:00:00:00:AB >FILE", "up0"),
+    "a trailing blank": ("echo 'eth0 MAC ' >FILE", None),
+    "a leading blank": ("echo ' eth0 MAC' >FILE", None),
+    "two blanks": ("echo 'eth0  MAC' >FILE", None),
+    "a tab": (r"printf 'eth0\tMAC\n' >FILE", None),
+    "a comment": (r"printf '# eth1\neth0 MAC # mine\neth0 MAC\n' >FILE", "eth0"),
+    "comments alone": (r"printf '# eth0\n#eth1\n' >FILE", None),
+    "an empty line": ("echo >FILE", None),
+    "NULs": ("truncate -s 0 FILE; truncate -s 24 FILE", None),
+    "a NUL in a line": (r"printf 'eth0\0 MAC\neth\0001\n' >FILE", "eth0"),
+    "a star": ("echo '* MAC' >FILE", None),
+    "a class": ("echo 'eth[01] MAC' >FILE", None),
+    "a command": ("echo '`id` MAC' >FILE", None),
+    "a long name": ("echo an-interface-with-a-name MAC >FILE", None),
+    "bytes beyond ASCII": (r"printf '\xfcplink MAC\n\xc3\xa9th0\n' >FILE", None),
+    "the same twice": (r"printf 'eth0\neth0 MAC\n' >FILE", "eth0"),
+    "two": (r"printf 'eth1\neth0\n' >FILE", "eth1,eth0"),
+    "a long line first": (
+        r"{ head -c 70000 /dev/zero | tr '\0' '#'; printf '\neth0\n'; } >FILE",
+        "eth0",
+    ),
+    "64 lines": ("{ yes '#' | head -n 63; echo eth0; } >FILE", "eth0"),
+    "65 lines": ("{ yes '#' | head -n 64; echo eth0; } >FILE", None),
+    "a megabyte of lines": ("yes 'eth0 MAC' | head -c 1000000 >FILE", "eth0"),
+    "a folder": ("rm FILE; mkdir FILE", None),
+    "a FIFO": ("rm FILE; mkfifo FILE", None),
+    "a device": ("rm FILE; ln -s /dev/zero FILE", None),
+    "a link": ("mv FILE FILE-1; ln -s FILE-1 FILE", "eth0"),
+    "a dangling link": ("rm FILE; ln -s nowhere FILE", None),
+    "a link to itself": ("rm FILE; ln -s FILE FILE", None),
+}
+READ_ALL = """
+ask_kernel() { "$2" </run/links; }
+mkdir -p "$RUN_DIR" && make_files || exit
+while IFS= read -r make; do
+  rm -rf "$RECORD"
+  echo 'eth0 MAC' >"$RECORD"
+  eval "$make"
+  if read_verified; then printf '%s\n' "$VERIFIED"; else echo "$MESSAGE"; fi
+done </run/makes
+"""
+
+
+def test_the_scripts_read_odd_records_as_the_library_does(tmp_path: Path) -> None:
+    macs = {"eth0": MAC, "eth1": "02:00:00:00:00:01", "up0": "02:00:00:00:00:ab"}
+    links = [Link(index, name, mac=mac) for index, (name, mac) in enumerate(macs.items(), 1)]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/links").write_text("".join(f"{as_listed(link)}\n" for link in links))
+    makes = [make.replace("MAC", MAC) for make, _ in RECORDS.values()]
+    in_etc = [make.replace("FILE", "/etc/hostrouting/uplink") for make in makes]
+    (tmp_path / "run/makes").write_text("".join(f"{make}\n" for make in in_etc))
+    script = SHARED + READ_ALL.replace("MAC", MAC)
+    done = Sandbox(tmp_path).run(script, **recorded([ETH0]))
+    for name, make, said in zip(RECORDS, makes, done.stdout.splitlines(), strict=True):
+        expected = RECORDS[name][1]
+        host = Host(FakeKernel(), FakeSystemd(), Layout(tmp_path / name))
+        path = host.layout.verified
+        path.parent.mkdir(parents=True)
+        path.write_text(f"{ETH0}\n")
+        subprocess.run(["bash", "-c", make.replace("FILE", f"'{path}'")], check=True)
+        if expected is None:
+            assert said.startswith("can't read "), name
+            with pytest.raises(FileError, match="can't read "):
+                _ = host.verified
+        else:
+            assert said == expected, name
+            assert ",".join(find_verified(host.verified, links)) == expected, name
+
+
 NAMES = ("eth0", "eth1", "b-r.0", "c9")
 MACS = tuple(f"02:00:00:00:01:0{number}" for number in range(3))
 
@@ -602,7 +685,8 @@ def random_links(chance: random.Random) -> list[str]:
         elif kind == "tun":
             steps.append(f"tuntap add dev {name} mode tun")
         elif kind == "macvlan" and made:
-            steps.append(f"link add link {made[0]} name {name} {address}type macvlan")
+            kind = chance.choice(("macvlan", "macvtap"))
+            steps.append(f"link add link {made[0]} name {name} {address}type {kind}")
         elif kind in ("bridge", "bond"):
             steps.append(f"link add {name} {address}type {kind}")
             ports = [each for each in made if chance.random() < 0.4]

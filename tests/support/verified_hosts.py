@@ -12,6 +12,8 @@ from hostrouting.model.verified import VerifiedUplink
 MAC = "00:0d:3a:00:00:01"
 OTHER = "00:0d:3a:00:00:02"
 ETH0 = VerifiedUplink("eth0", MAC)
+# A link of these kinds may have the address of the one that it is on.
+STACKED = ("ipvlan", "ipvtap", "macsec", "macvlan", "macvtap", "vlan")
 
 
 def link(name: str, mac: str | None = OTHER, kind: str | None = None, master: str = "") -> Link:
@@ -144,9 +146,12 @@ HOSTS = {
         ("eth0",),
     ),
     "a VLAN on it": VerifiedHost([link("eth0", MAC), link("eth0.5", MAC, "vlan")], ("eth0",)),
-    "renamed, with a VLAN on it": VerifiedHost(
-        [link("ens3", MAC), link("eth0.5", MAC, "vlan")], ("ens3",)
-    ),
+    **{
+        f"renamed, with a link of kind {kind} on it": VerifiedHost(
+            [link("ens3", MAC), link("eth0.5", MAC, kind)], ("ens3",)
+        )
+        for kind in STACKED
+    },
     "a bond with the address of another of its NICs": VerifiedHost(
         [link("bond0", OTHER, "bond"), link("eth0", master="bond0"), link("eth1", MAC)],
         ("bond0",),

@@ -3,6 +3,7 @@
 
 # The uplinks with which the check has passed, a line "NAME MAC" each.
 readonly RECORD=/etc/hostrouting/uplink
+readonly RECORD_LINES=64
 readonly ANOTHER="if another uplink is wanted now: rm $RECORD && $AGAIN"
 readonly NAME='([A-Za-z0-9_.-]{1,15})'
 # Files with the commands that awk passes to ip, with ip's output and errors, with the errors of a listing, and with the
@@ -66,10 +67,10 @@ read_links() {
 # sets GONE, and AWAITED to the names of those that may still appear. Sets RENAMED to each recorded name, its MAC
 # address and the links that have it. Or fails and sets MESSAGE. hostrouting.model.verified has the same rules.
 read_verified() {
-  local text='' line i name mac same moved master kind depth names=()
+  local text='' line i name mac same moved master kind depth names=() lines=()
   local -A macs=() kinds=() masters=() tops=()
   export VERIFIED='' GONE='' AWAITED='' RENAMED=''
-  [ -e "$RECORD" ] || return 0
+  is_present "$RECORD" && [[ ! -f $RECORD || -s $RECORD ]] || return 0
   { text=`<"$CHECK"`; } 2>/dev/null
   [[ $text == *$'\nreadonly MODE=STRICT\n'* ]] || return 0
   FAMILY=d list 'link show' read_links || return # ip -d, for the kinds
@@ -87,13 +88,13 @@ read_verified() {
     [[ $master != / && $kind != vrf ]] || tops[$name]=$i
   done
   MESSAGE="can't read $RECORD: it has no line NAME MAC; to write it again: rm -r $RECORD && $AGAIN"
-  [ -f "$RECORD" ] || return
-  while IFS= read -r line || [ -n "$line" ]; do
+  [ -f "$RECORD" ] && mapfile -t -n "$RECORD_LINES" lines <"$RECORD" || return
+  for line in "${lines[@]}"; do
     line=${line#$'\xef\xbb\xbf'}
     [[ ${line%$'\r'} =~ ^$NAME(\ ([0-9A-Fa-f:]+))?$ ]] || continue
     name=${BASH_REMATCH[1]} mac=${BASH_REMATCH[3],,} mac=${mac:-none} same='' moved='' GONE=yes
     for i in "${names[@]}"; do
-      [[ ${macs[$i]} != "$mac" || ( ${kinds[$i]} =~ ^(vlan|macvlan|ipvlan)$ && $i != "$name" ) ]] ||
+      [[ ${macs[$i]} != "$mac" || ( ${kinds[$i]} =~ ^(macsec|vlan|(ip|mac)v(lan|tap))$ && $i != "$name" ) ]] ||
         same+=\ ${tops[$i]-}
     done
     # By its name if nothing has the address, or if a bond with ports has the name.
@@ -105,8 +106,8 @@ read_verified() {
     done
     RENAMED+=${moved:+$name $mac$moved$'\n'}
     [[ " ${names[*]} " == *" $name "* || " ${macs[*]} " == *" $mac "* ]] || AWAITED+=${AWAITED:+,}$name
-  done <"$RECORD"
-  [[ $GONE || ! -s $RECORD ]] || return
+  done
+  [ -n "$GONE" ] || return
   [ -z "$VERIFIED" ] || GONE='' AWAITED=''
 }
 

@@ -604,10 +604,14 @@ def latin_1(path: Path) -> None:
 
 
 def much(path: Path) -> None:
-    path.write_text("#" * 70_000 + f"\neth0 {MAC}\n")
+    path.write_text("#\n" * 70_000 + f"eth0 {MAC}\n")
 
 
-UNREADABLE = [a_folder, a_fifo, a_comment, zeros, latin_1, much]
+def a_dangling_link(path: Path) -> None:
+    path.symlink_to("elsewhere")
+
+
+UNREADABLE = [a_folder, a_fifo, a_comment, zeros, latin_1, much, a_dangling_link]
 ANEW = "to record the uplink anew: rm -r /etc/hostrouting/uplink && hostrouting apply"
 
 
