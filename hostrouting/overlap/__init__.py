@@ -54,10 +54,11 @@ what concerns the host as a whole.
 
 Fix (``_fix``). A static route in main fixes a place if it wins there: if main is asked, and the
 route is longer than the entry that wins now, or as long with a lower metric. It harms no other
-place if it is shorter than the entry there. Both are the place's ``Constraint`` (``_constraint``),
-and ``_fewest_prefixes`` finds the smallest set of prefixes that satisfies all of them. If no route
-can, or if the traffic may be wanted where it is (``_diversions``), the constraint has an obstacle
-instead: a reason with what helps, or a question to the operator. ``_entries`` makes the entry for
+place if it is shorter than the entry there. So each place has a constraint (``_constraint``):
+``NeedsRoute`` or ``MayBeCovered``, and ``_fewest_prefixes`` finds the smallest set of prefixes that
+satisfies all of them. If no route can fix a place, or if the traffic may be wanted where it is
+(``_diversions``), the constraint is ``NoRoute``, with an obstacle: a reason with what helps, or a
+question to the operator. ``_entries`` makes the entry for
 each prefix. Then the routes are proven (``_fixed``): the installation's planner takes them, the
 same places are asked and judged again, on a model of the tables with the fix. A route that an
 installation would refuse is excluded, and the search runs again (``_routes``). If any other proof

@@ -20,7 +20,16 @@ from hostrouting.overlap._ask import is_modelled, modelled_lookups
 from hostrouting.overlap._diversions import Diversions
 from hostrouting.overlap._entries import Entries, Path
 from hostrouting.overlap._fewest_prefixes import Segment
-from hostrouting.overlap._places import Constraint, Judgement, Place, SocketLookup, Span
+from hostrouting.overlap._places import (
+    Constraint,
+    Judgement,
+    MayBeCovered,
+    NeedsRoute,
+    NoRoute,
+    Place,
+    SocketLookup,
+    Span,
+)
 from hostrouting.overlap._state import State
 from hostrouting.overlap.proposals import Obstacle, OwnersChange
 from hostrouting.overlap.summary import decided_by
@@ -55,13 +64,13 @@ class Constraints:
         expected, judgement = place.unconnected
         if judgement.is_local:
             return self._of_local(expected, judgement)
-        if judgement.is_of_lost_router:
-            return self._of_local(expected, judgement)._replace(obstacle=_lost_gateway(judgement))
+        if judgement.is_of_lost_router and (lost := _lost_gateway(judgement)) is not None:
+            return NoRoute(lost, self._of_local(expected, judgement))
         if judgement.is_failure:
             return self._within_reason(place, self._of_failure(place, expected, judgement))
         return self._of_other_failures(place, judgement)
 
-    def _of_local(self, expected: ExpectedCidr, judgement: Judgement) -> Constraint:
+    def _of_local(self, expected: ExpectedCidr, judgement: Judgement) -> MayBeCovered:
         """Return the constraint for a local address, which no route may take away.
 
         A route in main can only do so if a rule looks up main before table local. At present, that
@@ -70,11 +79,15 @@ class Constraints:
         """
         next_hops = self._entries.next_hops(expected, judgement.address)
         length = self._longest_without_effect(judgement.lookup, next_hops)
-        return Constraint(length_max=self._bits if isinstance(length, Obstacle) else length)
+        return MayBeCovered(length_max=self._bits if isinstance(length, Obstacle) else length)
 
-    def _within_reason(self, place: Place, constraint: Constraint) -> Constraint:
-        """Return a constraint, with an obstacle if it takes more routes than a node should have."""
-        if constraint.longer_than is None:
+    def _within_reason(
+        self,
+        place: Place,
+        constraint: NeedsRoute | NoRoute,
+    ) -> NeedsRoute | NoRoute:
+        """Return a constraint, or an obstacle if it takes more routes than a node should have."""
+        if isinstance(constraint, NoRoute):
             return constraint
         needed = place.size >> (self._bits - 1 - constraint.longer_than)
         if needed <= _ROUTES_MAX:
@@ -82,48 +95,52 @@ class Constraints:
         longer = f"that takes {needed} routes longer than /{constraint.longer_than}"
         advice = "change the rule that skips shorter ones"
         obstacle = Obstacle(f"{longer}: {advice}", is_policy=True)
-        return constraint._replace(longer_than=None, obstacle=obstacle)
+        return NoRoute(obstacle, MayBeCovered(constraint.entry))
 
     def _of_other_failures(self, place: Place, judgement: Judgement) -> Constraint:
         """Return the constraint for a place whose unconnected datagrams leave as expected.
 
         A failure that no route fixes puts no constraint on routes: ``left_after`` reports it.
         """
-        longer_than = None
-        dev = None
+        entry = _in_main(judgement.route)
+        longest: NeedsRoute | None = None
         for expected, failure in place.other_failures:
             found = self._of_failure(place, expected, failure)
-            if found.longer_than is None:
+            if isinstance(found, NoRoute):
                 continue
-            if longer_than is None or found.longer_than > longer_than:
-                longer_than = found.longer_than
-                dev = found.dev
-        return Constraint(longer_than, dev, entry=_in_main(judgement.route))
+            if longest is None or found.longer_than > longest.longer_than:
+                longest = found._replace(entry=entry)
+        return longest or MayBeCovered(entry)
 
-    def _of_failure(self, place: Place, expected: ExpectedCidr, failure: Judgement) -> Constraint:
+    def _of_failure(
+        self,
+        place: Place,
+        expected: ExpectedCidr,
+        failure: Judgement,
+    ) -> NeedsRoute | NoRoute:
         """Return the constraint for a lookup that fails for an expected CIDR."""
         address = failure.address
         if (beyond_bound := _beyond_bound(failure, self._entries.missing)) is not None:
-            return Constraint(obstacle=beyond_bound)
+            return NoRoute(beyond_bound)
         if failure.port is not None:
-            return Constraint(obstacle=_of_port(failure.port))
+            return NoRoute(_of_port(failure.port))
         if (of_pods := self._diversions.why_of_pods(failure)) is not None:
-            return Constraint(obstacle=of_pods)
+            return NoRoute(of_pods)
         path = self._entries.path(expected, address)
         if isinstance(path, Obstacle):
-            return Constraint(obstacle=path)
+            return NoRoute(path)
         if (forbidden := self._why_forbidden(place, failure, path)) is not None:
-            return Constraint(obstacle=forbidden)
+            return NoRoute(forbidden)
         bridge = self._diversions.bridge_around(failure)
         if bridge is not None and bridge not in path.devs:
-            return Constraint(obstacle=_of_bridge(bridge), entry=_in_main(failure.route))
+            return NoRoute(_of_bridge(bridge), MayBeCovered(_in_main(failure.route)))
         entry = _in_main(failure.route) or self._fib.longest_match(Table.MAIN, Flow(address))
         if (asked := self._asked(place, failure)) is not None:
-            return Constraint(obstacle=asked, entry=entry)
+            return NoRoute(asked, MayBeCovered(entry))
         found = self._of_unwanted(expected, failure, path)
         if isinstance(found, Obstacle):
-            return Constraint(obstacle=found, entry=entry)
-        return Constraint(max(found, path.length_min - 1), path.dev, entry=entry)
+            return NoRoute(found, MayBeCovered(entry))
+        return NeedsRoute(max(found, path.length_min - 1), path.dev, entry)
 
     def _of_unwanted(
         self,
@@ -312,21 +329,23 @@ def segment_of(span: Span, dev: str | None, bits: int) -> Segment:
         bits: the address width.
     """
     constraint = span.place.constraint
-    if constraint.longer_than is not None:
+    if isinstance(constraint, NeedsRoute):
         if constraint.dev != dev:
             return Segment(span.first, span.last, length_max=-1)
         return Segment(span.first, span.last, constraint.longer_than, bits)
-    if constraint.entry is None:
-        return Segment(span.first, span.last, length_max=constraint.length_max)
+    cover = constraint.cover if isinstance(constraint, NoRoute) else constraint
+    return Segment(span.first, span.last, length_max=_longest_cover(span, cover, bits))
+
+
+def _longest_cover(span: Span, cover: MayBeCovered, bits: int) -> int:
+    """Return the maximum length of a route that may cover a span."""
+    if cover.entry is None:
+        return cover.length_max
     # A span may hold several entries, because not every entry of a large table cuts.
-    destination = constraint.entry.destination
+    destination = cover.entry.destination
     first, last = ends(numbers(destination), bits)
     is_covered = first <= span.first and span.last <= last
-    return Segment(
-        span.first,
-        span.last,
-        length_max=destination.prefixlen - 1 if is_covered else -1,
-    )
+    return destination.prefixlen - 1 if is_covered else -1
 
 
 def _is_settled(place: Place, failure: Judgement) -> bool:

@@ -141,26 +141,47 @@ class ExpectedFailure(NamedTuple):
     judgement: Judgement
 
 
-class Constraint(NamedTuple):
-    """A constraint on the routes that may cover a place.
+class NeedsRoute(NamedTuple):
+    """The constraint of a place that a route fixes.
 
     Args:
-        longer_than: the prefix length that a route must exceed to fix the place, or -1 if any route
-            fixes it. None if nothing fails there, or if no route can fix it.
-        dev: the interface to which that route must lead, or None for the uplinks.
-        obstacle: the reason why no route can fix the failure, or None if nothing fails or a route
-            can.
-        entry: the entry in table main that covers the place. If ``longer_than`` is None, routes
-            that are shorter than this entry may cover the place.
-        length_max: if ``longer_than`` and ``entry`` are None, the maximum length of a route that
-            may cover the place; -1 if none may.
+        longer_than: the prefix length that the route must exceed, or -1 if any route fixes the
+            place.
+        dev: the interface to which the route must lead, or None for the uplinks.
+        entry: the entry in table main that covers the place now, or None.
     """
 
-    longer_than: int | None = None
-    dev: str | None = None
-    obstacle: Obstacle | None = None
+    longer_than: int
+    dev: str | None
+    entry: Route | None
+
+
+class MayBeCovered(NamedTuple):
+    """The constraint of a place that a route may cover if it doesn't change the lookups there.
+
+    Args:
+        entry: the entry in table main that covers the place. The route must be shorter.
+        length_max: if there is no such entry, the route's maximum length; -1 if none may cover the
+            place.
+    """
+
     entry: Route | None = None
     length_max: int = -1
+
+
+class NoRoute(NamedTuple):
+    """The constraint of a place that fails, and that no route fixes.
+
+    Args:
+        obstacle: the reason.
+        cover: which routes may cover the place.
+    """
+
+    obstacle: Obstacle
+    cover: MayBeCovered = MayBeCovered()
+
+
+Constraint = NeedsRoute | NoRoute | MayBeCovered
 
 
 @attrs.define(eq=False, repr=False)
@@ -187,7 +208,7 @@ class Place:
     judgements: dict[ExpectedCidr, tuple[Judgement, ...]] = attrs.field(
         factory=dict[ExpectedCidr, tuple[Judgement, ...]]
     )
-    constraint: Constraint = attrs.field(factory=Constraint)
+    constraint: Constraint = attrs.field(factory=MayBeCovered)
     refused: Obstacle | None = None
 
     @property

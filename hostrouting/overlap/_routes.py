@@ -34,7 +34,14 @@ from hostrouting.overlap._entries import Entries
 from hostrouting.overlap._fewest_prefixes import fewest_prefixes, networks_of, summary_of
 from hostrouting.overlap._fixed import ModelledHost, Rejudged, why_unproven, with_fix, without_fix
 from hostrouting.overlap._losses import Loss, losses, taken_away
-from hostrouting.overlap._places import Place, Span, distinct
+from hostrouting.overlap._places import (
+    MayBeCovered,
+    NeedsRoute,
+    NoRoute,
+    Place,
+    Span,
+    distinct,
+)
 from hostrouting.overlap._read import Moment
 from hostrouting.overlap.findings import Finding
 from hostrouting.overlap.proposals import Fix, Obstacle, Unfixable
@@ -229,7 +236,8 @@ class RouteSearch:
         None stands for the uplinks.
         """
         spans = self._places.spans
-        devs = {span.place.constraint.dev for span in spans if _needs_route(span)}
+        constraints = (span.place.constraint for span in spans)
+        devs = {each.dev for each in constraints if isinstance(each, NeedsRoute)}
         prefixes: dict[Prefix, str | None] = {}
         for dev in sorted(devs, key=lambda dev: dev or ""):
             segments = [segment_of(span, dev, self._bits) for span in spans]
@@ -249,9 +257,8 @@ class RouteSearch:
         refused: dict[Place, str] = {}
         for prefix, why in refusals.items():
             for place in distinct(self._places.inside(prefix)):
-                longer_than = place.constraint.longer_than
                 # A place that needs a longer route has another entry inside this one.
-                if longer_than is not None and longer_than < prefix[1]:
+                if _is_fixed_by(prefix, place):
                     refused[place] = why
         return refused
 
@@ -259,8 +266,11 @@ class RouteSearch:
         """Change the constraints of refused places, so that the search leaves these places out."""
         for place, why in refused.items():
             place.refused = Obstacle(f"apply would refuse a route that fixes this: {why}")
-            obstacle = place.refused if place.unconnected[1].is_failure else None
-            place.constraint = place.constraint._replace(longer_than=None, obstacle=obstacle)
+            needed = place.constraint
+            assert isinstance(needed, NeedsRoute)
+            cover = MayBeCovered(needed.entry)
+            is_failure = place.unconnected[1].is_failure
+            place.constraint = NoRoute(place.refused, cover) if is_failure else cover
 
     def _fixed_addresses(self, prefix: Prefix, entry: Prefix) -> list[int]:
         """Return an address of each span that an entry fixes in a prefix.
@@ -268,12 +278,8 @@ class RouteSearch:
         That is the first address that the span, the entry and the prefix have in common.
         """
         first, _ = inner = max(prefix, entry, key=itemgetter(1))
-        fixed = []
-        for span in self._places.inside(inner):
-            longer_than = span.place.constraint.longer_than
-            if longer_than is not None and longer_than < entry[1]:
-                fixed.append(max(first, span.first))
-        return fixed
+        fixed = [span for span in self._places.inside(inner) if _is_fixed_by(entry, span.place)]
+        return [max(first, span.first) for span in fixed]
 
     def with_routes(self, findings: Iterable[Finding], fix: Fix) -> Iterator[Finding]:
         """Yield findings, each with the routes that (partly) fix it."""
@@ -297,8 +303,10 @@ class RouteSearch:
         by_taken: dict[tuple[tuple[str, ...], Obstacle], list[Span]] = {}
         for span in self._places.spans:
             devs = span.place.unconnected[1].devs
-            if (obstacle := span.place.constraint.obstacle) is not None:
-                obstacle = _with_why_unruled(obstacle, unruled.get(span.place.probe))
+            constraint = span.place.constraint
+            if isinstance(constraint, NoRoute):
+                why = unruled.get(span.place.probe)
+                obstacle = _with_why_unruled(constraint.obstacle, why)
                 by_constraint.setdefault((devs, obstacle), []).append(span)
             # The entries fix a span as a whole or not at all, so its first address tells: a taken
             # destination cuts spans, and ``Constraints`` gives places that need too many routes an
@@ -371,4 +379,10 @@ def _why_harmful(lost: Iterable[Loss]) -> str:
 
 
 def _needs_route(span: Span) -> bool:
-    return span.place.constraint.longer_than is not None
+    return isinstance(span.place.constraint, NeedsRoute)
+
+
+def _is_fixed_by(prefix: Prefix, place: Place) -> bool:
+    """Return whether a route for a prefix around a place is long enough to fix it."""
+    constraint = place.constraint
+    return isinstance(constraint, NeedsRoute) and constraint.longer_than < prefix[1]
