@@ -11,6 +11,7 @@ from hostrouting.cli.bars import Bar, CellKind, bar_text, cells, cells_in, legen
 from hostrouting.cli.output import Page, Row, bad, dim, good
 from hostrouting.kernel.host_changes import HostChange
 from hostrouting.model.family import Family, IpNetwork
+from hostrouting.model.integer_prefixes import prefix_around
 from hostrouting.model.text import clean, counted, plural, shortened
 from hostrouting.overlap.difference import Difference, DiffReport, LookupResult
 from hostrouting.overlap.findings import FindingKind, NoteKind
@@ -136,9 +137,8 @@ def _ranges_text(ranges: Sequence[IpNetwork]) -> str:
     """
     if len(ranges) > _RANGES:
         family = Family.of(ranges[0])
-        last = int(ranges[-1].broadcast_address)
-        length = family.bits - (int(ranges[0].network_address) ^ last).bit_length()
-        around = ranges[0].supernet(new_prefix=length)
+        ends = int(ranges[0].network_address), int(ranges[-1].broadcast_address)
+        around = family.network(prefix_around(*ends, family.bits))
         beside = [*islice(_beside(around, ranges), _RANGES + 1)]
         if len(beside) <= _RANGES:
             return f"all of {around} but {' '.join(map(str, beside))}"

@@ -87,6 +87,12 @@ def ends(prefix: Prefix, bits: int) -> tuple[int, int]:
     return first, first | (1 << (bits - length)) - 1
 
 
+def prefix_around(first: int, last: int, bits: int) -> Prefix:
+    """Return the longest prefix that contains two addresses."""
+    length = bits - (first ^ last).bit_length()
+    return first >> (bits - length) << (bits - length), length
+
+
 def uncovered_addresses(prefixes: Iterable[Prefix], bits: int) -> dict[Prefix, int | None]:
     """Map each prefix to its first address outside of the prefixes nested in it, or to None.
 

@@ -232,7 +232,8 @@ class _Comparison:
         self._is_changed = PrefixSet(changed, self._bits)
         self._is_intended = PrefixSet(map(numbers, intended), self._bits).covers
         self._rules = (*before.model.known.rules, *after.model.known.rules)
-        self._routes = (*after.model.known.routes, *before.model.known.routes)
+        routes = chain(after.model.known.routes, before.model.known.routes)
+        self._routes = tuple(dict.fromkeys(routes))
         still = {*after.model.known.addresses}
         own = [address for address in _sending(state) if address in still]
         rules = (before.model.known.rules, after.model.known.rules)
@@ -243,22 +244,36 @@ class _Comparison:
         self._connected = PrefixIndex(self._networks, self._bits)
         self._protocols = (UDP, TCP) if separates_tcp(self._rules) else (UDP,)
         self._places = self._cut(changed, intended)
+        self._undivided = self._cut(changed, ()) if intended else self._places
 
     def _cut(self, changed: Sequence[Prefix], intended: Iterable[IpNetwork]) -> Places:
         borders = chain(map(numbers, intended), self._networks)
         cutter = Cutter(self._family, changed, (), self._rules, [(0, 0)])
-        routes = dict.fromkeys(self._routes)
-        return cutter.cut(routes, borders)
+        return cutter.cut(self._routes, borders)
 
     def losses(self) -> tuple[Loss, ...]:
         groups: dict[_Change, list[Span]] = {}
-        for place in self._places:
-            for change in dict.fromkeys(self._changes(place)):
-                groups.setdefault(change, []).extend(place.spans)
+        for places in self._alike():
+            spans = [span for place in places for span in place.spans]
+            for change in dict.fromkeys(self._changes(places[0])):
+                groups.setdefault(change, []).extend(spans)
         sent: list[Loss] = []
         for change, spans in groups.items():
             sent += self._losses(change, sorted(spans, key=_first))
         return (*sent, *self._unheard())
+
+    def _alike(self) -> Iterable[list[Place]]:
+        """Return lists of places to which packets take the same ways.
+
+        Between the failing addresses, there may be many of this host's own, which cut what is
+        intended into many places.
+        """
+        alike: dict[tuple[Place, bool], list[Place]] = {}
+        for place in self._places:
+            single = (int(place.probe), self._bits)
+            (span,) = self._undivided.inside(single)
+            alike.setdefault((span.place, self._is_intended(single)), []).append(place)
+        return alike.values()
 
     def _losses(self, change: _Change, spans: Sequence[Span]) -> Iterator[Loss]:
         """Yield a loss for each source of packets that have changed otherwise than intended."""

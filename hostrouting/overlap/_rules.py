@@ -35,7 +35,7 @@ from hostrouting.kernel.port import Facts
 from hostrouting.kernel.rules import Flow, is_about_other_packets
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import IpAddress, IpNetwork
-from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers
+from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers, prefix_around
 from hostrouting.model.links import is_like
 from hostrouting.model.parsing import is_device
 from hostrouting.model.routes import Protocol, Route, Table
@@ -153,19 +153,26 @@ class RuleSearch:
         """Return the fewest prefixes that cover the targets and no place that main would move."""
         if not targets:
             return []
+        bits = self._family.bits
         # Plain routes cut only where something may fail. Elsewhere, one address doesn't tell what
         # main has for the whole place.
-        is_cut = PrefixSet(_decided(targets), self._family.bits).covers
+        is_cut = PrefixSet(_decided(targets), bits).covers
+        # A prefix that reaches beyond the targets covers no more of them.
+        wanted = [span for place in targets for span in place.spans]
+        first = min(span.first for span in wanted)
+        last = max(span.last for span in wanted)
+        is_near = PrefixSet([prefix_around(first, last, bits)], bits).overlaps
 
         def segment(span: Span) -> Segment:
             if span.place in targets:
                 return Segment(span.first, span.last, longer_than=-1)
+            if not is_near(span.first, span.last):
+                return Segment(span.first, span.last, length_max=-1)
             is_local = span.place.unconnected[1].is_local
-            is_free = is_local or is_cut((span.first, self._family.bits))
+            is_free = is_local or is_cut((span.first, bits))
             if not (is_free and self._is_same(span.place, priority)):
                 return Segment(span.first, span.last, length_max=-1)
             # Where as many prefixes do, those are taken that cover fewer places.
-            bits = self._family.bits
             return Segment(span.first, span.last, length_max=bits if is_local else bits - 1)
 
         return fewest_prefixes([*map(segment, self._places.spans)], self._family)
