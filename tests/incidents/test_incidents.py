@@ -106,3 +106,4 @@ def test_no_fix_moves_traffic_of_a_healthy_host(name: str, tmp_path: Path) -> No
     assert found.breaks == ()
     with Rebuilt(case, tmp_path) as host:
         assert host.check(**document["named"]).verdict == "ok"
+        assert host.check_verified(*document["named"]["uplinks"]).verdict == "ok"

@@ -34,6 +34,7 @@ from hostrouting.kernel.port import read_routes
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.links import Link, is_like
 from hostrouting.model.routes import Table
+from hostrouting.model.verified import VerifiedUplink
 from hostrouting.overlap.offers import keep_offers
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeSystemd
@@ -258,7 +259,22 @@ class Rebuilt:
             live.findings,
         )
         assert later.fix == live.fix
+        now = self.check_verified()
+        if now.reason_kind is None:
+            # A record of the present uplinks changes nothing.
+            again = self.check_verified(*now.default_devs)
+            assert again.verdict == now.verdict
+            assert {each.cidr for each in again.findings} == {each.cidr for each in now.findings}
         return live
+
+    def check_verified(self, *devs: str) -> OverlapReport:
+        """Check the host as if no uplinks were named, and a check had passed with these."""
+        overlap = attrs.evolve(self._config().route_overlap, mode="STRICT")
+        config = attrs.evolve(self._config(), route_overlap=overlap, uplinks=None)
+        macs = {link.name: link.mac for link in self._kernel.facts().links}
+        verified = tuple(VerifiedUplink(dev, macs[dev]) for dev in devs)
+        snapshot = recorded(self._kernel, self._kernel6 if len(self._families) > 1 else None)
+        return check(config, host=Host.recorded(attrs.evolve(snapshot, verified=verified)))
 
     def install(self, report: OverlapReport, keep: Sequence[Any] = ()) -> None:
         """Install a fix, and other interfaces to keep; a second run changes nothing.
