@@ -80,7 +80,7 @@ section == "kernel" && /^[0-9]+: [^ ]+: </ { is_at_links = 1 }
 section == "kernel" && is_at_links { read_link(); next }
 section == "kernel" && /^[0-9]+:\t/ { rules++; read_rule(); next }
 section == "kernel" && /^[0-9]+: / { read_address(); next }
-section == "kernel" && rules { read_route(); next }
+section == "kernel" && rules { has_ours = has_ours || / proto 217 / && !/ table /; read_route(); next }
 section == "kernel" { can_not("the address with a label that ends in " in_words($0)) }
 section == "heard" && relevance($0) > restlessness { restlessness = relevance($0) }
 
@@ -680,7 +680,8 @@ function print_verdict(verdict,    i, lacking, pending) {
   for (i = 1; i <= infinibands; i++)
     if (family == 4 && problem !~ /^no-/ && !is_uplink(infiniband[i]))
       pending = pending (pending == "" ? "" : ", ") infiniband[i]
-  if (awaited_uplink != "")
+  # Our routes only exist if the routes script has waited for the uplink already.
+  if (awaited_uplink != "" && !has_ours)
     lacking = awaited_uplink
   print verdict "\n" lacking "\n" pending
   if (verdict == "unknown")
