@@ -136,8 +136,8 @@ def _kept_uplinks(report: ConfigureReport, host: Host) -> str:
     """Return a line about the verified uplinks, or an empty string if none were verified."""
     overlap = report.overlap
     is_verified = overlap.mode is OverlapMode.STRICT and overlap.verdict is Verdict.OK
-    verified = host.verified
-    if not is_verified or not verified:
+    verified = host.verified if is_verified else ()
+    if not verified:
         return ""
     devs = clean(",".join(overlap.default_devs))
     return f"uplink: {devs} since {verified[0].since}, kept until hostRouting.uplinks names another"

@@ -13,6 +13,7 @@ from hostrouting.host_files.resolv_conf import nameservers
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.model.errors import FileError, RouteError
+from hostrouting.model.verified import VerifiedUplink
 from phases import CancelScope
 
 
@@ -38,14 +39,24 @@ def snapshot_of(host: Host, scope: CancelScope | None = None) -> Snapshot:
             raise
         routes6 = None
     recorded = take_snapshot(host.routes, routes6, scope=scope)
+    is_kept = keeps_uplinks(host)
     return attrs.evolve(
         recorded,
-        verified=host.verified,
-        keeps_uplinks=keeps_uplinks(host),
+        verified=_verified(host, is_kept=is_kept),
+        keeps_uplinks=is_kept,
         nameservers=nameservers(host.layout),
         ignoring_linkdown=devs_ignoring_linkdown(host.layout, recorded.links, recorded.kernel),
         strict_devs=strict_devs(host.layout, recorded.links),
     )
+
+
+def _verified(host: Host, *, is_kept: bool) -> tuple[VerifiedUplink, ...]:
+    try:
+        return host.verified
+    except FileError:
+        if is_kept:
+            raise
+        return ()
 
 
 def keeps_uplinks(host: Host) -> bool:

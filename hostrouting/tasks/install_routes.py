@@ -102,7 +102,8 @@ def _ways_to_another_uplink(missing: str, config: Config, host: Host) -> tuple[s
     if config.uplinks is not None or not is_missing:
         return ()
     out = f"rm /{VERIFIED_PATH} && hostrouting apply"
-    return (f"the check passed with {names}; if another uplink is wanted now: {out}",)
+    since = config.verified[0].since
+    return (f"{names} is the uplink since {since}; if another one is wanted now: {out}",)
 
 
 def why_no_default6(config: Config, host: Host) -> tuple[str, ...]:

@@ -169,6 +169,7 @@ def test_another_default_route_moves_no_route_and_is_not_expected(node: Node, mo
 @pytest.mark.parametrize("move", INSTEAD)
 def test_without_a_default_route_on_the_uplink_no_route_moves(node: Node, move: Any) -> None:
     move(node)
+    os.utime(node.layout.verified, (0, TIME))
     planned = plan(STRICT, host=node.host)
     assert planned.missing is not None
     assert planned.missing.startswith("the default route on eth0 ")
@@ -176,7 +177,7 @@ def test_without_a_default_route_on_the_uplink_no_route_moves(node: Node, move: 
     with pytest.raises(RouteError, match="waiting for the default route on eth0") as caught:
         node.apply()
     assert caught.value.hint.endswith(
-        "\nthe check passed with eth0; if another uplink is wanted now:"
+        f"\neth0 is the uplink since {SINCE}; if another one is wanted now:"
         " rm /etc/hostrouting/uplink && hostrouting apply"
     )
     assert node.devs_of_ours() == {"eth0"}
@@ -643,8 +644,15 @@ def test_an_unreadable_record_moves_nothing(unreadable: Node) -> None:
         unreadable.apply()
     assert caught.value.hint == ANEW
     assert unreadable.devs_of_ours() == {"eth0"}
+
+
+def test_in_warn_mode_an_unreadable_record_doesnt_matter(unreadable: Node) -> None:
+    file = unreadable.layout.root / "config.json"
     warn = config(*HALVES, cidrs=["172.16.0.0/16"], mode="WARN")
-    assert check(warn, host=unreadable.host).default_devs == ("eth1",)
+    file.write_text(json.dumps(warn.to_mapping()))
+    assert "172.16.0.0/17 via 10.9.0.1 dev eth1" in said(unreadable, "apply", str(file))
+    assert snapshot(host=unreadable.host).verified == ()
+    assert unreadable.layout.verified.exists()
 
 
 def test_an_unreadable_record_goes_with_everything(unreadable: Node) -> None:
