@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from phases import CancelScope
 
 _RECORD_BYTES = 1 << 20
-_RECORD_ANEW = f"to record the uplink anew: rm -r /{VERIFIED_PATH} && hostrouting apply"
+_RECORD_ANEW = (
+    f"to record the default route's interface: rm -r /{VERIFIED_PATH} && hostrouting apply"
+)
 
 
 @attrs.frozen(init=False, repr=False)

@@ -491,7 +491,7 @@ def test_an_odd_record(name: str, tmp_path: Path) -> None:
         run_ip("link set eth0 down", "link set eth0 address 0a:00:00:00:00:00", "link set eth0 up")
         run_ip(*_words(LEASE))
     says = (
-        f"can't read {path}: it has no line NAME MAC; to write it again:"
+        f"can't read {path}: it has no line NAME MAC; to record the default's interface:"
         f" rm -r {path} && hostrouting apply /etc/hostrouting/installed.json\n"
     )
     done = sandbox.run(render_static_routes(wanted), **odd)

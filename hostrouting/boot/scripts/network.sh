@@ -87,7 +87,7 @@ read_verified() {
     done
     [[ $master != / && $kind != vrf ]] || tops[$name]=$i
   done
-  MESSAGE="can't read $RECORD: it has no line NAME MAC; to write it again: rm -r $RECORD && $AGAIN"
+  MESSAGE="can't read $RECORD: it has no line NAME MAC; to record the default's interface: rm -r $RECORD && $AGAIN"
   [ -f "$RECORD" ] && mapfile -t -n "$RECORD_LINES" lines <"$RECORD" || return
   for line in "${lines[@]}"; do
     line=${line#$'\xef\xbb\xbf'}

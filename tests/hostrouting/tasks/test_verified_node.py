@@ -613,7 +613,7 @@ def a_dangling_link(path: Path) -> None:
 
 
 UNREADABLE = [a_folder, a_fifo, a_comment, zeros, latin_1, much, a_dangling_link]
-ANEW = "to record the uplink anew: rm -r /etc/hostrouting/uplink && hostrouting apply"
+ANEW = "to record the default route's interface: rm -r /etc/hostrouting/uplink && hostrouting apply"
 
 
 @pytest.fixture(params=UNREADABLE)

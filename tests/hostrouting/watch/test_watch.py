@@ -348,7 +348,8 @@ def test_an_unreadable_record_ends_no_watcher_and_moves_nothing(world: World, be
     ((when, _),) = world.of_kind(EventKind.UNKNOWN)
     assert begin <= when < begin + 2
     problem = f"can't read {path}: none of its lines is an interface and its MAC address; "
-    problem += "to record the uplink anew: rm -r /etc/hostrouting/uplink && hostrouting apply"
+    problem += "to record the default route's interface: "
+    problem += "rm -r /etc/hostrouting/uplink && hostrouting apply"
     assert problem in [event.message for _, event in world.of_kind(EventKind.PROBLEM)]
 
 
