@@ -15,7 +15,6 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address
 from pathlib import Path
 
 import phases
@@ -35,12 +34,9 @@ from hostrouting import (
     snapshot,
 )
 from hostrouting.backend import (
-    DEFAULT_DESTINATION,
     ForwardingBackend,
     NetlinkBackend,
     NetlinkBackend6,
-    NextHop,
-    Protocol,
     Route,
     RouteFailure,
     Rule,
@@ -183,11 +179,13 @@ async def bootstrap(config: Config, host: Host, pull: Sequence[str]) -> int:
 def h200() -> FakeKernel:
     """Return an H200 node in memory whose ib0 shadows the network of the cluster."""
     kernel = FakeKernel()
-    for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/16")):
-        kernel.add_link(dev)
-        kernel.add_address(dev, address)
-    gateway = NextHop("eth0", IPv4Address("10.1.0.1"))
-    kernel.write(Write.ADD, [Route(DEFAULT_DESTINATION, (gateway,), protocol=Protocol.DHCP)])
+    kernel.ip("""
+        link add eth0
+        link add ib0
+        address add 10.1.0.4/24 dev eth0
+        address add 172.16.0.10/16 dev ib0
+        route add default via 10.1.0.1 dev eth0 proto dhcp
+    """)
     return kernel
 
 

@@ -5,7 +5,6 @@ examples/test_traced_agent.py.
 from __future__ import annotations
 
 import asyncio
-from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,7 @@ from traced_agent import CountingBackend, bring_up, is_ok
 
 import phases
 from hostrouting import Config, Host, Layout, RouteOverlapError
-from hostrouting.backend import (
-    DEFAULT_DESTINATION,
-    NextHop,
-    Protocol,
-    Route,
-    Write,
-    read_our_routes,
-)
+from hostrouting.backend import read_our_routes
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 exporter = InMemorySpanExporter()
@@ -43,19 +35,13 @@ CONFIG = Config(
 def backend() -> CountingBackend:
     """Return an H200 whose ib0 shadows the cluster's network."""
     kernel = FakeKernel()
-    for dev, address in (("eth0", "10.1.0.4/24"), ("ib0", "172.16.0.10/16")):
-        kernel.add_link(dev)
-        kernel.add_address(dev, address)
-    kernel.write(
-        Write.ADD,
-        [
-            Route(
-                DEFAULT_DESTINATION,
-                (NextHop("eth0", IPv4Address("10.1.0.1")),),
-                protocol=Protocol.DHCP,
-            )
-        ],
-    )
+    kernel.ip("""
+        link add eth0
+        link add ib0
+        address add 10.1.0.4/24 dev eth0
+        address add 172.16.0.10/16 dev ib0
+        route add default via 10.1.0.1 dev eth0 proto dhcp
+    """)
     return CountingBackend(kernel)
 
 

@@ -3,10 +3,9 @@
 ::
 
     kernel = FakeKernel()
-    kernel.add_link("eth0")
-    kernel.add_address("eth0", "10.1.0.4/24")
-    route = Route(IPv4Network("172.16.1.0/24"), (NextHop("eth0", IPv4Address("10.1.0.1")),))
-    assert not kernel.write(Write.ADD, [route])
+    kernel.ip("link add eth0")
+    kernel.ip("address add 10.1.0.4/24 dev eth0")
+    kernel.ip("route add 172.16.1.0/24 via 10.1.0.1")
     kernel.lookup([IPv4Address("172.16.1.9")])[0].route.devs        # ("eth0",)
 
 ``hostrouting.testing.conformance`` compares the results and errnos with the real kernel's.
@@ -40,6 +39,7 @@ from hostrouting.kernel._memory import devinet
 from hostrouting.kernel._memory.net import Device, Net, WriteMode, fib_table_delete, fib_tables_dump
 from hostrouting.kernel._memory.semantics import fib_new_route
 from hostrouting.kernel.arguments import check_addresses, check_routes, check_rules
+from hostrouting.kernel.ip_commands import IpCommands
 from hostrouting.kernel.port import ChangeListener, Facts, Kernel, Sent, Write, refuse_replacing
 from hostrouting.kernel.refusals import (
     Deletable,
@@ -60,10 +60,11 @@ from hostrouting.model.rules import Rule
 from phases import CancelScope
 
 
-class FakeKernel(Kernel):
+class FakeKernel(IpCommands, Kernel):
     """A thread-safe in-memory ``Kernel``.
 
-    It starts out like a new network namespace with ``lo`` up.
+    It starts out like a new network namespace with ``lo`` up. ``ip`` changes it with the words of
+    ``ip link``, ``ip address``, ``ip route`` and ``ip rule``.
 
     Args:
         release: the release of Linux to behave like, for example ``5.10``, or None for Linux 6.18.

@@ -18,6 +18,7 @@ from functools import cached_property
 from ipaddress import IPv4Interface, IPv6Address, ip_interface
 from typing import Any, TypeVar
 
+from hostrouting.kernel.ip_commands import IpCommands
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.kernel.port import read_routes
@@ -58,7 +59,7 @@ def enter_namespace() -> None:
         raise refusal(error.errno) from error
 
 
-class NamespaceKernel(NetlinkBackend):
+class NamespaceKernel(IpCommands, NetlinkBackend):
     """A ``Kernel`` in a network namespace created by ``enter_namespace``.
 
     Each link is one end of a veth pair. The other end has the same name and is in a second

@@ -27,11 +27,10 @@ needs a second kernel to change links, addresses and rules. Use ``pair`` to comb
 
     TestMyBackend = conformance_test(my_backend)
 
-``settings`` sets the number of examples and steps. By default, it is the Hypothesis profile that is
-active when the class is created. A disagreement is reported as it was found, because finding the
-shortest example may take five minutes, in which Hypothesis prints nothing. To get the shortest
-example, pass ``settings(phases=Phase)``. In each example, Hypothesis disables some of the rules
-(swarm testing), so that it also finds effects that another rule would always undo.
+A disagreement is reported as it was found, because finding the shortest example may take five
+minutes, in which Hypothesis prints nothing: pass ``shrink=True`` to get that. In each example,
+Hypothesis disables some of the rules (swarm testing), so that it also finds effects that another
+rule would always undo.
 
 For each call, the test compares the errors of refused routes by errno. After each step, it compares
 the addresses, the rules, the lookup results, and the links except for their indexes. It also
@@ -58,6 +57,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from hostrouting.kernel.arguments import check_methods
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.kernel.port import Kernel, RouteBackend, Write, read_routes
@@ -100,13 +100,14 @@ class DisagreementError(Exception):
 def pair(backend: RouteBackend, *, world: Kernel) -> Kernel:
     """Return a ``Kernel`` with a backend's route methods and the rest of a kernel.
 
-    Both are in the same network namespace.
+    Both are in the same network namespace. A backend that lacks a method is a ``TypeError``.
 
     Args:
         backend: the backend, used for all methods of ``RouteBackend``.
         world: the kernel used to change links, addresses and rules.
     """
     names = [name for name in dir(Kernel) if not name.startswith("_")]
+    check_methods(backend, RouteBackend, "pair()")
     methods = {
         name: getattr(backend if hasattr(RouteBackend, name) else world, name) for name in names
     }
@@ -116,32 +117,39 @@ def pair(backend: RouteBackend, *, world: Kernel) -> Kernel:
 def conformance_test(
     make_kernel: Callable[[], AbstractContextManager[Kernel]],
     *,
-    settings: hypothesis_settings | None = None,
+    max_examples: int | None = None,
+    steps: int | None = None,
+    shrink: bool = False,
 ) -> type[TestCase]:
     """Return a test case that compares a kernel with ``FakeKernel``.
 
     Args:
         make_kernel: a context manager that yields a kernel in its initial state: ``lo`` is up and
             nothing else exists.
-        settings: Hypothesis settings; defaults to the current profile without ``Phase.shrink``.
+        max_examples: the number of examples; that of the active Hypothesis profile by default.
+        steps: the number of calls in an example; that of the profile by default.
+        shrink: whether to look for the shortest example of a disagreement, for up to five minutes.
 
     Returns:
         The class. Assign it to a name in a test module.
     """
     kernel_maker = make_kernel
-    if settings is None:
-        usual = hypothesis_settings()
-        settings = hypothesis_settings(
-            usual,
-            phases=[phase for phase in usual.phases if phase is not Phase.shrink],
-        )
+    usual = hypothesis_settings()
+    if max_examples is None:
+        max_examples = usual.max_examples
+    if steps is None:
+        steps = usual.stateful_step_count
+    phases = [phase for phase in usual.phases if phase is not Phase.shrink]
 
     class Machine(ConformanceMachine):
         make_kernel = staticmethod(kernel_maker)
 
     test_case: type[TestCase] = Machine.TestCase
     test_case.settings = hypothesis_settings(  # type: ignore[attr-defined]
-        settings,
+        usual,
+        max_examples=max_examples,
+        stateful_step_count=steps,
+        phases=[*phases, Phase.shrink] if shrink else phases,
         deadline=None,
         report_multiple_bugs=False,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

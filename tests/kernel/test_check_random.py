@@ -340,7 +340,7 @@ NODE_AT_10_9 = """
 BY_IB0 = f"{NODE_AT_10_9}route add 10.9.0.0/16 dev ib0 proto static"
 IN_TABLE_100 = (
     "route add default via 10.2.0.1 dev eth1 table 100 proto static\n"
-    "rule add 10 to 10.9.0.0/28 lookup 100"
+    "rule add pref 10 to 10.9.0.0/28 lookup 100"
 )
 AT_10_9, AT_10_0_1 = (
     ["10.9.0.16/28", "10.9.0.32/27", "10.9.0.64/26", "10.9.0.128/25"],
@@ -354,7 +354,7 @@ RARE = {
         "",
     ),
     "a rule discards the gateway": (
-        question(f"{BY_IB0}\nrule add 10 to 10.1.0.0/24 prohibit"),
+        question(f"{BY_IB0}\nrule add pref 10 to 10.1.0.0/24 prohibit"),
         [],
         "via 10.1.0.1: under the policy rules",
     ),
@@ -529,12 +529,12 @@ UDP_ALONE = """
     addr add 172.16.0.10/22 dev ib0
     route add default proto dhcp nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev eth1
     route add 128.0.0.0/1 via 10.2.0.1 dev eth1 table 101
-    rule add 100 to 172.16.2.0/23 ipproto 17 lookup 101
+    rule add pref 100 to 172.16.2.0/23 ipproto 17 lookup 101
 """
 DISCARDED = """
     route add {kind} 10.9.0.0/16
     route add default via 10.2.0.1 dev eth1 table 100
-    rule add 100 from 10.1.0.4/32 lookup 100
+    rule add pref 100 from 10.1.0.4/32 lookup 100
 """
 SUPPRESSED = """
     route add 8.0.0.0/6 dev ib0 proto static
@@ -543,9 +543,9 @@ SUPPRESSED = """
     addr del 10.2.0.4/24 dev eth1
     addr add 192.168.1.4/24 dev eth0
     route add default via 192.168.1.1 dev eth0 proto dhcp
-    rule add 100 suppress 22 lookup main
-    rule add 32767 lookup 100
-    rule del 32767 lookup default proto kernel
+    rule add pref 100 suppress_prefixlength 22 lookup main
+    rule add pref 32767 lookup 100
+    rule del pref 32767 lookup default proto kernel
 """
 WIDE = ExpectedCidr("10.9.0.0/16")
 # Each has a host, what it expects, how many entries the fix has, and a part of the reason why it
@@ -580,7 +580,7 @@ FIXES: dict[str, tuple[str, list[ExpectedCidr], int, str]] = {
     ),
     "a suppressing rule": (SUPPRESSED, [ExpectedCidr("8.0.0.0/6")], 2, ""),
     "a suppressing rule alone": (
-        f"{SUPPRESSED}rule del 32766 lookup main proto kernel",
+        f"{SUPPRESSED}rule del pref 32766 lookup main proto kernel",
         [ExpectedCidr("8.0.0.0/6")],
         0,
         "change the rule that skips",

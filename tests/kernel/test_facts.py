@@ -13,17 +13,17 @@ LOOKUPS = {
     "the first rule with an answer wins, even with a short prefix": """
         route add 172.16.5.1/32 via 10.1.0.1 dev eth0
         route add 172.0.0.0/8 via 10.2.0.1 dev ib0 table 100
-        rule add 100 lookup 100
+        rule add pref 100 lookup 100
         get 172.16.5.1 -> 172.0.0.0/8 via 10.2.0.1 dev ib0 table 100 proto hostrouting
-        rule del 100 lookup 100
+        rule del pref 100 lookup 100
         get 172.16.5.1 -> 172.16.5.1 via 10.1.0.1 dev eth0 proto hostrouting
     """,
     "local and main are one trie until the first rule was added, even if it is gone": """
         route add 127.5.0.0/16 via 10.1.0.1 dev eth0
         get 127.5.0.1 -> 127.5.0.0/16 via 10.1.0.1 dev eth0 proto hostrouting
-        rule add 100 lookup 100
+        rule add pref 100 lookup 100
         get 127.5.0.1 -> local 127.0.0.0/8 dev lo table local proto kernel scope host src 127.0.0.1
-        rule del 100 lookup 100
+        rule del pref 100 lookup 100
         get 127.5.0.1 -> local 127.0.0.0/8 dev lo table local proto kernel scope host src 127.0.0.1
     """,
     "local and broadcast addresses win as local in both cases": """
@@ -31,7 +31,7 @@ LOOKUPS = {
         route add 10.1.0.255/32 via 10.2.0.1 dev ib0
         get 10.1.0.4 -> local 10.1.0.4 dev eth0 proto kernel scope host src 10.1.0.4
         get 10.1.0.255 -> broadcast 10.1.0.255 dev eth0 proto kernel scope link src 10.1.0.4
-        rule add 100 lookup 100
+        rule add pref 100 lookup 100
         get 10.1.0.4 -> local 10.1.0.4 dev eth0 table local proto kernel scope host src 10.1.0.4
         get 10.1.0.255 -> broadcast 10.1.0.255 dev eth0 table local proto kernel scope link src 10.1.0.4
     """,  # noqa: E501
@@ -57,7 +57,7 @@ LOOKUPS = {
     "throw ends its table and goes on with the next rule": """
         route add throw 172.16.0.0/16 table 100
         route add 172.0.0.0/8 via 10.2.0.1 dev ib0 table 100
-        rule add 100 lookup 100
+        rule add pref 100 lookup 100
         get 172.16.1.1 -> ENETUNREACH
         get 172.17.1.1 -> 172.0.0.0/8 via 10.2.0.1 dev ib0 table 100 proto hostrouting
         route add default via 10.1.0.1 dev eth0
@@ -73,31 +73,31 @@ LOOKUPS = {
         route add default via 10.1.0.1 dev eth0
         route add 172.16.0.0/16 via 10.1.0.1 dev eth0
         route add default via 10.2.0.1 dev ib0 table 100
-        rule add 100 suppress 0 lookup main
-        rule add 200 lookup 100
+        rule add pref 100 suppress_prefixlength 0 lookup main
+        rule add pref 200 lookup 100
         get 8.8.8.8 -> default via 10.2.0.1 dev ib0 table 100 proto hostrouting
         get 172.16.1.1 -> 172.16.0.0/16 via 10.1.0.1 dev eth0 proto hostrouting
     """,
     "suppress_prefixlength suppresses prefixes of its own length": """
         route add default via 10.1.0.1 dev eth0
         route add 172.16.0.0/16 via 10.2.0.1 dev ib0 table 100
-        rule add 200 suppress 16 lookup 100
+        rule add pref 200 suppress_prefixlength 16 lookup 100
         get 172.16.1.1 -> default via 10.1.0.1 dev eth0 proto hostrouting
-        rule add 100 suppress 15 lookup 100
+        rule add pref 100 suppress_prefixlength 15 lookup 100
         get 172.16.1.1 -> 172.16.0.0/16 via 10.2.0.1 dev ib0 table 100 proto hostrouting
     """,
     "goto skips the rules in between": """
         route add default via 10.1.0.1 dev eth0
         route add default via 10.2.0.1 dev ib0 table 100
-        rule add 200 lookup 100
+        rule add pref 200 lookup 100
         get 8.8.8.8 -> default via 10.2.0.1 dev ib0 table 100 proto hostrouting
-        rule add 300 nop
-        rule add 100 goto 300
+        rule add pref 300 nop
+        rule add pref 100 goto 300
         get 8.8.8.8 -> default via 10.1.0.1 dev eth0 proto hostrouting
-        rule add 60 goto 50000
+        rule add pref 60 goto 50000
         get 8.8.8.8 -> default via 10.1.0.1 dev eth0 proto hostrouting
-        rule add 40000 lookup 77
-        rule add 50 goto 40000
+        rule add pref 40000 lookup 77
+        rule add pref 50 goto 40000
         get 8.8.8.8 -> ENETUNREACH
     """,
 }
@@ -123,9 +123,9 @@ SELECTORS = {
     "oif eth0": False,
     "ipproto 6": False,
     "ipproto 17": True,
-    "ports": False,
+    "dport 443": False,
     "tos 0x10": False,
-    "suppress_group 0": False,
+    "suppress_ifgroup 0": False,
 }
 
 DISCARDS = {
@@ -134,9 +134,9 @@ DISCARDS = {
     "a route prohibit": "route add prohibit 8.0.0.0/8 \n get 8.8.8.8 -> EACCES",
     "a route blackhole": "route add blackhole 8.0.0.0/8 \n get 8.8.8.8 -> EINVAL",
     "a route throw": "route add throw 8.0.0.0/8 \n get 8.8.8.8 -> ENETUNREACH",
-    "a rule unreachable": "rule add 100 unreachable \n get 8.8.8.8 -> ENETUNREACH",
-    "a rule prohibit": "rule add 100 prohibit \n get 8.8.8.8 -> EACCES",
-    "a rule blackhole": "rule add 100 blackhole \n get 8.8.8.8 -> EINVAL",
+    "a rule unreachable": "rule add pref 100 unreachable \n get 8.8.8.8 -> ENETUNREACH",
+    "a rule prohibit": "rule add pref 100 prohibit \n get 8.8.8.8 -> EACCES",
+    "a rule blackhole": "rule add pref 100 blackhole \n get 8.8.8.8 -> EINVAL",
 }
 
 DESTINATIONS = {
@@ -166,7 +166,7 @@ DESTINATIONS = {
         get 255.255.255.255 -> broadcast default via 10.1.0.1 dev eth0 proto hostrouting
     """,
     "special blocks with a local default route": """
-        rule add 0 lookup 100
+        rule add pref 0 lookup 100
         route add local default dev eth0 scope host
         get 224.0.0.1 -> multicast default dev eth0 proto hostrouting scope host
         get 255.255.255.255 -> broadcast default dev eth0 proto hostrouting scope host
@@ -240,7 +240,7 @@ WRITES = {
         route add 172.17.0.0/16 via 172.16.0.1 dev eth0 -> ENETUNREACH
     """,
     "gateways on a link that is down": """
-        link down ib0
+        link set ib0 down
         route add 172.16.0.0/16 via 10.2.0.1 dev ib0 -> ENETUNREACH
         route add 172.16.0.0/16 via 10.2.0.1 -> ENETUNREACH
     """,
@@ -280,7 +280,7 @@ WRITES = {
         route add 172.16.0.0/16 via inet6 fe80::1 dev eth0
     """,
     "a link that is down": """
-        link down ib0
+        link set ib0 down
         route add 172.16.0.0/16 dev ib0 -> ENETDOWN
         route add 172.16.0.0/16 via 10.2.0.1 dev ib0 onlink -> ENETDOWN
         route add 172.16.0.0/16 via inet6 fe80::1 dev ib0 -> ENETDOWN
@@ -302,7 +302,7 @@ WRITES = {
     """,
     "the source of a discarding route is ignored": "route add blackhole 172.16.0.0/16 src 10.9.9.9",
     "a lost carrier doesn't matter": """
-        cable out ib0
+        link set ib0 carrier off
         route add 172.16.0.0/16 via 10.2.0.1 dev ib0
         route add 172.17.0.0/16 via inet6 fe80::1 dev ib0
         get 172.17.0.1 -> 172.17.0.0/16 via inet6 fe80::1 dev ib0 proto hostrouting
@@ -352,22 +352,22 @@ LIFE = {
         route add 172.17.0.0/16 dev ib0 table 100
         route add 172.18.0.0/16 nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev ib0
         route add 172.19.0.0/16 via 10.1.0.1 dev eth0 src 10.2.0.4
-        link down ib0
+        link set ib0 down
         get 10.2.0.4 -> local 10.2.0.4 dev ib0 proto kernel scope host src 10.2.0.4
-        link down eth0
+        link set eth0 down
     """,
     "a link comes back up": """
         route add 172.16.0.0/16 via 10.2.0.1 dev ib0
         route add 172.18.0.0/16 nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev ib0
-        link down ib0
-        link up ib0
+        link set ib0 down
+        link set ib0 up
     """,
     "a lost carrier: the route still wins": """
         route add 172.16.0.0/16 via 10.2.0.1 dev ib0
         route add 172.16.0.0/16 via 10.1.0.1 dev eth0 metric 10
-        cable out ib0
+        link set ib0 carrier off
         get 172.16.1.1 -> 172.16.0.0/16 via 10.2.0.1 dev ib0 proto hostrouting linkdown
-        cable in ib0
+        link set ib0 carrier on
     """,
     "a link is deleted": """
         route add 172.16.0.0/16 via 10.2.0.1 dev ib0
@@ -376,7 +376,7 @@ LIFE = {
         link del ib0 -> ENODEV
     """,
     "lo is down": """
-        link down lo
+        link set lo down
         get 10.1.0.4 -> local 10.1.0.4 dev eth0 proto kernel scope host src 10.1.0.4
         route add 172.16.0.0/16 dev lo -> ENETDOWN
     """,
@@ -409,7 +409,7 @@ def test_rule_selector(each_kernel: Kernel, selector: str, is_caught: bool) -> N
     scenario = f"""
         route add default via 10.1.0.1 dev eth0
         route add default via 10.2.0.1 dev ib0 table 100
-        rule add 100 {selector} lookup 100
+        rule add pref 100 {selector} lookup 100
         get 8.8.8.8 -> default {way} proto hostrouting
     """
     play(each_kernel, PAIR + scenario)

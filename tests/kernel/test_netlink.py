@@ -99,7 +99,7 @@ def test_written_routes_read_as_iproute2_prints_them(node: NamespaceKernel) -> N
     for wanted in written:
         hops = tuple(attrs.evolve(hop, dev=hop.dev or "eth0") for hop in wanted.hops)
         assert there[wanted.key] == attrs.evolve(wanted, hops=hops)
-    play(node, "cable out ib0")
+    play(node, "link set ib0 carrier off")
     # Each route's next hops are on lines of their own.
     printed = tool("ip", "-4", "route", "show", "table", "all").replace("\n\t", " ").splitlines()
     assert [str(each).replace("hostrouting", "217") for each in read_routes(node)] == [
@@ -273,7 +273,7 @@ def test_every_user_gets_roots_answer(node: NamespaceKernel) -> None:
         """
         route add default via 10.1.0.1 dev eth0
         route add default via 10.2.0.1 dev ib0 table 100
-        rule add 100 uidrange 1000-65534 lookup 100
+        rule add pref 100 uidrange 1000-65534 lookup 100
         """,
     )
     address = IPv4Address("8.8.8.8")
@@ -457,7 +457,7 @@ def test_a_failed_name_lookup_is_an_error(
 MORE = """
     link add spare
     route add 172.16.0.0/16 via 10.1.0.1 dev eth0
-    rule add 100 lookup 100
+    rule add pref 100 lookup 100
 """
 
 
@@ -489,13 +489,13 @@ CHANGES = {
     "a route is deleted": "route del 172.16.0.0/16 via 10.1.0.1 dev eth0",
     "a route in another table": "route add unreachable 172.17.0.0/16 table 1000",
     "a link is added": "link add ib1",
-    "a link goes down": "link down spare",
+    "a link goes down": "link set spare down",
     "a link is deleted": "link del spare",
-    "a lost carrier": "cable out spare",
+    "a lost carrier": "link set spare carrier off",
     "an address is added": "addr add 10.5.0.4/32 dev spare noprefixroute",
     "an address is deleted": "addr del 10.1.0.4/24 dev eth0",
-    "a rule is added": "rule add 200 lookup 100",
-    "a rule is deleted": "rule del 100 lookup 100",
+    "a rule is added": "rule add pref 200 lookup 100",
+    "a rule is deleted": "rule del pref 100 lookup 100",
 }
 
 
@@ -600,7 +600,7 @@ def test_a_wait_listens_only_to_what_the_backend_reads(busy: NamespaceKernel) ->
 
 
 @pytest.mark.parametrize(
-    "loss", ["link down spare", "addr del 10.9.0.1/32 dev spare", "link del spare"]
+    "loss", ["link set spare down", "addr del 10.9.0.1/32 dev spare", "link del spare"]
 )
 def test_a_reader_notices_silently_removed_routes(busy: NamespaceKernel, loss: str) -> None:
     play(busy, "addr add 10.9.0.1/32 dev spare\nroute add 172.17.0.0/16 dev spare")

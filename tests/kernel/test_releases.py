@@ -88,12 +88,12 @@ def test_a_discard_in_main_is_passed_by_old_kernels(kernel: NamespaceKernel) -> 
     for each in (kernel, like_linux()):
         play(each, f"{DISCARD} \n get 172.16.5.9 -> {answer[is_passed]}")
         # Rules are evaluated from then on.
-        play(each, "rule add 100 lookup 100 \n get 172.16.5.9 -> EINVAL")
+        play(each, "rule add pref 100 lookup 100 \n get 172.16.5.9 -> EINVAL")
 
 
 @pytest.mark.kernel
 @pytest.mark.parametrize(
-    "deleted", ["0 lookup local proto kernel", "32766 lookup main proto kernel"]
+    "deleted", ["pref 0 lookup local proto kernel", "pref 32766 lookup main proto kernel"]
 )
 def test_a_deleted_rule_leaves_the_tables_one_in_new_kernels(
     kernel: NamespaceKernel, deleted: str
@@ -117,14 +117,14 @@ def like_linux_after(deleted: str) -> FakeKernel:
     "scenario",
     [
         DISCARD,
-        f"{DISCARD} \n rule add 100 lookup 100",
-        f"{DELETED} \n rule del 0 lookup local proto kernel",
+        f"{DISCARD} \n rule add pref 100 lookup 100",
+        f"{DELETED} \n rule del pref 0 lookup local proto kernel",
         (
-            f"{DELETED} \n rule del 32766 lookup main proto kernel \n"
-            " rule del 32767 lookup default proto kernel"
+            f"{DELETED} \n rule del pref 32766 lookup main proto kernel \n"
+            " rule del pref 32767 lookup default proto kernel"
         ),
         (
-            f"{DELETED} \n rule del 0 lookup local proto kernel \n"
+            f"{DELETED} \n rule del pref 0 lookup local proto kernel \n"
             " route add throw 10.1.0.0/24 table local"
         ),
         f"{DELETED} \n addr add 172.16.0.10/16 dev ib0",
@@ -158,7 +158,7 @@ def test_an_unmeasured_kernel_leaves_a_discard_unknown() -> None:
 
 def test_a_deleted_rule_leaves_a_snapshot_by_hand_unknown() -> None:
     kernel = FakeKernel()
-    play(kernel, f"{DELETED} \n rule del 0 lookup local proto kernel")
+    play(kernel, f"{DELETED} \n rule del pref 0 lookup local proto kernel")
     snapshot = attrs.evolve(recorded(kernel), is_merged=None, kernel="Linux 7.2.7")
     with pytest.raises(RouteError, match="local and main are one"):
         model_of(snapshot.known(Family.IPV4)).lookup([IPv4Address("10.1.0.4")])

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 
-from scenario import number, parsed
-
 from hostrouting.kernel.fib6 import LABELS
+from hostrouting.kernel.ip_commands import number, split_route
 from hostrouting.kernel.rules import KERNEL_RULES, kernel_rules
 from hostrouting.kernel.snapshot import Ipv6State, Snapshot
 from hostrouting.model.family import Family
@@ -34,7 +33,7 @@ RIVAL = "default via fe80::2 dev rail0 proto ra metric 1024"
 
 def entry(line: str) -> Route6:
     """Parse a line of ``ip -6 route show`` output. The metric defaults to 1024."""
-    kind, destination, hops, options = parsed(line)
+    kind, destination, hops, options = split_route(line, ("from", "pref", "expires"))
     return Route6(
         IPv6Network("::/0" if destination == "default" else destination),
         hops,

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 import pytest
 from backends import Altered
-from hypothesis import settings
 from nightly import by_day
 
 from hostrouting.backend import (
@@ -34,9 +33,7 @@ def wrapped_kernel() -> Iterator[Kernel]:
     yield pair(ForwardingBackend(kernel), world=kernel)
 
 
-TestWrappedKernel = conformance_test(
-    wrapped_kernel, settings=settings(max_examples=by_day(3, by_night=200))
-)
+TestWrappedKernel = conformance_test(wrapped_kernel, max_examples=by_day(3, by_night=200))
 
 
 @pytest.mark.parametrize("name", CALLS)

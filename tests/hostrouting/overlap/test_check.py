@@ -126,7 +126,7 @@ ANSWERS: list[tuple[str, dict[str, Any], list[str]]] = [
     ),
     # A default route that discards isn't a CNI's block.
     (
-        "route add blackhole default proto bird table 100\nrule add 100 lookup 100",
+        "route add blackhole default proto bird table 100\nrule add pref 100 lookup 100",
         {},
         ["BLACKHOLE "],
     ),
@@ -219,18 +219,21 @@ _LOCAL_FIRST = "ip rule add preference {} lookup local"
 @pytest.mark.parametrize(
     ("rules", "has_vrf", "advised"),
     [
-        ("rule add 2000 from 10.2.0.4 lookup 100", True, _LOCAL_FIRST.format(1999)),
+        ("rule add pref 2000 from 10.2.0.4 lookup 100", True, _LOCAL_FIRST.format(1999)),
         (
-            "rule add 2000 from 10.2.0.4 lookup 100\nrule add 1500 from 10.2.0.0/24 lookup 100",
+            (
+                "rule add pref 2000 from 10.2.0.4 lookup 100\n"
+                "rule add pref 1500 from 10.2.0.0/24 lookup 100"
+            ),
             True,
             _LOCAL_FIRST.format(1499),
         ),
         (
-            "rule add 900 from 10.2.0.4 lookup 100",
+            "rule add pref 900 from 10.2.0.4 lookup 100",
             True,
             f"{_LOCAL_FIRST.format(0)} {_WITH_VRFS}",
         ),
-        ("rule add 2000 from 10.2.0.4 lookup 100", False, _LOCAL_FIRST.format(0)),
+        ("rule add pref 2000 from 10.2.0.4 lookup 100", False, _LOCAL_FIRST.format(0)),
     ],
 )
 def test_table_local_stays_behind_the_rule_for_vrfs(
@@ -248,9 +251,9 @@ def test_table_local_stays_behind_the_rule_for_vrfs(
         addr add 10.2.0.4/24 dev eth1
         route add default via 10.1.0.1 dev eth0
         route add default via 10.2.0.1 dev eth1 table 100
-        rule add 32765 lookup local
+        rule add pref 32765 lookup local
         {rules}
-        rule del 0 proto kernel lookup local
+        rule del pref 0 proto kernel lookup local
         """,
     )
     kernel.add_rule(Rule(1000, is_l3mdev=True))
@@ -275,7 +278,7 @@ FROM_LO = "via 10.1.0.1 dev eth0 src 127.0.0.1 proto bird"
     [
         (f"route add {CIDR} dev ib0", f"{CIDR} dev ib0 proto hostrouting scope link"),
         (f"route add {CIDR} {FROM_LO}", f"{CIDR} via 10.1.0.1 dev eth0 proto bird src 127.0.0.1"),
-        (f"rule add 100 to {CIDR} blackhole", "a policy rule"),
+        (f"rule add pref 100 to {CIDR} blackhole", "a policy rule"),
     ],
 )
 def test_a_failures_message_ends_with_its_cause(scenario: str, cause: str) -> None:
@@ -301,10 +304,10 @@ def test_a_local_address_in_the_pods_range_conflicts(length: int, is_named: bool
     ("rule", "sources"),
     [
         ("", []),
-        ("rule add 10 to 172.20.0.0/24 lookup main", []),
-        ("rule add 10 iif eth1 lookup main", []),
-        ("rule add 10 from 10.7.0.0/16 lookup main", ["10.1.0.4"]),
-        ("rule add 10 from 10.1.0.9/32 lookup main", ["10.1.0.4", "10.1.0.9"]),
+        ("rule add pref 10 to 172.20.0.0/24 lookup main", []),
+        ("rule add pref 10 iif eth1 lookup main", []),
+        ("rule add pref 10 from 10.7.0.0/16 lookup main", ["10.1.0.4"]),
+        ("rule add pref 10 from 10.1.0.9/32 lookup main", ["10.1.0.4", "10.1.0.9"]),
     ],
 )
 def test_only_a_rule_that_tells_replies_apart_costs_lookups(rule: str, sources: list[str]) -> None:
@@ -347,7 +350,7 @@ def test_an_address_that_a_dns_cache_answers_at_is_no_loss() -> None:
         (
             (
                 f"{POD}\nroute add default via 10.1.0.1 dev eth0 table 7\n"
-                "rule add 10 from 10.1.0.4 lookup 7"
+                "rule add pref 10 from 10.1.0.4 lookup 7"
             ),
             ["eth0"],
         ),
@@ -363,7 +366,9 @@ def test_a_source_of_another_network_is_noted(scenario: str, devs: list[str]) ->
 
 def test_an_uplink_without_carrier_is_noted() -> None:
     assert [
-        note.devs for note in answered("cable out eth0").notes if note.kind is NoteKind.LINK
+        note.devs
+        for note in answered("link set eth0 carrier off").notes
+        if note.kind is NoteKind.LINK
     ] == [("eth0",)]
 
 
@@ -404,13 +409,23 @@ def test_an_infiniband_interface_without_an_address_is_pending() -> None:
     assert (note.kind, note.devs, note.cidr) == (NoteKind.PENDING, ("ib1",), None)
 
 
-OTHER_PACKETS = ("fwmark 1", "uidrange 1-5", "iif eth1", "oif eth1", "tos 8", "ipproto 1", "ports")
-COVERED = (f"to {CIDR}", "iif lo suppress 0", "from 10.0.0.0/8", "ipproto 6")
+OTHER_PACKETS = (
+    "fwmark 1",
+    "uidrange 1-5",
+    "iif eth1",
+    "oif eth1",
+    "tos 8",
+    "ipproto 1",
+    "dport 443",
+)
+COVERED = (f"to {CIDR}", "iif lo suppress_prefixlength 0", "from 10.0.0.0/8", "ipproto 6")
 
 
 @pytest.mark.parametrize("selector", [*OTHER_PACKETS, *COVERED])
 def test_rules_for_other_packets_are_one_note(selector: str) -> None:
-    report = answered(f"rule add 100 {selector} lookup 100\nrule add 101 {selector} lookup 101")
+    report = answered(
+        f"rule add pref 100 {selector} lookup 100\nrule add pref 101 {selector} lookup 101"
+    )
     assert report.findings == ()
     assert [(each.kind, "100, 101" in each.message) for each in report.notes] == (
         [] if selector in COVERED else [(NoteKind.RULE, True)]
@@ -418,7 +433,7 @@ def test_rules_for_other_packets_are_one_note(selector: str) -> None:
 
 
 def test_without_a_default_route_nothing_is_fixable() -> None:
-    (left,) = answered(f"{NO_DEFAULT}\nlink down eth0", uplinks=["eth0"]).fix.unfixable
+    (left,) = answered(f"{NO_DEFAULT}\nlink set eth0 down", uplinks=["eth0"]).fix.unfixable
     assert left.reason.endswith(
         ", and eth0 is down: add a default route, or an entry that names gateway and dev"
     )
@@ -431,16 +446,16 @@ PEERS = "route add 10.1.0.64/26 via 10.1.0.7 dev eth0 proto bird"
 @pytest.mark.parametrize(
     ("scenario", "cidr", "led"),
     [
-        (f"{VIA_ROUTER}\nrule add 10 to 10.1.0.0/24 lookup 10", "10.1.0.0/24", "10.1.0.0/24"),
+        (f"{VIA_ROUTER}\nrule add pref 10 to 10.1.0.0/24 lookup 10", "10.1.0.0/24", "10.1.0.0/24"),
         # Only what is sent from the host's address is led there, such as replies.
-        (f"{VIA_ROUTER}\nrule add 10 from 10.1.0.4 lookup 10", "10.0.0.0/8", "10.1.0.0/24"),
+        (f"{VIA_ROUTER}\nrule add pref 10 from 10.1.0.4 lookup 10", "10.0.0.0/8", "10.1.0.0/24"),
         ("route add 10.1.0.128/25 via 10.1.0.1 dev eth0", "10.1.0.0/16", "10.1.0.128/25"),
         ("route add 10.1.0.128/25 via 10.1.0.1 dev eth0", "10.0.0.0/8", "10.1.0.128/25"),
         # The table has the subnet's route, another node is the gateway, and there is no subnet.
         (
             (
                 f"{VIA_ROUTER}\nroute add 10.1.0.0/24 dev eth0 table 10 scope link\n"
-                "rule add 10 from 10.1.0.4 lookup 10"
+                "rule add pref 10 from 10.1.0.4 lookup 10"
             ),
             "10.0.0.0/8",
             None,
@@ -546,15 +561,26 @@ BESIDE_MAIN = "route add default via 10.1.0.1 dev eth0 table {} proto static"
         ("", True, 'if this host needs none, set "uplinks": ["eth0"]'),
         (BESIDE_MAIN.format("default"), False, 'to compare with that, set "uplinks": ["eth0"]'),
         (
-            f"rule add 40 lookup 50\n{BESIDE_MAIN.format(50)}",
+            f"rule add pref 40 lookup 50\n{BESIDE_MAIN.format(50)}",
             False,
             'to compare with that, set "uplinks": ["eth0"]',
         ),
         # A VPN's, whose table isn't for its own packets, and one that is for some packets only.
-        (f"{BESIDE_MAIN.format(50)}\nrule add 40 not fwmark 7 lookup 50", True, "no policy rule"),
-        (f"{BESIDE_MAIN.format(50)}\nrule add 40 from 10.1.0.4 lookup 50", True, "no policy rule"),
         (
-            "link add wg0\nroute add default dev wg0 table 50 scope link\nrule add 40 lookup 50",
+            f"{BESIDE_MAIN.format(50)}\nrule add pref 40 not fwmark 7 lookup 50",
+            True,
+            "no policy rule",
+        ),
+        (
+            f"{BESIDE_MAIN.format(50)}\nrule add pref 40 from 10.1.0.4 lookup 50",
+            True,
+            "no policy rule",
+        ),
+        (
+            (
+                "link add wg0\n"
+                "route add default dev wg0 table 50 scope link\nrule add pref 40 lookup 50"
+            ),
             True,
             "no policy rule",
         ),
@@ -619,17 +645,17 @@ class Node:
 WIREGUARD = """
     link add wg0
     route add 10.244.0.0/16 dev wg0 table 51820 proto boot scope link
-    rule add 32765 not fwmark 0xca6c lookup 51820
+    rule add pref 32765 not fwmark 0xca6c lookup 51820
 """
 TAILSCALE = """
     link add tailscale0
     addr add 100.101.102.103/32 dev tailscale0
     route add 10.96.0.0/20 dev tailscale0 table 52 proto boot scope link
     route add throw 127.0.0.0/8 table 52 proto boot
-    rule add 5210 fwmark 0x80000 lookup main
-    rule add 5230 fwmark 0x80000 lookup default
-    rule add 5250 fwmark 0x80000 unreachable
-    rule add 5270 lookup 52
+    rule add pref 5210 fwmark 0x80000 lookup main
+    rule add pref 5230 fwmark 0x80000 lookup default
+    rule add pref 5250 fwmark 0x80000 unreachable
+    rule add pref 5270 lookup 52
 """
 NODES = {
     "Calico with VXLAN": Node(
@@ -689,7 +715,7 @@ NODES = {
         route add 10.0.0.0/24 via 10.0.0.80 dev cilium_host proto kernel src 10.0.0.80
         route add 10.0.1.0/24 via 10.0.0.80 dev cilium_host proto kernel src 10.0.0.80 mtu 1450
         route add local 0.0.0.0/0 dev lo table 2004 proto kernel
-        rule add 9 fwmark 0x200 lookup 2004
+        rule add pref 9 fwmark 0x200 lookup 2004
         """,
         ("10.0.0.0/16",),
         ("CONTAINER cilium_host 511 of 10.0.0.0-10.0.1.255", "LOCAL cilium_host 10.0.0.80", "RULE"),
@@ -724,8 +750,8 @@ NODES = {
         link add vpn0
         addr add 10.99.0.2/32 dev vpn0
         route add default dev vpn0 table 51820 proto boot scope link
-        rule add 32764 lookup main suppress 0
-        rule add 32765 not fwmark 0xca6c lookup 51820
+        rule add pref 32764 lookup main suppress_prefixlength 0
+        rule add pref 32765 not fwmark 0xca6c lookup 51820
         """,
         ("10.96.0.0/16", "10.1.0.0/24"),
         (

@@ -48,7 +48,7 @@ def ways(difference: Difference) -> tuple[list[str], list[str]]:
 
 def test_a_lost_rule_for_local() -> None:
     report = compared(
-        "rule add 9 lookup main \n rule del 0 lookup local proto kernel", "172.16.0.0/12"
+        "rule add pref 9 lookup main \n rule del pref 0 lookup local proto kernel", "172.16.0.0/12"
     )
     lost = next(each for each in report.changed if str(each.cidr) == "10.1.0.4/32")
     assert lost.results[0].before[0].type == "local"
@@ -61,13 +61,16 @@ TWO_NICS = f"""{HOST}
     link add eth1
     addr add 10.2.0.4/24 dev eth1
     route add default via 10.2.0.1 dev eth1 table 102
-    rule add 100 from 10.2.0.4/32 lookup 102
-    rule add 101 to 172.16.0.0/16 lookup 102
+    rule add pref 100 from 10.2.0.4/32 lookup 102
+    rule add pref 101 to 172.16.0.0/16 lookup 102
 """
 
 
 def test_rules_dropped_by_networkd() -> None:
-    change = "rule del 100 from 10.2.0.4/32 lookup 102 \n rule del 101 to 172.16.0.0/16 lookup 102"
+    change = (
+        "rule del pref 100 from 10.2.0.4/32 lookup 102\n"
+        "rule del pref 101 to 172.16.0.0/16 lookup 102"
+    )
     by_ranges = {
         str(each.ranges[0]): each
         for each in compared(change, "172.16.0.0/15", host=TWO_NICS).changed
@@ -127,7 +130,7 @@ RAILS = f"""{HOST}
 
 
 def test_a_flap_that_reordered_two_routes() -> None:
-    report = compared("link down ib0 \n link up ib0", "172.16.0.0/16", host=RAILS)
+    report = compared("link set ib0 down \n link set ib0 up", "172.16.0.0/16", host=RAILS)
     difference, broadcast = report.changed
     assert list(map(str, broadcast.ranges)) == ["172.16.255.255/32"]
     assert ways(difference) == (["dev ib0"], ["dev ib1"])

@@ -268,7 +268,8 @@ ROWS = {
         uplinks=("eth0",),
     ),
     "a rule leads packets without a source elsewhere": Row(
-        "route add default via 10.1.0.1 dev eth0 table 100\nrule add 10 from 0.0.0.0/32 lookup 100",
+        "route add default via 10.1.0.1 dev eth0 table 100\n"
+        "rule add pref 10 from 0.0.0.0/32 lookup 100",
         ("172.16.0.0/16",),
         hints=("apply would refuse a route that fixes this",),
         uplinks=("eth0",),
@@ -277,7 +278,7 @@ ROWS = {
         (
             "link add ib1\naddr add 10.77.0.4/24 dev ib1\nroute add 172.16.1.0/24 dev ib1\n"
             "route add default via 10.1.0.1 dev eth0 table 100\n"
-            "rule add 10 from 0.0.0.0/32 to 172.16.0.0/24 lookup 100"
+            "rule add pref 10 from 0.0.0.0/32 to 172.16.0.0/24 lookup 100"
         ),
         ("172.16.0.0/16",),
         ("172.16.1.0/25 dev eth0", "172.16.1.128/25 dev eth0"),
@@ -286,7 +287,7 @@ ROWS = {
     ),
     "table local, once it is apart from main": Row(
         (
-            "rule add 7 lookup 77\nrule del 7 lookup 77\n"
+            "rule add pref 7 lookup 77\nrule del pref 7 lookup 77\n"
             "route add unreachable 10.5.0.64/28 table local proto static"
         ),
         ("10.5.0.0/24",),
@@ -391,7 +392,7 @@ def _devs(cidr: str, *devs: str) -> dict[str, Any]:
 
 SECOND_DEFAULT = "route add default dev tun0 proto static metric 50"
 STATIC = "route add 172.16.0.0/17 via {0}\nroute add 172.16.128.0/17 via {0}"
-VPN_TABLE = f"{VPN}rule add 5270 lookup 52\nroute add {{}} dev tun0 table 52 proto static"
+VPN_TABLE = f"{VPN}rule add pref 5270 lookup 52\nroute add {{}} dev tun0 table 52 proto static"
 PODS = "link add cni0\naddr add 10.244.1.1/24 dev cni0"
 BOTH = ("eth0,tun0", "eth0")
 QUESTIONS = {
@@ -423,7 +424,7 @@ QUESTIONS = {
         ("proposes 1 rule, after which packets from the addresses of tun0 no longer go to",),
     ),
     "no answer hides what a VPN's default route takes": Asked(
-        f"{VPN}addr add 10.200.0.2/24 dev tun0\nrule add 5270 lookup 52\n"
+        f"{VPN}addr add 10.200.0.2/24 dev tun0\nrule add pref 5270 lookup 52\n"
         "route add default dev tun0 table 52 proto static",
         ("10.96.0.0/12", "10.200.0.0/16"),
         (("eth0",),),
@@ -460,10 +461,11 @@ QUESTIONS = {
         ("if it isn't, 10.10.0.5 dev tun0", "no route is longer: remove it"),
     ),
     "two rules decide for replies": Asked(
-        "route add default via 10.2.0.1 dev eth1 table 100\nrule add 50 from 10.2.0.4 lookup 100\n"
+        "route add default via 10.2.0.1 dev eth1 table 100\n"
+        "rule add pref 50 from 10.2.0.4 lookup 100\n"
         "link add wg0\nroute add 10.42.0.0/16 dev wg0 table 52 proto static\n"
-        "addr add 10.96.0.10/32 dev lo\nrule add 2 from 10.96.0.10 prohibit\n"
-        "rule add 50 from 10.1.0.4 lookup 52",
+        "addr add 10.96.0.10/32 dev lo\nrule add pref 2 from 10.96.0.10 prohibit\n"
+        "rule add pref 50 from 10.1.0.4 lookup 52",
         ("10.42.0.0/16",),
         never=("still fails then",),
     ),
@@ -709,9 +711,10 @@ def test_the_places_are_judged_again_after_a_fix(
 
 TABLE_52 = f"{VPN}route add 10.9.0.0/16 via 10.8.8.1 dev tun0 table 52\n"
 TABLE_60 = "route add default via 10.2.0.1 dev eth1 table 60\n"
-BY_VPN = f"{TABLE_52}rule add 5270 lookup 52\n"
+BY_VPN = f"{TABLE_52}rule add pref 5270 lookup 52\n"
 FROM_ETH0 = (
-    "route add 10.9.0.0/16 via 10.2.0.1 dev eth1 table 52\nrule add 500 from 10.1.0.4 lookup 52\n"
+    "route add 10.9.0.0/16 via 10.2.0.1 dev eth1 table 52\n"
+    "rule add pref 500 from 10.1.0.4 lookup 52\n"
 )
 PODS = "link add cali1\nroute add 10.9.4.4 dev cali1 proto static scope link\n"
 
@@ -747,7 +750,7 @@ RULE_ROWS = {
         BY_VPN.replace("10.9.0.0/16", "10.9.128.0/18"), ("to 10.9.128.0/18 priority 5269",)
     ),
     "two rules": RuleRow(
-        f"{BY_VPN}route add 10.9.1.0/24 dev eth1 table 53\nrule add 300 lookup 53",
+        f"{BY_VPN}route add 10.9.1.0/24 dev eth1 table 53\nrule add pref 300 lookup 53",
         ("to 10.9.0.0/16 priority 299",),
     ),
     "main leads it through InfiniBand": RuleRow(
@@ -757,69 +760,70 @@ RULE_ROWS = {
         keep=("ib0",),
     ),
     "the same before the rules of keep": RuleRow(
-        f"{TABLE_52}rule add 10 lookup 52\naddr add 10.9.0.9/16 dev ib0",
+        f"{TABLE_52}rule add pref 10 lookup 52\naddr add 10.9.0.9/16 dev ib0",
         ("to 10.9.0.0/16 priority 9",),
         ("10.9.0.0/17 dev eth0", "10.9.128.0/17 dev eth0"),
     ),
     "the same, and the config keeps it": RuleRow(
-        f"{TABLE_52}rule add 10 lookup 52\naddr add 10.9.0.9/16 dev ib0",
+        f"{TABLE_52}rule add pref 10 lookup 52\naddr add 10.9.0.9/16 dev ib0",
         why="a rule before it would precede those of keep for 10.9.0.0/16: change that rule",
         kept=("ib*",),
     ),
     "the preferences of keep": RuleRow(
-        f"{TABLE_52}rule add 2172 lookup 52", ("to 10.9.0.0/16 priority 2169",)
+        f"{TABLE_52}rule add pref 2172 lookup 52", ("to 10.9.0.0/16 priority 2169",)
     ),
     "behind the kernel's own rule": RuleRow(
-        f"{TABLE_52}rule del 32766 lookup main proto kernel\nrule add 40000 lookup 52\n"
-        "rule add 50000 lookup main",
+        f"{TABLE_52}rule del pref 32766 lookup main proto kernel\nrule add pref 40000 lookup 52\n"
+        "rule add pref 50000 lookup main",
         ("to 10.9.0.0/16 priority 32765",),
     ),
     "the first preference": RuleRow(
-        f"{TABLE_52}rule add 1 lookup 52",
+        f"{TABLE_52}rule add pref 1 lookup 52",
         why="table 52 decide before table main is asked, and no preference is left before it",
     ),
     "a discarding rule": RuleRow(
-        "rule add 100 to 10.9.4.0/24 prohibit", ("to 10.9.4.0/24 priority 99",)
+        "rule add pref 100 to 10.9.4.0/24 prohibit", ("to 10.9.4.0/24 priority 99",)
     ),
     "a rule for connections": RuleRow(FROM_ETH0, ("to 10.9.0.0/16 priority 499",)),
     "a rule for another interface's address": RuleRow(
-        f"{FROM_ETH0}{TABLE_60}rule add 600 from 10.2.0.4 lookup 60",
+        f"{FROM_ETH0}{TABLE_60}rule add pref 600 from 10.2.0.4 lookup 60",
         why="a rule before it would also lead away packets of the rule 600: from 10.2.0.4 lookup",
     ),
     "a rule for marked packets": RuleRow(
-        f"{FROM_ETH0}{TABLE_60}rule add 600 fwmark 0x1 lookup 60",
+        f"{FROM_ETH0}{TABLE_60}rule add pref 600 fwmark 0x1 lookup 60",
         why="a rule before it would also lead away packets of the rule 600: from all fwmark 0x1",
     ),
     "a rule for forwarded packets": RuleRow(
-        f"{FROM_ETH0}{TABLE_60}rule add 600 from 10.77.0.0/16 lookup 60",
+        f"{FROM_ETH0}{TABLE_60}rule add pref 600 from 10.77.0.0/16 lookup 60",
         why="a rule before it would also lead away packets of the rule 600: from 10.77.0.0/16",
     ),
     "a rule that discards packets of an interface": RuleRow(
-        f"{FROM_ETH0}rule add 600 iif eth1 unreachable",
+        f"{FROM_ETH0}rule add pref 600 iif eth1 unreachable",
         why="a rule before it would also lead away packets of the rule 600: from all iif eth1",
     ),
     "such a rule, but earlier": RuleRow(
-        f"{FROM_ETH0}{TABLE_60}rule add 400 fwmark 0x1 lookup 60", ("to 10.9.0.0/16 priority 499",)
+        f"{FROM_ETH0}{TABLE_60}rule add pref 400 fwmark 0x1 lookup 60",
+        ("to 10.9.0.0/16 priority 499",),
     ),
     "such a rule behind one for everybody": RuleRow(
-        f"{BY_VPN}{TABLE_60}rule add 6000 fwmark 0x1 lookup 60", (WHOLE,)
+        f"{BY_VPN}{TABLE_60}rule add pref 6000 fwmark 0x1 lookup 60", (WHOLE,)
     ),
     "such a rule with main's answer": RuleRow(
         f"{FROM_ETH0}route add default via 10.1.0.1 dev eth0 table 61\n"
-        "rule add 600 fwmark 0x1 lookup 61",
+        "rule add pref 600 fwmark 0x1 lookup 61",
         ("to 10.9.0.0/16 priority 499",),
     ),
     "such a rule with no answer": RuleRow(
-        f"{FROM_ETH0}rule add 600 fwmark 0x1 lookup 62", ("to 10.9.0.0/16 priority 499",)
+        f"{FROM_ETH0}rule add pref 600 fwmark 0x1 lookup 62", ("to 10.9.0.0/16 priority 499",)
     ),
     "such a rule for a part": RuleRow(
         f"{FROM_ETH0}route add 10.9.0.0/17 via 10.2.0.1 dev eth1 table 60\n"
-        "rule add 600 fwmark 0x1 lookup 60",
+        "rule add pref 600 fwmark 0x1 lookup 60",
         ("to 10.9.128.0/17 priority 499",),
         why="would also lead away packets of the rule 600",
     ),
     "a gateway that isn't reached before or after the rule": RuleRow(
-        "rule del 32766 lookup main proto kernel\nroute add blackhole 10.9.0.0/16 table 253\n"
+        "rule del pref 32766 lookup main proto kernel\nroute add blackhole 10.9.0.0/16 table 253\n"
         "addr add 10.9.0.9/16 dev ib0",
         why="a rule before it wouldn't help: the kernel would refuse entries via 10.1.0.1",
     ),
@@ -828,7 +832,7 @@ RULE_ROWS = {
         "route del default via 10.1.0.1 dev eth0 proto dhcp metric 100\n"
         "route add default via 10.9.1.1 dev eth0 proto dhcp\n"
         "route add blackhole 10.9.8.0/24 proto static\n"
-        "route add blackhole 10.9.0.0/16 table 253\nrule del 32766 lookup main proto kernel",
+        "route add blackhole 10.9.0.0/16 table 253\nrule del pref 32766 lookup main proto kernel",
         ("to 10.9.0.0/16 priority 32765",),
         why="apply would refuse a route that fixes this: Nexthop has invalid gateway",
     ),
@@ -877,7 +881,7 @@ def test_table_main_decides_again(row: RuleRow, tmp_path: Path) -> None:
 def test_a_rule_waits_for_an_answer_about_mains_route(tmp_path: Path) -> None:
     """A route of main that may be there on purpose isn't put to use unasked."""
     has = (
-        f"{VPN}route add 10.1.0.0/24 dev tun0 table 52\nrule add 5270 lookup 52\n"
+        f"{VPN}route add 10.1.0.0/24 dev tun0 table 52\nrule add pref 5270 lookup 52\n"
         "route add 10.1.0.128/25 via 10.2.0.1 dev eth1 proto static"
     )
     row = Row(has, ("10.1.0.0/24",))

@@ -8,10 +8,11 @@ from ipaddress import ip_network
 import attrs
 import pytest
 from node import build_node
-from scenario import play, route, rule
+from scenario import play, route
 
 import phases
 from hostrouting import Config
+from hostrouting.kernel.ip_commands import parse_rule
 from hostrouting.overlap._fixed import ModelledHost, without_fix
 from hostrouting.overlap._losses import losses, taken_away
 from hostrouting.overlap._read import read_host
@@ -59,14 +60,14 @@ addr add 10.42.0.1/24 dev cni0
 link add wg0
 addr add 10.66.0.2/32 dev wg0
 route add 10.0.0.0/8 dev wg0 table 51820
-rule add 32000 lookup 51820
+rule add pref 32000 lookup 51820
 """
 LATE_LOCAL = """
 addr add 192.0.2.9/32 dev lo
 route add default via 10.2.0.1 dev eth1 table 100
-rule add 90 from 192.0.2.9 lookup 100
-rule add 100 lookup local
-rule del 0 lookup local
+rule add pref 90 from 192.0.2.9 lookup 100
+rule add pref 100 lookup local
+rule del pref 0 lookup local
 """
 ROWS = {
     "a prefix whose addresses are all local": Row(
@@ -91,13 +92,13 @@ ROWS = {
     "a kept address": Row(
         "addr add 172.16.0.11/16 dev ib0",
         routes=("172.16.0.0/16 dev ib0 table 2170000",),
-        rules=("2170 from 172.16.0.10 lookup 2170000",),
+        rules=("pref 2170 from 172.16.0.10 lookup 2170000",),
     ),
     "a kept address's pods": Row(
         "link add cni0\naddr add 172.16.9.1/24 dev cni0",
         (f"{FROM_IB0} 172.16.9.0/24 through cni0, but through ib0",),
         routes=("172.16.0.0/16 dev ib0 table 2170000",),
-        rules=("2170 from 172.16.0.10 lookup 2170000",),
+        rules=("pref 2170 from 172.16.0.10 lookup 2170000",),
     ),
     "what another CIDR needs": Row(
         "route add 10.77.0.0/16 via 10.2.0.1 dev eth1",
@@ -118,20 +119,20 @@ ROWS = {
     "an own address as it comes in": Row(
         LATE_LOCAL,
         ("what comes in through eth0 for 10.1.0.4 is no longer delivered",),
-        rules=("89 to 10.1.0.0/16 lookup main",),
+        rules=("pref 89 to 10.1.0.0/16 lookup main",),
         intended=("10.1.0.0/16",),
     ),
-    "table local first": Row(LATE_LOCAL, rules=("0 lookup local",)),
+    "table local first": Row(LATE_LOCAL, rules=("pref 0 lookup local",)),
     "a discarding rule": Row(
         "",
         ("packets no longer go to 10.77.0.0/16 through eth0: they are dropped",),
-        rules=("9 to 10.77.0.0/16 blackhole",),
+        rules=("pref 9 to 10.77.0.0/16 blackhole",),
     ),
     "TCP alone": Row(
         "",
         ("packets no longer go to 10.77.0.0/16 through eth0, but through eth1",),
         routes=("10.77.0.0/16 dev eth1 table 7",),
-        rules=("9 ipproto 6 lookup 7",),
+        rules=("pref 9 ipproto 6 lookup 7",),
     ),
 }
 
@@ -146,7 +147,9 @@ def _host(has: str) -> ModelledHost:
 
 def _changed(host: ModelledHost, routes: Sequence[str], rules: Sequence[str]) -> ModelledHost:
     model = host.model.with_routes(map(route, routes))
-    model = model.with_rules(with_added(model.known.rules, map(rule, rules))) if rules else model
+    model = (
+        model.with_rules(with_added(model.known.rules, map(parse_rule, rules))) if rules else model
+    )
     return attrs.evolve(host, model=model)
 
 
@@ -161,7 +164,9 @@ def test_losses_are_named(name: str) -> None:
 
 def test_only_changed_prefixes_are_compared() -> None:
     host = _host("\n".join(f"route add 10.77.{n}.0/24 via 10.2.0.1 dev eth1" for n in range(250)))
-    after = _changed(host, ["10.77.1.0/25 via 10.1.0.1 dev eth0"], ["9 to 10.88.0.0/16 lookup 7"])
+    after = _changed(
+        host, ["10.77.1.0/25 via 10.1.0.1 dev eth0"], ["pref 9 to 10.88.0.0/16 lookup 7"]
+    )
     changed = {str(host.state.family.network(each)) for each in after.model.changed}
     assert changed - {"127.0.0.0/8"} == {"10.77.1.0/25", "10.88.0.0/16"}
 

@@ -87,10 +87,10 @@ def host_with_everything() -> FakeKernel:
         route add 192.168.7.0/24 via 10.1.0.1 dev eth0 src 172.16.0.10 proto static
         route add 192.168.8.0/24 via 10.1.0.1 dev eth0 mtu 9000 proto static
         route add 10.1.0.128/25 via 10.1.0.1 dev eth0 proto static
-        cable out eth0
+        link set eth0 carrier off
         addr add 198.18.9.4/24 dev eth2
         route add 203.0.113.0/24 via 172.16.0.1 dev ib0 proto static
-        rule add 99 fwmark 5 lookup 100
+        rule add pref 99 fwmark 5 lookup 100
     """
     play(kernel, scenario)
     return kernel

@@ -7,6 +7,7 @@ from ipaddress import IPv4Network
 import scenario
 from node import lines
 
+from hostrouting.kernel import ip_commands
 from hostrouting.testing.strategies import NewAddress
 from worlds import Question, World
 
@@ -24,7 +25,7 @@ def question(text: str) -> Question:
     world = World(
         tuple(map(_address, found["addr add"])),
         tuple(map(scenario.route, found["route add"])),
-        tuple(map(scenario.rule, found["rule add"])),
+        tuple(map(ip_commands.parse_rule, found["rule add"])),
         objects=tuple(found["nexthop add"]),
         hides_hops=bool(found["nexthop add"]),
     )
@@ -43,8 +44,8 @@ _UPLINK = """
 
 PAST_MAIN = question(f"""{_UPLINK}
     route add 10.0.1.0/24 via 192.0.2.1 dev eth0 table 100
-    rule add 10 not to 8.0.0.0/8 goto 40000
-    rule add 40000 lookup 100
+    rule add pref 10 not to 8.0.0.0/8 goto 40000
+    rule add pref 40000 lookup 100
     expect 10.0.0.0/23
 """)
 """Rules lead all destinations but one past main, to a table that has some expected routes."""
@@ -53,8 +54,8 @@ OWN_BEHIND_MAIN = question(f"""{_UPLINK}
     route add 10.0.0.0/22 via 192.0.2.1 dev eth0
     route add local 10.0.0.0/22 dev lo table 100
     route add 10.0.1.0/24 dev ib0 table 100
-    rule add 10 suppress 22 lookup main
-    rule add 11 lookup 100
+    rule add pref 10 suppress_prefixlength 22 lookup main
+    rule add pref 11 lookup 100
     expect 10.0.0.0/22
 """)
 """Behind main, table 100 has local addresses and a shadow; a longer route in main takes both."""
@@ -70,8 +71,8 @@ ODD_NAME = question("""
 
 LOST_GATEWAY = question(f"""{_UPLINK}
     route add 10.0.1.0/24 dev ib0 proto static
-    rule add 11 suppress 24 lookup main
-    rule add 12 prohibit
+    rule add pref 11 suppress_prefixlength 24 lookup main
+    rule add pref 12 prohibit
     expect 10.0.0.0/23
     expect 10.0.1.0/28
 """)
@@ -80,8 +81,8 @@ LOST_GATEWAY = question(f"""{_UPLINK}
 EXPECTED_LOST_GATEWAY = question("""
     addr add 10.0.0.4/24 dev eth0
     route add default via 10.0.0.1 dev eth0 proto dhcp
-    rule add 11 suppress 24 lookup main
-    rule add 12 prohibit
+    rule add pref 11 suppress_prefixlength 24 lookup main
+    rule add pref 12 prohibit
     expect 10.0.0.0/23
     expect 10.0.1.0/28
 """)
@@ -101,8 +102,8 @@ PASSED_DISCARD = question(f"""{_UPLINK}
     route add blackhole 10.0.0.0/25 proto static
     route add blackhole 10.0.1.0/25 proto static
     route add 10.0.1.0/26 dev ib0 table 100
-    rule add 11 suppress 32 lookup main
-    rule add 12 lookup 100
+    rule add pref 11 suppress_prefixlength 32 lookup main
+    rule add pref 12 lookup 100
     expect 10.0.0.0/23
 """)
 """A rule uses only the discards of table main; behind another table, main is looked up again."""
@@ -116,9 +117,9 @@ BLACKHOLED_GATEWAY = question(f"""{_UPLINK}
 
 UDP_REFUSED = question(f"""{_UPLINK}
     route add 10.0.1.0/24 dev ib0 proto static
-    rule add 11 to 192.0.2.0/24 ipproto 17 prohibit
-    rule add 12 oif eth0 lookup main
-    rule add 13 to 192.0.2.0/24 prohibit
+    rule add pref 11 to 192.0.2.0/24 ipproto 17 prohibit
+    rule add pref 12 oif eth0 lookup main
+    rule add pref 13 to 192.0.2.0/24 prohibit
     expect 10.0.0.0/23
 """)
 """Rules that decide differently about packets to the gateway and the kernel's own lookup of it."""
@@ -164,21 +165,21 @@ _TWO_UPLINKS = """
 
 CHOSEN_BY_AN_EXPECTED_ROUTE = question(f"""{_TWO_UPLINKS}
     route add 172.16.1.0/24 via 10.1.9.1 dev eth0
-    rule add 5 from 10.1.9.4/32 lookup 100
+    rule add pref 5 from 10.1.9.4/32 lookup 100
     expect 172.16.0.0/16
 """)
 """A right route has another source than the default route, and a rule selects that source."""
 
 TCP_ONLY_CHOOSES = question(f"""{_TWO_UPLINKS}
-    rule add 5 from 10.2.0.4/32 lookup main
-    rule add 6 ipproto 6 lookup 100
+    rule add pref 5 from 10.2.0.4/32 lookup main
+    rule add pref 6 ipproto 6 lookup 100
     expect 172.16.0.0/16
 """)
 """TCP's first lookup ends at eth1, the second, with its source, at eth0: no packet is wrong."""
 
 A_SOURCE_A_HOP = question(f"""{_TWO_UPLINKS}
     route add 172.16.1.0/24 nexthop via 10.1.0.1 dev eth0 nexthop via 10.1.9.1 dev eth0
-    rule add 5 from 10.1.9.4/32 lookup 100
+    rule add pref 5 from 10.1.9.4/32 lookup 100
     expect 172.16.0.0/16
 """)
 """Of two hops through eth0, one has a source from which a connection leaves through eth1."""
