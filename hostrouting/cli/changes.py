@@ -60,7 +60,8 @@ def applied_text(report: ConfigureReport, ending: str, *, is_verbose: bool) -> s
     """Return the changes, the check's result if there was a check, and the ending."""
     parts = [changed_text(report.routes.plan, report.changes, is_verbose=is_verbose)]
     if report.overlap.cidrs and report.overlap.reason_kind is not UnknownReason.NO_KERNEL:
-        parts.append(overlap_text(report.overlap, width=columns(sys.stdout)))
+        width = columns(sys.stdout)
+        parts.append(overlap_text(report.overlap, width=width, is_verbose=is_verbose))
     return "\n".join([*parts, ending] if ending else parts)
 
 

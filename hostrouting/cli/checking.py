@@ -104,13 +104,14 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
     text = {
         "svg": lambda: overlap_picture(result),
         "prometheus": lambda: _metrics(result, on),
-        "text": lambda: _check_text(result, on, chosen.name),
+        "text": lambda: _check_text(result, on, chosen.name, is_verbose=options.verbose),
     }
     return Result(result.to_json, lambda: text[options.output](), EXIT_OF_VERDICT[result.verdict])
 
 
-def _check_text(report: OverlapReport, host: Host, name: str) -> str:
-    text = overlap_text(report, width=columns(sys.stdout), config=name)
+def _check_text(report: OverlapReport, host: Host, name: str, *, is_verbose: bool) -> str:
+    width = columns(sys.stdout)
+    text = overlap_text(report, width=width, config=name, is_verbose=is_verbose)
     return "\n".join([text, *_next_lines(report, host)])
 
 
@@ -328,7 +329,12 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     document = chosen.document
     config = _with_kept_uplinks(chosen.config, on, document)
     result = _unfixed(config, on, has_config=document is not None)
-    said = fix_lines(result, chosen.name)
+    said = fix_lines(
+        result,
+        chosen.name,
+        shows_entries=options.in_place,
+        is_verbose=options.verbose,
+    )
     for line in (*said, *_next_lines(result, on), *_contested_lines(result)):
         complain(line)
 

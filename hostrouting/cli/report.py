@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
 from hostrouting.cli.bars import (
@@ -19,13 +19,21 @@ from hostrouting.cli.bars import (
 from hostrouting.cli.output import Page, Row, bad, dim, good, head
 from hostrouting.config.routing import OverlapMode
 from hostrouting.model.family import Family, IpNetwork
-from hostrouting.model.text import clean
+from hostrouting.model.text import clean, shortened
 from hostrouting.overlap.findings import (
     FindingKind,
     OverlapReport,
     Verdict,
 )
-from hostrouting.overlap.summary import CONFIG, pasted_entries, reasons, summary, unapplied
+from hostrouting.overlap.proposals import Fix
+from hostrouting.overlap.summary import (
+    CONFIG,
+    brief,
+    pasted_entries,
+    reasons,
+    summary,
+    unapplied,
+)
 
 # Longer lists are shortened in the text. The JSON output is complete.
 _ROWS = 16
@@ -57,26 +65,48 @@ def page_text(page: Page, width: int | None) -> str:
     return "\n".join(lines)
 
 
-def fix_lines(report: OverlapReport, config: str = CONFIG) -> list[str]:
-    """Return lines with the failures that no entry to add fixes, hints, and side effects.
+def fix_lines(
+    report: OverlapReport,
+    config: str = CONFIG,
+    *,
+    shows_entries: bool = False,
+    is_verbose: bool = False,
+) -> list[str]:
+    """Return lines with the verdict, the failures, what no route fixes, and side effects.
 
     Args:
         report: the check's report.
         config: as for ``unapplied``.
+        shows_entries: whether to list the entries, because no document with them is printed.
+        is_verbose: as for ``overlap_text``.
     """
-    lines: list[str] = []
-    if report.verdict is Verdict.UNKNOWN:
-        said = clean(summary(report))
-        if not report.findings:
-            return [bad(said)]
-        lines.append(bad(said.splitlines()[0]))
-    elif not report.findings:
+    lines = _reason_lines(report)
+    if report.verdict is Verdict.OK:
         lines.append(good("nothing fails: there is nothing to fix"))
+    elif report.findings:
+        lines.insert(0, bad(verdict_line(report)))
+        lines += [f"{bad('✗')} {line}" for line in _shown_failures(report)]
     lines += [good(clean(line)) for line in unapplied(report.fix, config)]
-    lines += [bad(clean(reason)) for reason in reasons(report)]
+    if shows_entries:
+        lines += _entry_lines(report.fix)
+    lines += _unfixable_lines(report)
     lines += [f"hint: {clean(line)}" for line in report.fix.hints]
-    lines += [f"caution: {clean(line)}" for line in report.fix.consequences]
-    return lines
+    lines += _cautions(report, is_verbose=is_verbose)
+    return [*lines, *_more(report.fix.consequences, is_verbose=is_verbose)]
+
+
+def _more(told: Iterable[str], *, is_verbose: bool) -> list[str]:
+    """Return a line on how to see the details of what is told without them."""
+    if is_verbose or all("; ".join(brief(line)) == line for line in told):
+        return []
+    return [dim("-v says more about these")]
+
+
+def _shown_failures(report: OverlapReport) -> list[str]:
+    """Return a line for each failing CIDR, and the number of the others if they are many."""
+    first = {finding.cidr: finding.failure for finding in reversed(report.findings)}
+    failures = [*reversed(first.values())]
+    return clean(shortened(failures, "\n", _ROWS)).splitlines()
 
 
 def overlap_text(
@@ -84,6 +114,7 @@ def overlap_text(
     *,
     width: int | None = None,
     config: str = CONFIG,
+    is_verbose: bool = False,
 ) -> str:
     """Return a check's result as text: verdict, bars, failures, fix and notes.
 
@@ -91,11 +122,12 @@ def overlap_text(
         report: the check's report.
         width: the number of columns, or None if the output isn't a terminal.
         config: as for ``unapplied``.
+        is_verbose: whether to tell the details of cautions and notes.
 
     Returns:
         Lines with colours.
     """
-    return page_text(_page(report, width, config), width)
+    return page_text(_page(report, width, config, is_verbose=is_verbose), width)
 
 
 def overlap_picture(report: OverlapReport) -> str:
@@ -132,19 +164,59 @@ SIMILAR = (
 )
 
 
-def _page(report: OverlapReport, width: int | None, config: str = CONFIG) -> Page:
+def _page(
+    report: OverlapReport,
+    width: int | None,
+    config: str = CONFIG,
+    *,
+    is_verbose: bool = False,
+) -> Page:
     paint = good if report.verdict is Verdict.OK else bad
-    page: Page = [paint(verdict_line(report))]
-    is_judged = True
-    if report.verdict is Verdict.UNKNOWN:
-        said = clean(summary(report))
-        is_judged = any(each.verdict is not Verdict.UNKNOWN for each in report.families)
-        page.append(said.splitlines()[0] if is_judged else said)
-    if is_judged:
+    page: Page = [paint(verdict_line(report)), *_reason_lines(report)]
+    judged = (each.verdict is not Verdict.UNKNOWN for each in report.families)
+    if report.verdict is not Verdict.UNKNOWN or any(judged):
         page += _chart(report, width)
         page += _fix(report, config)
-    page += [dim(f"note: {note.kind}: {clean(note.message)}") for note in report.notes]
-    return page
+        page += map(dim, _cautions(report, is_verbose=is_verbose))
+    for note in report.notes:
+        page += map(dim, _remark(f"note: {note.kind}: {note.message}", is_verbose=is_verbose))
+    told = (*report.fix.consequences, *(note.message for note in report.notes))
+    return [*page, *_more(told, is_verbose=is_verbose)]
+
+
+def _reason_lines(report: OverlapReport) -> list[str]:
+    """Return why the verdict is ``unknown``, a clause a line, or no line if it isn't."""
+    if report.verdict is not Verdict.UNKNOWN:
+        return []
+    said = summary(report).split("\n", 1)[0] if report.findings else summary(report)
+    return _clauses(said, bad)
+
+
+def _clauses(text: str, paint: Callable[[str], str]) -> list[str]:
+    """Return text with each clause on a line, indented except for the first."""
+    first, *others = clean(text).split("; ")
+    return [*map(paint, first.splitlines()), *(paint(f"  {clause}") for clause in others)]
+
+
+def _remark(line: str, *, is_verbose: bool) -> list[str]:
+    """Return lines of a caution or a note, with or without its details."""
+    told = line if is_verbose else "; ".join(brief(line))
+    return _clauses(told, str)
+
+
+def _cautions(report: OverlapReport, *, is_verbose: bool) -> list[str]:
+    lines: list[str] = []
+    for told in report.fix.consequences:
+        lines += _remark(f"caution: {told}", is_verbose=is_verbose)
+    return lines
+
+
+def _unfixable_lines(report: OverlapReport) -> list[str]:
+    """Return why no entry fixes some addresses, each answer to a question on a line of its own."""
+    told = reasons(report)
+    lines = [line for reason in told[:_ROWS] for line in _clauses(reason, bad)]
+    more = len(told) - _ROWS
+    return [*lines, f"and {more} more; --output json has them all"] if more > 0 else lines
 
 
 # --- the CIDRs ------------------------------------------------------------------------------------
@@ -254,16 +326,22 @@ def _bars(report: OverlapReport) -> dict[IpNetwork, Bar]:
 
 def _fix(report: OverlapReport, config: str) -> Page:
     page: Page = [good(clean(line)) for line in unapplied(report.fix, config)]
-    for heading, (entries, rest) in pasted_entries(report.fix):
-        page.append(good(heading))
-        page += [good(f"  {entry},") for entry in entries[:-1]]
-        page.append(good(f"  {entries[-1]}{rest}"))
-    page += [bad(clean(said)) for said in reasons(report)]
+    page += _entry_lines(report.fix)
+    page += _unfixable_lines(report)
     if report.fix.hints:
         page += [dim(f"hint: {clean(said)}") for said in report.fix.hints]
         page.append(dim(SIMILAR))
-    page += [dim(f"caution: {clean(said)}") for said in report.fix.consequences]
     return page
+
+
+def _entry_lines(fix: Fix) -> list[str]:
+    """Return the entries to add to the config, a line each."""
+    lines: list[str] = []
+    for heading, (entries, rest) in pasted_entries(fix):
+        lines.append(good(heading))
+        lines += [good(f"  {entry},") for entry in entries[:-1]]
+        lines.append(good(f"  {entries[-1]}{rest}"))
+    return lines
 
 
 # --- as a monitoring plugin's line ----------------------------------------------------------------

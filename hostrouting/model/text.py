@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 _SHOWN_CHARACTERS = 80
 _JSON_WORDS = ((True, "true"), (False, "false"), (None, "null"))
@@ -37,6 +37,31 @@ def plural(noun: str) -> str:
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun, such as "1 route" or "2 addresses"."""
     return f"{count:,} {noun if count == 1 else plural(noun)}"
+
+
+def fact(line: str) -> str:
+    """Return the first clause of a line, without the details that follow after a semicolon."""
+    return line.partition("; ")[0]
+
+
+_NUMBERED = re.compile(r"(.*?)(0|[1-9]\d*)")
+
+
+def with_runs(names: Iterable[str]) -> list[str]:
+    """Return names, with three or more that are numbered in order as one, such as ``ib0-ib7``."""
+    runs: list[list[str]] = []
+    following = ""
+    for name in names:
+        if name == following:
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+        numbered = _NUMBERED.fullmatch(name)
+        following = "" if numbered is None else f"{numbered[1]}{int(numbered[2]) + 1}"
+    words: list[str] = []
+    for run in runs:
+        words += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else run
+    return words
 
 
 # Unicode categories of control, format and surrogate characters, and of those that break lines on

@@ -57,7 +57,7 @@ def loss_by(before: ModelledHost, change: OwnersChange, intended: Iterable[IpNet
     """
     after = attrs.evolve(before, model=_changed(before.model, change))
     lines = taken_away(losses(before, after, intended))
-    return f", after which {'; '.join(lines)}" if lines else ""
+    return f", after which {', and '.join(lines)}" if lines else ""
 
 
 def loss_by_rule(state: State, rule: Rule) -> str:

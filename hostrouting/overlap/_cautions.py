@@ -13,10 +13,7 @@ from hostrouting.model.family import Family
 from hostrouting.overlap._keep import Keeping
 from hostrouting.overlap._losses import Loss, taken_away
 from hostrouting.overlap._state import State
-from hostrouting.overlap.proposals import HostSettings
-
-OFFER = "; add to hostRouting.staticRoutes: "
-"""The beginning of what a caution offers."""
+from hostrouting.overlap.proposals import OFFER, HostSettings
 
 
 def cautions(
@@ -52,7 +49,7 @@ def _about_neighbours(loss: Loss, settings: HostSettings, keeping: Keeping) -> s
     """Return clauses about what interfaces keep, and about what they drop."""
     devs = loss.neighbours_of
     if keeping.kept.issuperset(devs):
-        return ", except from these interfaces' own addresses: with keep, such packets stay on them"
+        return ", except from these interfaces' own addresses; with keep, such packets stay on them"
     dropped = _dropped((dev for dev in devs if dev not in keeping.kept), settings)
     offers = [keeping.offers[dev] for dev in devs if dev in keeping.offers]
     if not offers:
@@ -60,7 +57,7 @@ def _about_neighbours(loss: Loss, settings: HostSettings, keeping: Keeping) -> s
     entries = json.dumps([entry.to_mapping() for entry in offers])
     but = "".join(f", but {line}" for line in keeping.offers_lose)
     return (
-        f'{dropped}{OFFER}"keep": {entries}, and packets from '
+        f'{dropped}; {OFFER}: "keep": {entries}, and packets from '
         f"these interfaces' own addresses stay on them{but}"
     )
 

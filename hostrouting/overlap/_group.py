@@ -13,7 +13,7 @@ from hostrouting.model.family import IpNetwork
 from hostrouting.model.integer_prefixes import PrefixIndex, numbers
 from hostrouting.model.links import Address
 from hostrouting.model.routes import Table, destination_words
-from hostrouting.model.text import shortened
+from hostrouting.model.text import shortened, with_runs
 from hostrouting.overlap._ask import asks_local_first
 from hostrouting.overlap._fewest_prefixes import networks_of, summary_of
 from hostrouting.overlap._host_notes import notes_on_host
@@ -119,7 +119,7 @@ def _note(
     cidr = expected.cidr
     devs = tuple(sorted({dev for _, each in group for dev in each.devs}))
     part = _part(cidr, shown)
-    through = shortened(devs, ",", _SHOWN_DEVS)
+    through = shortened(with_runs(devs), ",", _SHOWN_DEVS)
     if judgement.is_local:
         message = f"{part}: {kind.lower()}{f' on {through}' if through else ''}"
         if asks_local_first(state.rules):

@@ -75,7 +75,7 @@ def _contested(state: State, of_pods: Collection[str]) -> Iterable[Note]:
     rivals.sort(key=attrgetter("metric"))
     devs = tuple(sorted({dev for route in rivals for dev in route.devs}))
     listed = "; ".join(map(str, rivals))
-    text = f"several interfaces have a default route: {listed}; {_settling(state, default, rivals)}"
+    text = f"several interfaces have a default route, {_settling(state, default, rivals)}; {listed}"
     yield Note(NoteKind.CONTESTED, text, devs=devs)
 
 
@@ -112,12 +112,12 @@ def _moved(state: State) -> Iterable[Note]:
 def _settling(state: State, default: Route, rivals: Iterable[Route]) -> str:
     """Return which default route is used, and how to settle the choice."""
     if state.uplinks.named is None:
-        wins = f"the one through {','.join(default.devs)} wins"
+        wins = f"and the one through {','.join(default.devs)} wins"
         return f"{wins}; {how_to_name(rivals)}"
     if state.family is Family.IPV4:
-        return f"expected CIDRs that name no interface use {default}"
+        return f"and expected CIDRs that name no interface use {default}"
     return (
-        "of those with the same metric"
+        "and of those with the same metric"
         " the kernel takes one of the highest preference whose router answers;"
         " a route for each expected CIDR settles it"
     )

@@ -27,7 +27,7 @@ from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, PrefixSet, ends, numbers
 from hostrouting.model.links import Address
 from hostrouting.model.routes import RouteType, destination_words
-from hostrouting.model.text import shortened
+from hostrouting.model.text import shortened, with_runs
 from hostrouting.overlap._ask import asks_local_first, separates_tcp
 from hostrouting.overlap._cut import Cutter
 from hostrouting.overlap._fewest_prefixes import networks_of, summary_of
@@ -110,7 +110,8 @@ def taken_away(
     for plain, of_sources in by_packets.items():
         devs = [*dict.fromkeys(loss.sender for loss in of_sources if loss.source is not None)]
         if plain not in of_sources:
-            lines.append(f"packets from the addresses of {', '.join(devs)} {_no_longer(plain)}")
+            named = ", ".join(with_runs(devs))
+            lines.append(f"packets from the addresses of {named} {_no_longer(plain)}")
         elif plain.network is None:
             lines.append(_words(plain))
         else:
@@ -126,11 +127,19 @@ def _words(loss: Loss) -> str:
     if loss.arrives_on:
         return f"what comes in through {loss.arrives_on} for {to} is no longer delivered"
     if loss.network is not None and after:
-        devs = ", ".join(loss.neighbours_of)
-        neighbours = f"neighbours of {devs} in {loss.network}"
-        parts = shortened([*map(str, loss.ranges)], " ", _SHOWN)
-        return f"the node then sends to {neighbours} through {after} ({parts})"
+        devs = ", ".join(with_runs(loss.neighbours_of))
+        return f"the node then sends to neighbours of {devs} in {_near(loss)} through {after}"
     return f"packets {_no_longer(loss)}"
+
+
+def _near(loss: Loss) -> str:
+    """Return the connected network, or the prefixes in it if they are few and only a part of it."""
+    networks = {*loss.ranges}
+    size = sum(network.num_addresses for network in networks)
+    is_part = loss.network is not None and size < loss.network.num_addresses
+    if is_part and len(networks) <= _EXACT_MAX:
+        return " ".join(map(str, loss.ranges))
+    return str(loss.network)
 
 
 def _no_longer(loss: Loss) -> str:
@@ -146,7 +155,7 @@ def _own_clause(loss: Loss, senders: Sequence[str]) -> str:
     devs = [dev for dev in loss.neighbours_of if dev in senders]
     if len(devs) == len(loss.neighbours_of):
         return ", also from these interfaces' own addresses"
-    return f", also from the addresses of {', '.join(devs)}" if devs else ""
+    return f", also from the addresses of {', '.join(with_runs(devs))}" if devs else ""
 
 
 def _shown_ranges(loss: Loss) -> str:

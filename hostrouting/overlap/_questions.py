@@ -22,8 +22,7 @@ from hostrouting.model.family import IpNetwork
 from hostrouting.model.integer_prefixes import PrefixSet, numbers
 from hostrouting.model.parsing import is_device, is_inside
 from hostrouting.model.routes import destination_words
-from hostrouting.model.text import counted, shortened
-from hostrouting.overlap._cautions import OFFER
+from hostrouting.model.text import counted, fact, shortened
 from hostrouting.overlap._diversions import Diversions
 from hostrouting.overlap._fewest_prefixes import networks_of
 from hostrouting.overlap._fixed import without_fix
@@ -352,9 +351,9 @@ class Questions:
         proposed = " and ".join(filter(None, counts))
         if not proposed:
             return ""
-        told = {*map(_briefly, now.consequences)}
-        new = [line for line in map(_briefly, fix.consequences) if line not in told]
-        after = f", after which {shortened(new, '; ', _SHOWN_LOSSES)}" if new else ""
+        told = {fact(line) for line in now.consequences}
+        new = [line for line in map(fact, fix.consequences) if line not in told]
+        after = f", after which {shortened(new, ', and ', _SHOWN_LOSSES)}" if new else ""
         return f", and hostrouting fix proposes {proposed}{after}"
 
     def _led(self, static: StaticRoute) -> tuple[IpNetwork, object, object]:
@@ -380,11 +379,6 @@ class Questions:
 def _of_cidrs(kind: AnswerKind, devs: Mapping[ExpectedCidr, Iterable[str]]) -> Answer:
     cidrs = tuple(ExpectedCidr(each.cidr, sorted(named)) for each, named in devs.items())
     return Answer(kind, cidrs=cidrs)
-
-
-def _briefly(consequence: str) -> str:
-    """Return a consequence as a part of a sentence, without what it offers."""
-    return consequence.partition(OFFER)[0].replace("the node then ", "the node ")
 
 
 def _count(number: int, name: str) -> str:

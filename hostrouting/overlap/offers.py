@@ -22,6 +22,7 @@ from hostrouting.overlap._fixed import ModelledHost, without_fix
 from hostrouting.overlap._judge import Judge
 from hostrouting.overlap._keep import entries_for, keepable, lost_by_keeping
 from hostrouting.overlap._read import read_host
+from hostrouting.overlap.proposals import OFFER
 from hostrouting.routes.verify_policy import ELSEWHERE
 from phases import CancelScope
 
@@ -162,7 +163,7 @@ class _Offers:
         fill = f" with its router's address for {_GATEWAY}" if keep is None else ""
         yield (
             f"packets from {address.local} ({dev}){where} leave through {through}; "
-            f'add to hostRouting.staticRoutes: "keep": {entries}{fill}, and packets from '
+            f'{OFFER}: "keep": {entries}{fill}, and packets from '
             f"these interfaces' own addresses stay on them{but}"
         )
 

@@ -14,6 +14,9 @@ from hostrouting.model.routes import Route, destination_words
 from hostrouting.model.rules import Rule
 from hostrouting.model.text import shortened
 
+OFFER = "add to hostRouting.staticRoutes"
+"""The beginning of a caution's clause that offers entries."""
+
 # A limit for human-readable lines.
 _SHOWN_CIDRS = 4
 
@@ -151,7 +154,7 @@ class Obstacle(NamedTuple):
     def sentence(self) -> str:
         """Return the reason with what to do about it."""
         if self.question is not None:
-            return f"{self.reason}: {self.question.sentence()}"
+            return f"{self.reason}; {self.question.sentence()}"
         if self.rule is not None:
             return f"{self.reason}: change that rule"
         return self.reason if self.change is None else f"{self.reason}: {self.change}"
@@ -207,6 +210,7 @@ class Fix(JsonObject):
         keep: the interfaces whose own addresses the routes would cut off from their neighbours.
         unfixable: the failures that these entries don't fix.
         consequences: unrelated traffic that the entries move to another interface, one line each.
+            Its first clause tells all of it, and details follow after a semicolon.
         hints: what the owners of other interfaces can change instead, one line each.
         unapplied: what the config lists, the kernel lacks, and fixes failures. The rest of the fix
             comes on top of it.

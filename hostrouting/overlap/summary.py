@@ -13,7 +13,8 @@ from hostrouting.overlap.proposals import Fix, Unfixable
 
 # Limits for human-readable lines; ``hostrouting fix`` prints everything.
 _SHOWN_ENTRIES = 50
-_SHOWN_RANGES = 16
+_SHOWN_FINDINGS = 16
+_SHOWN_RANGES = 8
 
 
 def summary(report: OverlapReport) -> str:
@@ -123,6 +124,12 @@ def _verdict_on(unfixable: Unfixable) -> str:
     return "no route is proposed for" if obstacle.is_policy else "no route fixes"
 
 
+def brief(line: str) -> list[str]:
+    """Return the clauses of a caution or a note that are told first: the fact, and what to set."""
+    told, *details = line.split("; ")
+    return [told, *(clause for clause in details if "hostRouting" in clause)]
+
+
 def decided_by(rule: Rule) -> str:
     """Describe the matching policy rule."""
     what = f"has table {rule.table} decide" if rule.action is RuleAction.TO_TABLE else "decides"
@@ -134,10 +141,12 @@ def error_text(report: OverlapReport) -> str:
 
     The message also says what no route fixes, and what else the fix moves.
     """
+    lines = summary(report).splitlines()
+    cautions = ("; ".join(brief(line)) for line in report.fix.consequences)
     return "\n".join(
         [
-            summary(report),
+            shortened(lines, "\n", _SHOWN_FINDINGS),
             *advice(report),
-            *(f"caution: {line}" for line in report.fix.consequences),
+            *(f"caution: {line}" for line in cautions),
         ]
     )

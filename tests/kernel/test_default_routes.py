@@ -304,5 +304,5 @@ def test_no_entry_is_offered_for_a_name_that_no_config_accepts(
     add_nics(kernel, **{name: "172.20.0.9/16"})
     asked = config(cidrs=["172.20.0.0/24"], mode="WARN", uplinks=["eth0"])
     (told,) = phases.run(CheckRouteOverlap(asked, host=host)).fix.consequences
-    assert told.startswith(f"the node then sends to neighbours of {name} in 172.20.0.0/16 ")
+    assert told.startswith(f"the node then sends to neighbours of {name} in 172.20.0.0/24 ")
     assert "keep" not in told

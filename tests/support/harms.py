@@ -23,6 +23,8 @@ from hostrouting.config.routing import Keep, StaticRoutes
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.links import is_like
 from hostrouting.overlap.offers import keep_offers
+from hostrouting.overlap.proposals import Fix
+from hostrouting.overlap.summary import brief
 from hostrouting.tasks.install_routes import InstallRoutes
 from phases import CancelScope
 
@@ -143,7 +145,7 @@ class _Before:
         )
         if printed.is_removal:  # the text names what is removed, whatever used it
             lost = (attrs.evolve(loss, is_only_by_source=False) for loss in lost)
-        lines = [*printed.text, *(then.fix.consequences if then else ())]
+        lines = [*printed.text, *_told(then.fix if then else None)]
         keep = (*printed.keep, *(then.fix.keep if then else ()))
         unnamed = [
             loss
@@ -209,14 +211,14 @@ def _printed(crowded: Crowded, report: OverlapReport, offers: Sequence[str]) -> 
     wanted = fix.entries
     if wanted.is_wanted:
         apply = partial(_with_entries, section, wanted)
-        yield Printed("proposal", apply, fix.consequences, failing, told, keep=fix.keep)
+        yield Printed("proposal", apply, _told(fix), failing, told, keep=fix.keep)
     for line in (*fix.consequences, *offers):
         for text in _KEEP.findall(line):
             if "GATEWAY" not in text:
                 entries = StaticRoutes(enabled=True, keep=json.loads(text))
                 both = attrs.evolve(wanted, enabled=True, keep=(*wanted.keep, *entries.keep))
                 apply = partial(_with_entries, section, both)
-                lines = (*fix.consequences, line)
+                lines = (*_told(fix), "; ".join(brief(line)))
                 yield Printed(f"keep {text}", apply, lines, failing, told, keep=both.keep)
     for command in _COMMAND.findall(report.reason or ""):
         run = partial(_with_command, crowded.config, command)
@@ -235,6 +237,11 @@ def _printed(crowded: Crowded, report: OverlapReport, offers: Sequence[str]) -> 
             reply = partial(_with_answer, section, answer)
             name = f"answer {json.dumps(answer)}"
             yield Printed(name, reply, (), each.ranges, others, each.devs)
+
+
+def _told(fix: Fix | None) -> tuple[str, ...]:
+    """Return a fix's cautions as they are told without -v."""
+    return () if fix is None else tuple("; ".join(brief(line)) for line in fix.consequences)
 
 
 def _removals(crowded: Crowded, reason: str) -> Iterator[str]:

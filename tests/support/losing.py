@@ -13,6 +13,8 @@ from reaching import Packet, Way, Ways
 from hostrouting.model.family import IpAddress, IpNetwork
 
 _PREFIX = re.compile(r"(?<![\w.:])([0-9a-f.:]*[.:][0-9a-f.:]*(?:/\d+)?)(?![\w:])")
+# ib0-ib7 is all of them.
+_RUN = re.compile(r"(?P<stem>\w+?)(?P<first>\d+)-(?P=stem)(?P<last>\d+)")
 _EXCEPT = re.compile(r", except from these interfaces' own addresses[^;]*")
 
 
@@ -40,7 +42,7 @@ class Loss:
 
     def is_named(self, line: str) -> bool:
         """Return whether a line names the destination's prefix, or the interface that is lost."""
-        words = {*re.findall(r"[\w.-]+", line)}
+        words = {*_words(line)}
         prefixes = [*_prefixes(line)]
         if self.is_only_by_source:
             if _EXCEPT.search(line):
@@ -53,6 +55,14 @@ class Loss:
                 return False
         devs = {self.before.dev, *re.findall(r"^[\w.-]+", self.before.then)}
         return bool(devs & words) or any(self.packet.to in part for part in prefixes)
+
+
+def _words(line: str) -> Iterator[str]:
+    for word in re.findall(r"[\w.-]+", line):
+        yield word
+        if run := _RUN.fullmatch(word):
+            numbers = range(int(run["first"]), int(run["last"]) + 1)
+            yield from (f"{run['stem']}{number}" for number in numbers)
 
 
 def _prefixes(line: str) -> Iterator[IpNetwork]:

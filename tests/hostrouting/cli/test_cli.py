@@ -203,6 +203,26 @@ def test_a_cidr_instead_of_a_config_is_78(run: Any, command: str) -> None:
     assert "--cidr 172.16.0.0/16" in err
 
 
+def test_details_of_cautions_and_notes_are_told_with_v(
+    run: Any, config: Path, kernel: FakeKernel
+) -> None:
+    nic = IPv4Address("172.16.1.4")
+    kernel.add_address("ib0", f"{nic}/16")
+    brief = run("check", config)[1].splitlines()
+    whole = run("check", "-v", config)[1].splitlines()
+    report = json.loads(run("check", config, "--output", "json")[1])
+    for note in report["notes"]:
+        fact, *details = note["message"].split("; ")
+        assert f"note: {note['kind']}: {fact}" in brief
+        assert not any(f"  {detail}" in brief for detail in details)
+        assert {f"  {detail}" for detail in details} <= {*whole}
+    assert [line for line in brief if line.startswith(("caution: ", "note: "))] == [
+        line for line in whole if line.startswith(("caution: ", "note: "))
+    ]
+    assert brief[-1] == "-v says more about these"
+    assert brief[-1] not in whole
+
+
 # --- apply, plan, remove --------------------------------------------------------------------------
 
 
@@ -481,8 +501,8 @@ def test_no_command_waits_for_a_snapshot(
     code, out, err = elsewhere("check", config, "--snapshot", path)
     assert (code, err) == (2, "")
     assert out.splitlines()[1].startswith("the check couldn't judge anything: no-default-route")
-    assert "ip -4 route" in out.splitlines()[2]
-    page = Path(__file__).parents[3] / out.splitlines()[3].partition("/blob/main/")[2]
+    assert "ip -4 route" in out.splitlines()[3]
+    page = Path(__file__).parents[3] / out.splitlines()[4].partition("/blob/main/")[2]
     assert (page.name, page.is_file()) == ("your-symptom.md", True)
     for words in (["--cidr", SHADOWED], [config]):
         assert elsewhere("fix", *words, "--snapshot", path)[:2] == (2, "")

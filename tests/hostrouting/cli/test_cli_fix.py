@@ -276,6 +276,9 @@ OFFERS = {
 }
 
 
+STAY = "and packets from these interfaces' own addresses stay on them"
+
+
 @pytest.mark.parametrize(("routes", "offer"), OFFERS.values(), ids=OFFERS)
 def test_a_second_interface_is_offered_to_be_kept(
     run: Run, write: Any, kernel: FakeKernel, routes: list[Route], offer: str
@@ -288,12 +291,11 @@ def test_a_second_interface_is_offered_to_be_kept(
     lines = err.splitlines()
     assert (code, lines[0]) == (0, NOTHING.rstrip())
     assert out == json.dumps(json.loads(path.read_text()), indent=2) + "\n"
-    (told,) = [line for line in lines if "keep" in line]
-    assert told == (
-        f"caution: packets from 10.2.0.4 (eth1) leave through eth0; "
-        f"add to hostRouting.staticRoutes: {offer}, "
-        "and packets from these interfaces' own addresses stay on them"
-    )
+    (at,) = [at for at, line in enumerate(lines) if "keep" in line]
+    assert lines[at - 1 : at + 1] == [
+        "caution: packets from 10.2.0.4 (eth1) leave through eth0",
+        f"  add to hostRouting.staticRoutes: {offer}, {STAY}",
+    ]
     assert "keep" not in run("check", path)[1]
     (entry,) = json.loads(re.findall(r"(\[.*?\])", offer.replace("GATEWAY", "10.2.0.1"))[0])
     keep = {"enabled": True, "keep": [entry]}
@@ -356,7 +358,10 @@ def test_an_unfixable_failure_is_1_and_the_rest_is_printed(run: Run, kernel: Fak
     assert json.loads(out)["hostRouting"]["staticRoutes"] == led_away(
         {"destination": "172.16.5.0/24"}
     )
-    assert err.splitlines()[0] == (
+    verdict, finding, reason, *_ = err.splitlines()
+    assert "1 of 1 expected CIDRs fails" in verdict
+    assert finding.startswith("✗ OVERLAP: expected CIDR 172.16.5.0/24 ")
+    assert reason == (
         "no route fixes 172.16.5.5: 172.16.5.5 dev ib0 proto static scope link "
         "is for this address alone, and no route is longer: remove it"
     )
@@ -399,7 +404,8 @@ def test_in_place_the_rest_stays_byte_for_byte(run: Run, tmp_path: Path) -> None
     path = write_file(tmp_path / "given.json", OWN)
     code, out, err = run("fix", "--in-place", path)
     assert (code, out) == (0, f"replaced  {path}\n")
-    assert err.startswith("caution: ")
+    assert "\ncaution: " in err
+    assert '\nfix: add to hostRouting.staticRoutes.keep:\n  "ib0"\n' in err
     text = path.read_text()
     before, after = OWN.split('{"waitSeconds"')[0], OWN.split('["172.16.0.0/16"]}}')[1]
     assert text.startswith(before)

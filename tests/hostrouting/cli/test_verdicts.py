@@ -198,7 +198,7 @@ def test_a_check_names_the_family_without_a_verdict(on: Any) -> None:
         "the check couldn't judge IPv6: no-default-route: missing is the default route on eth0"
         in out
     )
-    assert "; rail0 has one" in out
+    assert "\n  rail0 has one" in out
     assert f"? {CIDR}  not judged" in out
     assert "ip -6 route" in out
 

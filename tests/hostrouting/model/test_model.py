@@ -18,7 +18,7 @@ from hostrouting.model.integer_prefixes import (
     uncovered_addresses,
 )
 from hostrouting.model.parsing import parse_any_address, reserved_block
-from hostrouting.model.text import clean, shortened
+from hostrouting.model.text import clean, shortened, with_runs
 
 _prefixes = st.builds(
     lambda number, length: (number >> 128 - length << 128 - length, length),
@@ -128,3 +128,18 @@ def test_control_characters_and_line_breaks_are_removed(letter: str) -> None:
 
 def test_omitted_items_are_counted_with_thousands_separators() -> None:
     assert shortened(["a"] * 1128, ", ", 2) == "a, a and 1,126 more"
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        ([f"ib{number}" for number in range(8)], ["ib0-ib7"]),
+        (["ib0", "ib1"], ["ib0", "ib1"]),
+        (["eth9", "eth10", "eth11", "ib11"], ["eth9-eth11", "ib11"]),
+        (["ib0", "ib2", "ib3", "ib4", "wg"], ["ib0", "ib2-ib4", "wg"]),
+        (["a08", "a09", "a10"], ["a08", "a09", "a10"]),
+        ([], []),
+    ],
+)
+def test_names_in_a_row_are_told_as_one(names: list[str], told: list[str]) -> None:
+    assert with_runs(names) == told

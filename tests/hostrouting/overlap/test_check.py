@@ -541,7 +541,7 @@ def test_a_routers_address_on_another_interface_fails_in_the_lan_too(
             (
                 "default via 10.7.0.1 dev veth0 proto hostrouting may be a container's default"
                 " route: remove it, after which packets no longer go to other addresses through"
-                " veth0, but through eth0; packets from the addresses of veth0 no longer go to"
+                " veth0, but through eth0, and packets from the addresses of veth0 no longer go to"
                 " 172.20.0.0/16 through veth0, but through eth0, or, if"
             ),
         ),
@@ -860,7 +860,7 @@ def lines_of(report: OverlapReport) -> list[str]:
     lines = [" ".join(filter(None, words)) for words in told]
     lines += [f"fix {entry}" for entry in report.fix.routes]
     return lines + [
-        f"unfixable {_span(part.ranges)}: {part.reason.partition(':')[0]}"
+        f"unfixable {_span(part.ranges)}: {re.split('[:;] ', part.reason)[0]}"
         for part in report.fix.unfixable
     ]
 

@@ -49,8 +49,8 @@ HALVES = (
 )
 OTHER_GATEWAY = "eth0 via 10.1.0.1, but through eth0 via 10.1.0.9"
 NEIGHBOURS = (
-    "the node then sends to neighbours of ib0 in 172.16.0.0/16 through eth0 "
-    "(172.16.0.0/17 172.16.128.0/17), also from these interfaces' own addresses"
+    "the node then sends to neighbours of ib0 in 172.16.0.0/16 through eth0,"
+    " also from these interfaces' own addresses"
 )
 FROM_IB0 = "packets from the addresses of ib0 no longer go to"
 FROM_WG0 = "packets from the addresses of wg0 no longer go to"
