@@ -362,7 +362,8 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     if not is_unknown:
         # The file may have all that is needed, and then apply installs it.
         is_left = result.unapplied and not (result.fix.entries.is_wanted or options.in_place)
-        code = exit_of_result(not (result.fix.unfixable or is_left))
+        is_contested = result.findings and config.uplinks is None and _contested_lines(result)
+        code = exit_of_result(not (result.fix.unfixable or is_left or is_contested))
     return Result(lambda: told, lambda: text, code, warnings)
 
 
@@ -393,11 +394,11 @@ def _unfixed(config: Config, host: Host, *, has_config: bool) -> OverlapReport:
 
     planned = as_installed(config, host)
     report = _check_on(config, host, planned.backend)
-    lacking = planned.lacking(config.static_routes)
-    if lacking.is_wanted and report.verdict is not Verdict.UNKNOWN:
+    is_lacking = planned.lacking(config.static_routes).is_wanted
+    if is_lacking and report.verdict is not Verdict.UNKNOWN:
         now = _check_on(_without_waits(config), host, None)
         if now.findings:
-            return on_top(now, report, lacking, config)
+            return on_top(now, report, planned, config)
     return _with_offers(report, config, planned.backend)
 
 

@@ -52,6 +52,11 @@ class PlannedHost:
             new = _new_routes(self.plan.of(family))
             refuse("add", [*_without_ipv6(new, self.host), *model.refused()])
 
+    @property
+    def moves(self) -> bool:
+        """Return whether the plan leads a static route to another interface."""
+        return any(pair.old.devs != pair.new.devs for pair in self.plan.replace)
+
     def lacking(self, static: StaticRoutes) -> StaticRoutes:
         """Return the entries of a config that the plan has yet to install."""
         new = {route.destination for route in _new_routes(self.plan)}
@@ -193,18 +198,17 @@ def with_unapplied(
         planned = as_installed(config, host, scope)
     except RouteError as error:
         return _without_listed(report, config, f"apply can't install them: {error}")
-    lacking = planned.lacking(config.static_routes)
-    if not lacking.is_wanted:
+    if not planned.lacking(config.static_routes).is_wanted:
         return report
     config = host.with_verified(config)
     after = check_families(config, planned.backend, scope, host=host)
-    return on_top(report, after, lacking, config)
+    return on_top(report, after, planned, config)
 
 
 def on_top(
     report: OverlapReport,
     after: OverlapReport,
-    lacking: StaticRoutes,
+    planned: PlannedHost,
     config: Config,
 ) -> OverlapReport:
     """Return a report with the fix that comes on top of what the config lists.
@@ -212,14 +216,18 @@ def on_top(
     Args:
         report: the report about the host as it is.
         after: the report about the host with all of the config's entries.
-        lacking: the entries that the kernel lacks.
+        planned: the host with these.
         config: the config.
     """
     if after.verdict is Verdict.UNKNOWN:
         return _without_listed(report, config, f"with these, {after.reason}")
     fix = after.fix
-    if {*_failures(report)} - {*_failures(after)}:
-        fix = attrs.evolve(fix, unapplied=lacking)
+    if planned.moves and config.uplinks is None:
+        # The uplink has changed, and whether that is wanted isn't known.
+        more = [each for each in fix.unfixable if each not in report.fix.unfixable]
+        fix = attrs.evolve(fix, unfixable=(*report.fix.unfixable, *more))
+    elif {*_failures(report)} - {*_failures(after)}:
+        fix = attrs.evolve(fix, unapplied=planned.lacking(config.static_routes))
     findings = tuple(
         attrs.evolve(
             finding,

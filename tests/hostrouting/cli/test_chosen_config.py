@@ -174,6 +174,17 @@ def test_uplinks_are_named_on_the_command_line(
 
 
 @pytest.mark.usefixtures("two_defaults")
+def test_a_fix_through_a_contested_uplink_asks_first(run: Run) -> None:
+    """Its routes follow whichever default route wins, so the command doesn't exit with 0."""
+    code, out, err = run("fix", "--cidr", SHADOWED)
+    assert (code, len(json.loads(out)["hostRouting"]["staticRoutes"]["routes"])) == (1, 1)
+    assert 'set hostRouting\'s "uplinks": ["eth1"] or ["eth0"]' in err
+    assert run("fix", "--cidr", SHADOWED, "--uplink", "eth1")[0] == 0
+    assert run("fix", "--cidr", SHADOWED, "--uplink", "eth0", "--uplink", "eth1")[0] == 0
+    assert run("fix", "--cidr", EXPECTED)[0] == 0
+
+
+@pytest.mark.usefixtures("two_defaults")
 @pytest.mark.parametrize("has_config", [False, True])
 def test_the_fix_names_the_uplink(run: Run, write: Any, *, has_config: bool) -> None:
     words = (

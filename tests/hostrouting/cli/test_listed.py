@@ -10,13 +10,14 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from file_trees import write_file
-from node import add_nics
+from node import SECOND_GATEWAY, add_nics, default_route
 from wanted import ours, section
 
 from hostrouting import Config, Host, Verdict, check, judge
-from hostrouting.kernel.port import Write
+from hostrouting.kernel.port import Write, read_default_routes
 from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.model.rules import Rule
@@ -114,6 +115,29 @@ def test_a_listed_keep_is_to_be_applied(run: Run, write: Any, kernel: FakeKernel
     assert (code, "what fixes this (keep)" in out) == (1, True)
     assert applied_by(out, run) == 0
     assert run("check", path)[0] == 0
+
+
+@pytest.mark.parametrize("word", ["check", "fix"])
+def test_a_route_isnt_moved_to_another_uplink_unasked(
+    run: Run, write: Any, kernel: FakeKernel, word: str
+) -> None:
+    """A second NIC's default route wins since the routes were installed in WARN mode."""
+    listed = section(*HALVES, cidrs=[EXPECTED, "10.96.0.0/12"], mode="WARN")
+    path = write({"hostRouting": listed})
+    assert run("apply", "--routes-only", path)[0] == 0
+    (by_eth0,) = read_default_routes(kernel)
+    assert kernel.write(Write.DELETE, [by_eth0]) == ()
+    add_nics(kernel, eth1="10.2.0.4/24")
+    by_eth1 = default_route(NextHop("eth1", SECOND_GATEWAY), metric=50)
+    assert kernel.write(Write.ADD, [attrs.evolve(by_eth0, metric=100), by_eth1]) == ()
+    code, out, err = run(word, path)
+    text = err if word == "fix" else out
+    assert (code, "hostrouting apply" in text) == (1, False)
+    assert "through eth0, but the uplink is now eth1" in text
+    for dev, is_applied in (("eth0", False), ("eth1", True)):
+        assert f'"uplinks": ["{dev}"]' in text
+        answered = run("check", path, "--uplink", dev)[1]
+        assert ("hostrouting apply" in answered) == is_applied
 
 
 def test_a_refused_entry_is_not_called_applicable(run: Run, write: Any, kernel: FakeKernel) -> None:
