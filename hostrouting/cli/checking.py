@@ -313,10 +313,11 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     it changes nothing. With --in-place, it updates hostRouting in CONFIG, and preserves everything
     else in the file byte for byte; then it exits with 0 if apply fixes everything. Without CONFIG,
     it updates the default CONFIG, unless that differs from what is installed in more than routes,
-    rules and kept interfaces. It exits with 0 on success, with 1 if some failures can't be
-    fixed (it still prints the rest), and with 2 if there is no verdict. With --format netplan or
-    networkd it warns if an interface has more than 8,000 routes, because systemd-networkd drops the
-    rest and reports success.
+    rules and kept interfaces. It exits with 0 on success, with 1 if some failures can't be fixed or
+    if several default routes make it unclear which interface is the uplink (it still prints the
+    rest), and with 2 if there is no verdict. With --format netplan or networkd it warns if an
+    interface has more than 8,000 routes, because systemd-networkd drops the rest and reports
+    success.
 
       hostrouting fix --in-place && hostrouting apply                the default CONFIG
       hostrouting fix --in-place config.json && hostrouting apply config.json

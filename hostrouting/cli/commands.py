@@ -195,6 +195,7 @@ def remove(options: argparse.Namespace, host: Host) -> Result:
     The command removes our routes (protocol 217 in table main and in tables 2170000 to 2179999),
     our rules (protocol 217), files and markers, and lists each of them. With --root it removes the
     files from an image. It needs no config, and never touches anything that another program owns.
+    At the end, it says what stays: CONFIG, and locks that are gone after the next boot.
     """
     from hostrouting.boot.installation import requiring_units
     from hostrouting.boot.manifest import Manifest
@@ -209,4 +210,19 @@ def remove(options: argparse.Namespace, host: Host) -> Result:
             f"\nsystemd won't start {' '.join(required_by)} any more: {oneshot}, "
             "which they require, is gone"
         )
+    if stays := _what_stays(host):
+        text += f"\nstays     {stays}"
     return Result(lambda: report.to_json() | {"stillRequired": requiring}, lambda: text)
+
+
+def _what_stays(host: Host) -> str:
+    """Return the files that stay, each with the reason."""
+    from hostrouting.boot.files import is_present
+
+    layout = host.layout
+    reasons = {
+        layout.config: "which isn't hostrouting's alone",
+        layout.run_dir: "with locks, until the next boot",
+    }
+    there = (path for path in reasons if is_present(path))
+    return "; ".join(f"{layout.relative(path)}, {reasons[path]}" for path in there)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from hostrouting.boot import files
 from hostrouting.config.documents import CONFIG_BYTES_MAX, parse_document
@@ -121,6 +121,8 @@ def set_sections(
             )
         _require_keys_once(document, sections, path)
         new = [key for key in sections if _sorted(document.get(key)) != _sorted(sections[key])]
+        if new and _is_ours_on_a_line(text, sections):
+            return to_json_text(document | sections)
         for key in new:
             text = _with_value(text, key, sections[key])
         return text if new else None
@@ -139,6 +141,13 @@ def _require_keys_once(document: object, keys: Iterable[str], path: Path) -> Non
         raise ConfigError([(str(path), message)])
 
 
+def _is_ours_on_a_line(text: str, keys: Container[str]) -> bool:
+    """Return whether a JSON object has nothing but our keys, none of which begins a line."""
+    members = [*_members(text)]
+    is_ours = all(member.name in keys and member.indent is None for member in members)
+    return bool(members) and is_ours
+
+
 def _sorted(value: object) -> str:
     """Return a value as JSON, in which 1 and true differ, unlike 1 and True in Python."""
     return json.dumps(value, sort_keys=True)
@@ -151,27 +160,61 @@ def _read(file: BinaryIO, path: Path) -> tuple[str, Any]:
     return content.decode("utf-8", "surrogateescape"), document
 
 
-def _with_value(text: str, key: str, value: object) -> str:
-    """Return a JSON object's text with one key's value replaced or added."""
+class _Member(NamedTuple):
+    """A key of a JSON object, as it stands in the text.
+
+    Args:
+        name: the key.
+        start: the position of the value.
+        end: the position after it.
+        indent: the blanks before the key, or None if something else is before it on its line.
+    """
+
+    name: str
+    start: int
+    end: int
+    indent: str | None
+
+
+def _members(text: str) -> Iterator[_Member]:
+    """Yield the keys of a JSON object."""
     decode = json.JSONDecoder().raw_decode
-
-    def begin(at: int) -> int:
-        """Return the position of the next token."""
-        blanks = _BLANKS.match(text, at)
-        return at if blanks is None else blanks.end()
-
-    at = end = begin(0) + 1
-    while text[at := begin(at)] != "}":
-        name, at = decode(text, at)
-        start = begin(begin(at) + 1)
+    at = _begin(text, _begin(text, 0) + 1)
+    while text[at] != "}":
+        _, newline, lead = text[:at].rpartition("\n")
+        name, end = decode(text, at)
+        start = _begin(text, _begin(text, end) + 1)
         _, end = decode(text, start)
-        if name == key:
-            return text[:start] + _indented(value) + text[end:]
-        at = begin(end)
-        at += text[at] == ","
-    comma = "," if end > begin(0) + 1 else ""
-    return f"{text[:end]}{comma}\n  {json.dumps(key)}: {_indented(value)}\n{text[at:]}"
+        yield _Member(name, start, end, lead if newline and not lead.strip() else None)
+        at = _begin(text, end)
+        if text[at] == ",":
+            at = _begin(text, at + 1)
 
 
-def _indented(value: object) -> str:
-    return json.dumps(value, indent=2).replace("\n", "\n  ")
+def _begin(text: str, at: int) -> int:
+    """Return the position of the next token."""
+    blanks = _BLANKS.match(text, at)
+    return at if blanks is None else blanks.end()
+
+
+def _with_value(text: str, key: str, value: object) -> str:
+    """Return a JSON object's text with one key's value replaced or added, in the text's style."""
+    members = [*_members(text)]
+    for member in members:
+        if member.name == key:
+            return text[: member.start] + _styled(value, member.indent) + text[member.end :]
+    if not members:
+        opened = _begin(text, 0) + 1
+        added = f"\n  {json.dumps(key)}: {_styled(value, '  ')}\n"
+        return f"{text[:opened]}{added}{text[_begin(text, opened) :]}"
+    last = members[-1]
+    glue = " " if last.indent is None else f"\n{last.indent}"
+    added = f",{glue}{json.dumps(key)}: {_styled(value, last.indent)}"
+    return f"{text[: last.end]}{added}{text[last.end :]}"
+
+
+def _styled(value: object, indent: str | None) -> str:
+    """Return a value as JSON: on one line, or with the indent that the lines of its object have."""
+    if indent is None:
+        return json.dumps(value)
+    return json.dumps(value, indent=indent).replace("\n", f"\n{indent}")

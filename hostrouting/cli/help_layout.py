@@ -16,6 +16,9 @@ from hostrouting.model.text import shown
 # The placeholder for a command's name.
 COMMAND = "COMMAND"
 
+# Other programs' words for our commands.
+_MEANT = {"install": "apply", "status": "doctor", "uninstall": "remove"}
+
 _WIDEST_COLUMNS = 120
 
 
@@ -64,8 +67,10 @@ class Parser(argparse.ArgumentParser):
             return
         import difflib
 
-        near = difflib.get_close_matches(str(value), [*action.choices, "--help", "--version"], n=1)
-        self.error(f"{shown(value)} isn't a command{f'; did you mean {near[0]}?' if near else ''}")
+        known = [*action.choices, "--help", "--version"]
+        near = difflib.get_close_matches(str(value), known, n=1)
+        meant = _MEANT.get(str(value)) or next(iter(near), "")
+        self.error(f"{shown(value)} isn't a command{f'; did you mean {meant}?' if meant else ''}")
 
     def _print_message(self, message: str, file: object = None) -> None:  # noqa: ARG002
         # --help and --version call this. If the output is a closed pipe, argparse's own method

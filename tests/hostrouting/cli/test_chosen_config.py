@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -208,3 +209,20 @@ def test_the_uplink_is_written_in_place(run: Run, write: Any) -> None:
 def test_a_bad_name_is_a_usage_error(run: Run) -> None:
     code, _, err = run("check", "--cidr", EXPECTED, "--uplink", "eth 0")
     assert (code, "--uplink" in err) == (64, True)
+
+
+# --- remove ---------------------------------------------------------------------------------------
+
+
+def test_remove_says_what_stays(run: Run, host: Host) -> None:
+    assert "stays" not in run("remove")[1]
+    path = write_default(host, INSTALLED)
+    assert run("apply")[0] == 0
+    code, out, _ = run("remove")
+    layout = host.layout
+    there = [each for each in (layout.config, layout.run_dir) if each.exists()]
+    assert (code, there[0]) == (0, path)
+    (line,) = [line for line in out.splitlines() if line.startswith("stays ")]
+    assert [*map(layout.relative, there)] == [
+        each for each in re.findall(r"/[\w./-]+", line) if each.startswith(("/etc", "/run"))
+    ]

@@ -53,6 +53,9 @@ def config(write: Callable[[object], Path]) -> Path:
     [
         ([], "--help"),
         (["frobnicate"], "'frobnicate' isn't a command;"),
+        (["status"], "did you mean doctor?"),
+        (["install"], "did you mean apply?"),
+        (["uninstall"], "did you mean remove?"),
         (["chekc"], "did you mean check?"),
         (["help"], "did you mean --help?"),
         (["-v", "aply", "config.json"], "did you mean apply?"),

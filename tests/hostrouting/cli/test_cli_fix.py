@@ -417,6 +417,34 @@ def test_in_place_the_rest_stays_byte_for_byte(run: Run, tmp_path: Path) -> None
     assert path.read_text() == text
 
 
+SECTION = {"routeOverlap": {"expectedCidrs": [EXPECTED]}}
+
+
+@pytest.mark.parametrize("indent", [None, 1, 2, 4, "\t"])
+@pytest.mark.parametrize("others", [{}, {"a": [1, {"b": 2}]}])
+def test_in_place_keeps_the_files_style(
+    run: Run, tmp_path: Path, indent: int | str | None, others: dict[str, Any]
+) -> None:
+    """A line that has nothing but our keys is too long, so it becomes several."""
+    path = tmp_path / "given.json"
+    path.write_text(json.dumps(others | {"hostRouting": SECTION}, indent=indent) + "\n")
+    assert run("fix", "--in-place", path)[0] == 0
+    text = path.read_text()
+    document = json.loads(text)
+    assert document["hostRouting"]["staticRoutes"]["routes"] == HALVES
+    assert text == json.dumps(document, indent=indent if others or indent else 2) + "\n"
+
+
+@pytest.mark.parametrize("indent", [None, 1, 4, "\t"])
+def test_a_new_key_has_the_files_style(
+    run: Run, tmp_path: Path, ours: Path, indent: int | str | None
+) -> None:
+    path = tmp_path / "given.json"
+    path.write_text(json.dumps({"a": [1, {"b": 2}]}, indent=indent))
+    assert run("config", "set", path, "--from", ours)[0] == 0
+    assert path.read_text() == json.dumps(json.loads(path.read_text()), indent=indent)
+
+
 def test_in_place_writes_nothing_without_a_proposal(
     run: Run, write: Any, kernel: FakeKernel
 ) -> None:
@@ -641,7 +669,11 @@ def test_an_empty_or_wrong_config_is_refused(
 
 KEYS = st.sampled_from(["hostRouting", "hostNetworking", "a", "hostRoutin", '"', "\\", "ü", ""])
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
     max_leaves=6,
 )
