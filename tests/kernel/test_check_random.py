@@ -88,13 +88,19 @@ RECORDS = st.lists(
 )
 
 
+def verified_of(kernel: Kernel, record: Iterable[Recorded]) -> tuple[VerifiedUplink, ...]:
+    return tuple(each.of(kernel.facts().links) for each in record)
+
+
+def uplinks_of(kernel: Kernel, record: Iterable[Recorded]) -> tuple[str, ...]:
+    """Return the interfaces that recorded ones are by now. A bridge takes the place of its port."""
+    masters = {link.name: link.master for link in kernel.facts().links}
+    return tuple(sorted({masters[each.dev] or each.dev for each in record if each.dev in masters}))
+
+
 def compare(kernel: Kernel, question: Question, record: Sequence[Recorded] = ()) -> None:
     question.world.build(kernel)
-    links = kernel.facts().links
-    masters = {link.name: link.master for link in links}
-    # A bridge takes the place of its port.
-    uplinks = {masters[each.dev] or each.dev for each in record if each.dev in masters}
-    verified = [each.of(links) for each in record]
+    verified, uplinks = verified_of(kernel, record), uplinks_of(kernel, record)
     config, report = asking.checked(
         kernel, question.cidrs, question.allowed, question.foreseen, verified=verified
     )
@@ -102,7 +108,7 @@ def compare(kernel: Kernel, question: Question, record: Sequence[Recorded] = ())
         kernel,
         config.route_overlap,
         had_rules=question.world.has_rules,
-        uplinks=tuple(sorted(uplinks)),
+        uplinks=uplinks,
     )
     is_contested = judge.has_a_containers_default() or (record and len({*judge.rivals}) > 1)
     is_unknown = not uplinks and (judge.default is None or is_contested)
@@ -162,19 +168,26 @@ class Patient:
         root: root directory for the host's files.
         is_named: whether the config names the default route's interfaces as uplinks, so that no fix
             needs an answer.
+        record: the recorded uplinks, which don't count if the config names the uplinks.
     """
 
     kernel: Kernel
     question: Question
     root: Path
     is_named: bool = True
+    record: Sequence[Recorded] = ()
 
     def check(self) -> OverlapReport:
         question = self.question
         default = default_route(read_routes(self.kernel)) if self.is_named else None
         named = () if default is None or not all(map(is_device, live(default))) else live(default)
         return asking.checked(
-            self.kernel, question.cidrs, question.allowed, question.foreseen, sorted(named)
+            self.kernel,
+            question.cidrs,
+            question.allowed,
+            question.foreseen,
+            sorted(named),
+            verified_of(self.kernel, self.record),
         )[1]
 
     def sorts(self) -> dict[IpAddress, Sort]:
@@ -184,6 +197,7 @@ class Patient:
             self.kernel,
             overlap,
             had_rules=len(self.kernel.facts().rules) > 3 or self.question.world.has_rules,
+            uplinks=uplinks_of(self.kernel, self.record),
         )
         each = [sort_all(self.kernel, judge, judged(cidr), cidr) for cidr in self.question.cidrs]
         # What is a CNI's own block in one CIDR may be none in another.
@@ -191,7 +205,8 @@ class Patient:
         return dict(sorted(parts, key=lambda item: (item[0], item[1].has_failure)))
 
     def apply(self, entries: Sequence[StaticRoute], rules: Sequence[StaticRule] = ()) -> None:
-        install(self.kernel, entries, self.root, rules)
+        verified = verified_of(self.kernel, self.record)
+        install(self.kernel, entries, self.root, rules, verified=verified)
 
     def is_mendable(self, address: IpAddress, devs: Sequence[str]) -> bool:
         """Return whether a host route would fix an address, provided that nothing else rules it
@@ -310,14 +325,16 @@ def _see_what_is_covered(fix: Fix, before: dict[IpAddress, Sort]) -> None:
 @settings(_FIX_SETTINGS)
 @given(
     question=st.one_of(questions(has_objects=True), questions(by_source=True)),
-    is_named=st.booleans(),
+    record=st.none() | RECORDS,
 )
 def test_on_linux_the_fix_fixes_exactly_what_it_names(
-    question: Question, is_named: bool, root: Path
+    question: Question, record: list[Recorded] | None, root: Path
 ) -> None:
+    """Also where neither the config nor a record names the uplinks."""
     kernel = on_linux()
     question.world.build(kernel)
-    see_fix(Patient(kernel, question, root, is_named=is_named), few=not IS_NIGHTLY)
+    patient = Patient(kernel, question, root, is_named=record is None, record=record or ())
+    see_fix(patient, few=not IS_NIGHTLY)
 
 
 # --- hosts made by hand ---------------------------------------------------------------------------

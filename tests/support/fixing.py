@@ -8,10 +8,20 @@ from pathlib import Path
 from brute_force import Sort
 
 import phases
-from hostrouting import Config, Host, Layout, OverlapReport, StaticRoute, StaticRoutes
+from hostrouting import (
+    Config,
+    Host,
+    Layout,
+    OverlapReport,
+    RouteOverlap,
+    StaticRoute,
+    StaticRoutes,
+)
+from hostrouting.boot.files import write_if_changed
 from hostrouting.config.routing import Keep, StaticRule
 from hostrouting.kernel.port import Kernel
 from hostrouting.model.family import IpAddress
+from hostrouting.model.verified import VerifiedUplink, verified_text
 from hostrouting.overlap.proposals import Fix, Unfixable
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeSystemd
@@ -23,6 +33,7 @@ def install(
     root: Path,
     rules: Sequence[StaticRule] = (),
     keep: Sequence[Keep] = (),
+    verified: Sequence[VerifiedUplink] = (),
 ) -> None:
     """Install exactly these static routes, rules and kept interfaces.
 
@@ -32,12 +43,14 @@ def install(
         root: the directory for the lock.
         rules: the rules.
         keep: the interfaces to keep.
+        verified: the recorded uplinks, which count in STRICT mode.
     """
     static = StaticRoutes(enabled=True, routes=entries, rules=rules, keep=keep)
-    config = Config(static_routes=static, wait_seconds=0)
-    InstallRoutes(config, host=Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))).do(
-        phases.CancelScope()
-    )
+    overlap = RouteOverlap(["10.96.0.0/12"], "STRICT") if verified else RouteOverlap()
+    config = Config(static_routes=static, route_overlap=overlap, wait_seconds=0)
+    host = Host(routes=kernel, units=FakeSystemd(), layout=Layout(root))
+    write_if_changed(host.layout.verified, verified_text(verified))
+    InstallRoutes(config, host=host).do(phases.CancelScope())
 
 
 def failing(sorts: Mapping[IpAddress, Sort]) -> set[IpAddress]:
