@@ -22,7 +22,7 @@ from hostrouting.fleet.groups import FleetReport, GroupFailure, HostGroup, Share
 from hostrouting.model.jsonable import in_json
 from hostrouting.model.text import clean, counted, shortened
 from hostrouting.overlap.findings import Verdict
-from hostrouting.overlap.summary import advice, reasons
+from hostrouting.overlap.summary import advice, reasons, unapplied
 
 # Longer lists are shortened in the text. The JSON output is complete.
 _SHOWN_HOSTS = 16
@@ -161,6 +161,7 @@ def _section(group: HostGroup, *, is_drawn: bool) -> dict[str, Any]:
         "verdict": str(group.verdict),
         "title": _title(group),
         "picture": picture,
+        "unapplied": [clean(line) for line in unapplied(group.report.fix)],
         "reasons": [clean(reason) for reason in reasons(group.report)],
         "fixes": [*_fixes(group)],
         "first": clean(group.hosts[0]),

@@ -38,7 +38,8 @@ def snapshot_of(host: Host, scope: CancelScope | None = None) -> Snapshot:
         if error.errno != errnos.EAFNOSUPPORT:  # what a kernel without IPv6 says (ipv6.disable=1)
             raise
         routes6 = None
-    recorded = take_snapshot(host.routes, routes6, scope=scope)
+    # The kept interfaces of a fix, or of a config that isn't installed yet, select by source.
+    recorded = take_snapshot(host.routes, routes6, selects_source=True, scope=scope)
     is_kept = keeps_uplinks(host)
     return attrs.evolve(
         recorded,

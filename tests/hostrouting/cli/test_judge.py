@@ -12,11 +12,13 @@ import attrs
 import pytest
 from file_trees import write_file
 from node import shadowed_kernel
+from scenario import play
 from wanted import SHADOWED, section
 
 import phases
 from hostrouting import Config, Configure, Host
 from hostrouting.kernel.taking_snapshots import take_snapshot
+from hostrouting.testing import FakeKernel
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -113,6 +115,23 @@ def test_a_folder_without_snapshots_is_an_error(elsewhere: Run, tmp_path: Path) 
 
 def test_unknown_options_are_still_errors(elsewhere: Run, today: Path) -> None:
     assert elsewhere("judge", "--cidr", CIDR, "--all", today)[0] == 64
+
+
+def test_a_fix_that_keeps_interfaces_is_recognised_beside_pods(
+    run: Run, elsewhere: Run, kernel: FakeKernel, tmp_path: Path, write: Any
+) -> None:
+    """The snapshot has the sources of connections to pods, whose interfaces have no addresses."""
+    play(kernel, "link add azv1\nroute add 10.244.0.2 dev azv1 proto static scope link")
+    document = json.loads(run("snapshot")[1])
+    for link in document["links"]:
+        if link["ifname"] == "ib0":
+            link["link_type"] = "infiniband"
+    node = write_file(tmp_path / "gpu-0001.json", json.dumps(document))
+    config = write({"hostRouting": section(cidrs=[CIDR, "10.244.0.0/16"])})
+    assert elsewhere("fix", "--in-place", config, "--snapshot", node)[0] == 0
+    assert json.loads(config.read_text())["hostRouting"]["staticRoutes"]["keep"] == ["ib0"]
+    code, out, _ = elsewhere("judge", config, node)
+    assert (code, "fix: CONFIG already lists what fixes this" in out) == (1, True)
 
 
 # --- lists of hosts -------------------------------------------------------------------------------

@@ -457,6 +457,8 @@ def broken_document(**values: object) -> str:
     return json.dumps(document("fixed") | values)
 
 
+HALF = {"destination": "172.16.128.0/17"}
+
 # Files with one reason each; some are what a failed ssh, another tool or another command writes.
 BROKEN = {
     "empty": ("", "is empty"),
@@ -508,6 +510,15 @@ def test_a_page_has_the_reason_of_each_broken_file(broken: Path) -> None:
     for each in report.groups[0].reasons:
         assert each.reason in page
         assert f"{', '.join(each.hosts)}: {each.reason.partition(': ')[2]}" in text
+
+
+def test_a_page_says_apply_where_the_config_lists_the_fix() -> None:
+    pytest.importorskip("jinja2", reason="jinja2 isn't installed")
+    routes = {"enabled": True, "routes": [{"destination": "172.16.0.0/17"}, HALF]}
+    listed = {"hostRouting": CONFIG["hostRouting"] | {"staticRoutes": routes}}
+    report = judge([document("shadowed")], Config.from_mapping(listed), Counting())
+    for text in (unescape(fleet_page(report)), fleet_text(report, None)):
+        assert "CONFIG already lists what fixes this (2 routes), and the kernel lacks it" in text
 
 
 def test_a_reason_names_a_few_of_many_problems(tmp_path: Path) -> None:
