@@ -65,14 +65,14 @@ installation would refuse is excluded, and the search runs again (``_routes``). 
 fails, no route at all is proposed. What still fails, such as replies that no route can move, is
 told with its reason.
 
-If another table decides before main, the obstacle is a rule. Then ``_rules`` finds the fewest
-rules after which main decides, and the search for routes runs again on a model of the host with
-these rules. Routes and rules must also take nothing away (``_losses``): packets that work, without
-a source or from any kind of own address (``_senders``), go as before, except those that a caution
-names (``_cautions``). ``_keep`` finds the interfaces whose own packets the routes lead away.
-``_advice`` tells what is lost by a change that only the owner of an entry can make. Last,
-``_questions`` finds the answers to each question, and tries each: it changes the config and runs
-the whole check again, on the model of the host.
+If another table decides before main, the obstacle is a rule. Then ``_rules`` finds the fewest rules
+after which main decides, and the search for routes runs again on a model of the host with these
+rules. Routes and rules must also take nothing away (``_losses``): packets that work, without a
+source or from any kind of own address (``_senders``) that a change may affect (``_affected``), go
+as before, except those that a caution names (``_cautions``). ``_keep`` finds the interfaces whose
+own packets the routes lead away. ``_advice`` tells what is lost by a change that only the owner of
+an entry can make. Last, ``_questions`` finds the answers to each question, and tries each: it
+changes the config and runs the whole check again, on the model of the host.
 
 What the next owner must keep:
 

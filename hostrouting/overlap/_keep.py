@@ -233,7 +233,7 @@ class KeepSearch:
         for address in addresses:
             if address.dev in devs and address in still:
                 return f"packets from {address.local} would still not stay on {address.dev}"
-        unheard = [loss for loss in lost if loss.arrives_on]
+        unheard = [loss for loss in lost if loss.arrives_on or loss.is_unknown]
         if unheard:
             return taken_away(unheard)[0]
         why = _why_harmful(self._host, after, self._config.route_overlap)

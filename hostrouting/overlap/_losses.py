@@ -14,7 +14,7 @@ there, and a packet from that interface's own address.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
@@ -28,6 +28,7 @@ from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, PrefixSet, e
 from hostrouting.model.links import Address
 from hostrouting.model.routes import RouteType, destination_words
 from hostrouting.model.text import shortened, with_runs
+from hostrouting.overlap._affected import affected
 from hostrouting.overlap._ask import asks_local_first, separates_tcp
 from hostrouting.overlap._cut import Cutter
 from hostrouting.overlap._fewest_prefixes import networks_of, summary_of
@@ -40,6 +41,9 @@ from hostrouting.overlap._state import State
 _SHOWN = 8
 # Where more prefixes would be needed, the one around them is shown.
 _EXACT_MAX = 3
+# How many packets from own addresses are compared. A host with hundreds of addresses that rules
+# tell apart, and hundreds of prefixes, would take minutes.
+_COMPARED_MAX = 50_000
 
 
 @attrs.frozen
@@ -59,6 +63,8 @@ class Loss:
             the packets are connected to it, or else None.
         neighbours_of: the interfaces that are connected to this network.
         is_intended: whether the change is to lead other packets to the destinations elsewhere.
+        uncompared: how many packets would have to be compared, if these are too many; then what is
+            lost isn't known, and there is no other loss.
     """
 
     ranges: tuple[IpNetwork, ...]
@@ -70,11 +76,17 @@ class Loss:
     network: IpNetwork | None = None
     neighbours_of: tuple[str, ...] = ()
     is_intended: bool = False
+    uncompared: int = 0
 
     @property
     def is_refused(self) -> bool:
         """Return whether nothing that has this loss may be proposed."""
         return bool(self.arrives_on) or (self.source is None and not self.is_intended)
+
+    @property
+    def is_unknown(self) -> bool:
+        """Return whether too many packets would have to be compared."""
+        return self.uncompared > 0
 
 
 def losses(
@@ -122,6 +134,8 @@ def taken_away(
 
 def _words(loss: Loss) -> str:
     """Return the words about packets without a source, or about packets that come in."""
+    if loss.is_unknown:
+        return f"what is lost isn't known: that takes {loss.uncompared:,} lookups"
     to = _shown_ranges(loss)
     after = ",".join(loss.after)
     if loss.arrives_on:
@@ -246,7 +260,9 @@ class _Comparison:
         still = {*after.model.known.addresses}
         own = [address for address in _sending(state) if address in still]
         rules = (before.model.known.rules, after.model.known.rules)
-        self._own = OwnAddresses(own, rules, self._routes, self._bits)
+        self._addresses = own
+        sending = affected(own, self._old, self._new)
+        self._own = OwnAddresses(sending, rules, self._routes, self._bits)
         self._own_addresses = {address.local for address in state.addresses}
         self._gone = self._own_addresses - {address.local for address in still}
         self._networks = _connected(own, self._bits)
@@ -261,8 +277,12 @@ class _Comparison:
         return cutter.cut(self._routes, borders)
 
     def losses(self) -> tuple[Loss, ...]:
+        alike = self._alike()
+        uncompared = self._count(places[0] for places in alike)
+        if uncompared > _COMPARED_MAX:
+            return (Loss((), None, "", "", (), (), uncompared=uncompared),)
         groups: dict[_Change, list[Span]] = {}
-        for places in self._alike():
+        for places in alike:
             spans = [span for place in places for span in place.spans]
             for change in dict.fromkeys(self._changes(places[0])):
                 groups.setdefault(change, []).extend(spans)
@@ -271,7 +291,7 @@ class _Comparison:
             sent += self._losses(change, sorted(spans, key=_first))
         return (*sent, *self._unheard())
 
-    def _alike(self) -> Iterable[list[Place]]:
+    def _alike(self) -> Collection[list[Place]]:
         """Return lists of places to which packets take the same ways.
 
         Between the failing addresses, there may be many of this host's own, which cut what is
@@ -283,6 +303,12 @@ class _Comparison:
             (span,) = self._undivided.inside(single)
             alike.setdefault((span.place, self._is_intended(single)), []).append(place)
         return alike.values()
+
+    def _count(self, places: Iterable[Place]) -> int:
+        """Return how many packets from own addresses to places are to be compared."""
+        probes = (int(place.probe) for place in places)
+        senders = sum(len(self._own.senders_to(each)) - 1 for each in probes)
+        return senders * len(self._protocols)
 
     def _losses(self, change: _Change, spans: Sequence[Span]) -> Iterator[Loss]:
         """Yield a loss for each source of packets that have changed otherwise than intended."""
@@ -425,7 +451,7 @@ class _Comparison:
         if asks_local_first(self._old.rules) and asks_local_first(self._new.rules):
             return
         senders = [NO_SOURCE, *self._strangers()]
-        for address in self._own.addresses:
+        for address in self._addresses:
             number = int(address.local)
             if not self._is_changed.overlaps(number, number):
                 continue
@@ -452,7 +478,7 @@ class _Comparison:
 
     def _strangers(self) -> Iterator[IpAddress]:
         """Yield a foreign address for each source prefix of the rules."""
-        own = {address.local for address in self._own.addresses}
+        own = {address.local for address in self._addresses}
         for prefix in dict.fromkeys(rule.source for rule in self._rules):
             if prefix is None:
                 continue

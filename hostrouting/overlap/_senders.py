@@ -91,8 +91,7 @@ class OwnAddresses:
         self.addresses = addresses
         self._bits = bits
         found = _Selectors(rules, routes)
-        self._by_destination = found.by_destination
-        self._destinations = PrefixIndex(self._by_destination, bits)
+        self._destinations = PrefixIndex(found.by_destination, bits)
         sources = PrefixIndex(found.by_source, bits)
         self.kinds: dict[Address, _Kind] = {}
         self._kinds_with: dict[_Selector, dict[_Kind, None]] = {}
@@ -109,6 +108,10 @@ class OwnAddresses:
             near.setdefault((address.dev, kind), address)
             for selector in kind:
                 self._kinds_with.setdefault(selector, {})[kind] = None
+        self._by_destination = {
+            prefix: selectors & self._kinds_with.keys()
+            for prefix, selectors in found.by_destination.items()
+        }
         self._of_kind = {
             kind: Senders(each.local, self, (kind,)) for kind, each in self._first_of.items()
         }
@@ -137,7 +140,7 @@ class OwnAddresses:
         kinds = set[_Kind]()
         for prefix in self._destinations.around((destination, self._bits)):
             for selector in self._by_destination[prefix]:
-                kinds.update(self._kinds_with.get(selector, ()))
+                kinds.update(self._kinds_with[selector])
         key = frozenset(kinds)
         if key not in self._known:
             self._known[key] = [self._no_source, *self._told_apart(key)]

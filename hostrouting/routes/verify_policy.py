@@ -6,7 +6,8 @@ The boot script looks up the same addresses.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from ipaddress import IPv4Address
 from itertools import chain
 
@@ -43,7 +44,9 @@ def verify_policy(wanted: PolicyRouting, backend: RouteBackend) -> None:
     Raises:
         RouteError: another program's rule decides. The error names it.
     """
-    refusals = [*_late_rules(wanted, backend), *_lost_addresses(wanted, backend)]
+    # Each refusal asks it.
+    read = cache(lambda: read_fib(backend, backend.facts()))
+    refusals = [*_late_rules(wanted, backend, read), *_lost_addresses(wanted, backend, read)]
     if refusals:
         raise RouteError.of(refusals)
 
@@ -51,7 +54,11 @@ def verify_policy(wanted: PolicyRouting, backend: RouteBackend) -> None:
 # --- rules ----------------------------------------------------------------------------------------
 
 
-def _late_rules(wanted: PolicyRouting, backend: RouteBackend) -> Iterator[Refusal]:
+def _late_rules(
+    wanted: PolicyRouting,
+    backend: RouteBackend,
+    read: Callable[[], Fib],
+) -> Iterator[Refusal]:
     probes: dict[Rule, list[IpAddress]] = {}
     for rule in wanted.rules:
         if rule.destination is not None and rule.table == Table.MAIN:
@@ -63,7 +70,7 @@ def _late_rules(wanted: PolicyRouting, backend: RouteBackend) -> Iterator[Refusa
     for rule, tried in probes.items():
         answer = _first_beyond(found[address] for address in tried)
         if answer is not None and not _is_by_main(answer):
-            yield _beaten(f"the rule {rule_words(rule)} has no effect", answer, rule, backend)
+            yield _beaten(f"the rule {rule_words(rule)} has no effect", answer, rule, read())
 
 
 def _first_addresses(network: IpNetwork) -> list[IpAddress]:
@@ -89,7 +96,11 @@ def _is_of_this_host(answer: Lookup) -> bool:
 # --- kept interfaces ------------------------------------------------------------------------------
 
 
-def _lost_addresses(wanted: PolicyRouting, backend: RouteBackend) -> Iterator[Refusal]:
+def _lost_addresses(
+    wanted: PolicyRouting,
+    backend: RouteBackend,
+    read: Callable[[], Fib],
+) -> Iterator[Refusal]:
     if not wanted.routes:
         return
     facts = backend.facts()
@@ -102,7 +113,7 @@ def _lost_addresses(wanted: PolicyRouting, backend: RouteBackend) -> Iterator[Re
         for answer in backend.lookup(probes, source=source):
             if not _is_kept(answer, table):
                 rule = next(each for each in wanted.rules if each.table == table)
-                yield _beaten(f"can't keep {source} on {dev}", answer, rule, backend, source)
+                yield _beaten(f"can't keep {source} on {dev}", answer, rule, read(), source)
 
 
 def _sources(rules: Iterable[Rule]) -> list[tuple[IpAddress, int]]:
@@ -155,7 +166,7 @@ def _beaten(
     what: str,
     answer: Lookup,
     ours: Rule,
-    backend: RouteBackend,
+    fib: Fib,
     source: IpAddress | None = None,
 ) -> Refusal:
     """Return a refusal that names the rule that decides instead of ours."""
@@ -164,9 +175,8 @@ def _beaten(
     if answer.route is None:
         where = f"nowhere ({os.strerror(answer.errno or 0)})"
     reason = f"{what}: packets to {answer.address}{origin} go {where}"
-    look = f"look at: ip -{backend.family.value} rule"
+    look = f"look at: ip -{fib.family.value} rule"
     flow = Flow(answer.address, source or NO_SOURCE)
-    fib = read_fib(backend, backend.facts())
     if (jump := _jump_over(ours, fib, flow)) is not None:
         return Refusal(f"{reason}, because the rule {rule_words(jump)} jumps over ours", look)
     rule = _deciding_rule(answer, fib, flow)

@@ -11,8 +11,9 @@ from node import build_node
 from scenario import play, route
 
 import phases
-from hostrouting import Config
+from hostrouting import Config, OverlapReport
 from hostrouting.kernel.ip_commands import parse_rule
+from hostrouting.overlap._affected import affected
 from hostrouting.overlap._fixed import ModelledHost, without_fix
 from hostrouting.overlap._losses import losses, taken_away
 from hostrouting.overlap._read import read_host
@@ -169,6 +170,85 @@ def test_only_changed_prefixes_are_compared() -> None:
     )
     changed = {str(host.state.family.network(each)) for each in after.model.changed}
     assert changed - {"127.0.0.0/8"} == {"10.77.1.0/25", "10.88.0.0/16"}
+
+
+OWN_TABLE = """
+rule add pref 100 from 10.2.0.4 lookup 100
+route add default via 10.2.0.1 dev eth1 table 100
+"""
+IN_MAIN = "10.77.0.0/16 via 10.1.0.1 dev eth0"
+IN_ITS_TABLE = "10.77.0.0/16 dev ib0 table 100"
+AFFECTED = {
+    "main, which its table precedes": (OWN_TABLE, (IN_MAIN,), (), "eth0 ib0"),
+    "its table": (OWN_TABLE, (IN_ITS_TABLE,), (), "eth1"),
+    "both tables": (OWN_TABLE, (IN_MAIN, IN_ITS_TABLE), (), "eth0 eth1 ib0"),
+    "a table that throws": (
+        f"{OWN_TABLE}route add throw 10.77.0.0/16 table 100",
+        (IN_MAIN,),
+        (),
+        "eth0 eth1 ib0",
+    ),
+    "a table without a default route": (
+        "rule add pref 100 from 10.2.0.4 lookup 100\nroute add 10.9.0.0/16 dev eth1 table 100",
+        (IN_MAIN,),
+        (),
+        "eth0 eth1 ib0",
+    ),
+    "a rule that ignores default routes": (
+        OWN_TABLE.replace("lookup 100", "lookup 100 suppress_prefixlength 0"),
+        (IN_MAIN,),
+        (),
+        "eth0 eth1 ib0",
+    ),
+    "a rule about TCP alone": (
+        OWN_TABLE.replace("10.2.0.4", "10.2.0.4 ipproto 6"),
+        (IN_MAIN,),
+        (),
+        "eth0 eth1 ib0",
+    ),
+    "an earlier rule": (OWN_TABLE, (), ("pref 99 to 10.77.0.0/16 lookup main",), "eth0 eth1 ib0"),
+    "a later rule": (OWN_TABLE, (), ("pref 101 to 10.77.0.0/16 lookup 7",), "eth0 ib0"),
+    "a rule that discards": (
+        "rule add pref 100 from 10.2.0.0/24 unreachable",
+        (IN_MAIN,),
+        (),
+        "eth0 ib0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AFFECTED)
+def test_packets_that_no_change_reaches_need_no_comparison(name: str) -> None:
+    has, routes, rules, devs = AFFECTED[name]
+    host = _host(has)
+    fib = _changed(host, routes, rules).model.fib
+    own = [each for each in host.state.addresses if each.dev != "lo"]
+    assert {each.dev for each in affected(own, host.model.fib, fib)} == {*devs.split()}
+
+
+def _with_many_addresses(table: str, more: str) -> OverlapReport:
+    kernel = build_node(FakeKernel())
+    lines = [more]
+    for number in range(210):
+        lines.append(f"addr add 10.2.9.{number}/16 dev eth1")
+        lines.append(f"rule add pref {1000 + number} from 10.2.9.{number} lookup {1000 + number}")
+        lines.append(f"route add {table} dev eth1 table {1000 + number}")
+    play(kernel, "\n".join(lines))
+    config = Config(route_overlap={"expectedCidrs": ["172.20.0.0/16"]}, uplinks=["eth0"])
+    return check_overlap(config, kernel, phases.CancelScope())
+
+
+def test_no_route_is_proposed_without_a_proof() -> None:
+    fabric = "\n".join(f"route add 172.20.{number}.0/24 dev ib0" for number in range(250))
+    report = _with_many_addresses("172.20.0.0/16", fabric)
+    (unfixable,) = report.fix.unfixable
+    assert not report.fix.routes
+    assert "what is lost isn't known: that takes " in unfixable.reason
+
+
+def test_routes_that_pass_many_tables_by_are_proven() -> None:
+    report = _with_many_addresses("default via 10.2.0.1", "route add 172.20.0.0/16 dev ib0")
+    assert [*map(str, report.fix.routes)] == ["172.20.0.0/17 dev eth0", "172.20.128.0/17 dev eth0"]
 
 
 TWO_BY_IB0 = """
