@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, NoReturn
 
 from hostrouting.model.errors import ConfigError, FileError
 from hostrouting.model.opening import NotRegularError, only_regular
+from hostrouting.model.text import shown
 
 CONFIG_BYTES_MAX = 64 << 20
 
@@ -100,10 +101,34 @@ def parse_document(
     except RecursionError:
         raise ConfigError([(name, f"is not a {what}: it is nested too deeply")]) from None
     except json.JSONDecodeError as error:
-        raise ConfigError([(name, f"is not JSON: {error}")]) from None
+        cause = _likely_cause(text, error.pos, what)
+        raise ConfigError([(name, f"is not JSON: {error}{cause}")]) from None
     except ValueError:  # from int(), which refuses thousands of digits
         problem = f"is not a {what}: a number in it has thousands of digits"
         raise ConfigError([(name, problem)]) from None
+
+
+def _likely_cause(text: str, position: int, what: str) -> str:
+    """Return why a document isn't JSON, as a clause, or an empty string.
+
+    Args:
+        text: the document.
+        position: where it is wrong.
+        what: as for ``read_document``.
+    """
+    found = text[position:]
+    if found.startswith(("//", "/*", "#")):
+        return "; JSON has no comments"
+    if what != "snapshot":
+        return ""
+    if not text.lstrip().startswith(("{", "[")):
+        line = shown(text.lstrip().partition("\n")[0])
+        wanted = "expected the output of hostrouting snapshot, or of ip -j, and nothing else"
+        return f"; it begins with {line}: {wanted}"
+    if text[:position].rstrip().endswith(":"):
+        printed = "nothing" if found.startswith((",", "}")) else "no JSON"
+        return f"; the command before it printed {printed}: does its ip know -j?"
+    return ""
 
 
 class _Doubled(dict[str, Any]):

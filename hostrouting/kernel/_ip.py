@@ -155,17 +155,84 @@ uint32 = number_parser()
 byte = number_parser(_BYTE)
 group = number_parser(names={"default": 0})
 table = number_parser(names=names_of(Table))
-protocol = number_parser(_BYTE, names_of(Protocol))
+# These names are built into ip, too (lib/rt_names.c).
+_MORE_PROTOCOLS = {
+    "none": 0,
+    "gated": 8,
+    "mrt": 10,
+    "dnrouted": 13,
+    "xorp": 14,
+    "ntk": 15,
+    "babel": 42,
+    "openr": 99,
+    "isis": 187,
+    "rip": 189,
+    "eigrp": 192,
+}
+protocol = number_parser(_BYTE, names_of(Protocol, **_MORE_PROTOCOLS))
 _preference = number_parser(_BYTE, names_of(Preference))
 _type = number_parser(_BYTE, names_of(RouteType, nat=10, xresolve=11))
 _scope = number_parser(_BYTE, names_of(Scope, **{"global": 0}))
 # Numbers from if_arp.h, names from lib/ll_types.c.
 _MORE_HARDWARE = {
+    "generic": 0,
+    "eether": 2,
+    "ax25": 3,
+    "pronet": 4,
+    "chaos": 5,
+    "ieee802": 6,
+    "arcnet": 7,
+    "atalk": 8,
+    "dlci": 15,
+    "atm": 19,
+    "metricom": 23,
+    "ieee1394": 24,
+    "slip": 256,
+    "cslip": 257,
+    "slip6": 258,
+    "cslip6": 259,
+    "rsrvd": 260,
+    "adapt": 264,
+    "rose": 270,
+    "x25": 271,
+    "hwx25": 272,
+    "can": 280,
     "ppp": 512,
+    "hdlc": 513,
+    "lapb": 516,
+    "ddcmp": 517,
+    "rawhdlc": 518,
     "ipip": 768,
     "tunnel6": 769,
+    "frad": 770,
+    "skip": 771,
+    "ltalk": 773,
+    "fddi": 774,
+    "bif": 775,
     "sit": 776,
+    "ip/ddp": 777,
     "gre": 778,
+    "pimreg": 779,
+    "hippi": 780,
+    "ash": 781,
+    "econet": 782,
+    "irda": 783,
+    "fcpp": 784,
+    "fcal": 785,
+    "fcpl": 786,
+    **{f"fcfb{number}": 787 + number for number in range(13)},
+    "tr": 800,
+    "ieee802.11": 801,
+    "ieee802.11/prism": 802,
+    "ieee802.11/radiotap": 803,
+    "ieee802.15.4": 804,
+    "ieee802.15.4/monitor": 805,
+    "phonet": 820,
+    "phonet_pipe": 821,
+    "caif": 822,
+    "gre6": 823,
+    "netlink": 824,
+    "6lowpan": 825,
     "none": 0xFFFE,
     "void": 0xFFFF,
 }
@@ -389,6 +456,17 @@ def read_route(value: object, family: Family = Family.IPV4) -> Route:
     # its own.
     preference = fields["preference"] if len(hops) < 2 else Preference.MEDIUM
     return Route6(**{**fields, "hops": in_order(hops), "preference": preference})
+
+
+def is_of_other_family(value: object, family: Family) -> bool:
+    """Return whether an item of ip's list of routes is one of the other address family."""
+    if not isinstance(value, Mapping):
+        return False
+    destination = str(value.get("dst"))
+    if family is Family.IPV6:
+        return "." in destination and ":" not in destination
+    # Of a default route without a gateway, only the preference tells: IPv4's has none.
+    return ":" in destination or "pref" in value
 
 
 def _without_tunnel(value: object) -> object:

@@ -64,12 +64,15 @@ _RULES = {
 # ip prints source and destination ports in one of two forms. "ports" is our own key.
 _PORT = ("sport", "dport", "ports")
 _PORT_RANGES = (("sport_start", "sport_end"), ("dport_start", "dport_end"))
+# Since 6.15, ip prints the mask of each DSCP and port. With or without a mask, a rule matches
+# packets with DSCP 0 only if its DSCP is 0, and a rule about ports is one about unknown ports.
+_MASKS = ("dscp_mask", "sport_mask", "dport_mask")
 # Any key that isn't among these may be a selector. "flow_from" and "flow_to" aren't selectors: they
 # set realms.
 _RULE_KEYS = {
     *(key.key for key in _RULES[Family.IPV4].keys),
     *("iif_detached", "oif_detached", *_PORT, *chain.from_iterable(_PORT_RANGES)),
-    *("unresolved", "flow_from", "flow_to"),
+    *("unresolved", "flow_from", "flow_to", *_MASKS),
 }
 
 

@@ -34,9 +34,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +199,7 @@ class Snapshot:
             expected = "an object with the lists links, addresses, rules and routes"
             raise ConfigError([("", f"expected {expected}, not {kind(document)}")])
         fields = _KEYS.read(document)
+        _refuse_doubled_links(fields["links"])
         _complete_routes(fields)
         is_ours = fields.pop("schema") is not None
         ip = fields.pop("ip") or ""
@@ -278,6 +281,14 @@ class Snapshot:
         """Return the document as JSON with an item per line, so that documents are easy to diff."""
         parts = (f'"{key}": {_to_json(value)}' for key, value in self.to_document().items())
         return "{" + ",\n ".join(parts) + "}\n"
+
+
+def _refuse_doubled_links(links: Iterable[Link]) -> None:
+    for key, of_link in (("ifname", attrgetter("name")), ("ifindex", attrgetter("index"))):
+        times = Counter(map(of_link, links))
+        doubled = [f"{key} {each}" for each in times if times[each] > 1]
+        if doubled:
+            raise ConfigError([("links", f"several links have {doubled[0]}")])
 
 
 def _complete_routes(fields: dict[str, Any]) -> None:
@@ -393,7 +404,31 @@ def _rules(key: str, family: Family, default: object) -> Key:
     parse, show = (
         partial(convert, family=family) for convert in (_ip_rules.read_rule, _ip_rules.write_rule)
     )
-    return _list(key, parse, default, show)
+    listed = _list(key, parse, default, show)
+    # Another tool may have sorted them.
+    return listed._replace(
+        parse=lambda items: tuple(sorted(listed.parse(items), key=attrgetter("preference")))
+    )
+
+
+# The other family, with the key of its routes.
+_OTHER = {Family.IPV4: (Family.IPV6, "routes6"), Family.IPV6: (Family.IPV4, "routes")}
+
+
+def _routes(family: Family, key: str, default: object) -> Key:
+    listed = _list(key, partial(_ip.read_route, family=family), default, _ip.write_route)
+
+    def parse(value: object) -> Any:
+        items = value if isinstance(value, list) else []
+        others = [each for each in items if _ip.is_of_other_family(each, family)]
+        if others:
+            other, place = _OTHER[family]
+            such = f"{len(others)} of {len(items)}, such as {shown(others[0].get('dst'))}"
+            command = f"ip -j -N -d -{family.value} route show table all"
+            raise ValueError(f"has {other} routes ({such}), which belong in {place}: use {command}")
+        return listed.parse(value)
+
+    return listed._replace(parse=parse)
 
 
 _VERIFIED = Keys(
@@ -437,7 +472,7 @@ _KEYS = Keys(
     _list("links", _ip.read_link, show=_ip.write_link),
     _list("addresses", _ip.read_addresses)._replace(show=_ip.write_addresses),
     _rules("rules", Family.IPV4, NEEDED),
-    _list("routes", _ip.read_route, show=_ip.write_route),
+    _routes(Family.IPV4, "routes", NEEDED),
     _list("nexthops", _ip.read_nexthop, ()),
     _list("uplink", _read_verified, (), _write_verified, "verified"),
     Key("keepsUplinks", "keeps_uplinks", parse_boolean, True),
@@ -446,7 +481,7 @@ _KEYS = Keys(
     _list("ignoringLinkdown", _text, None, field="ignoring_linkdown"),
     _list("strictDevs", _text, None, field="strict_devs"),
     _rules("rules6", Family.IPV6, None),
-    _list("routes6", partial(_ip.read_route, family=Family.IPV6), None, _ip.write_route),
+    _routes(Family.IPV6, "routes6", None),
     _list("neighbours6", _ip.read_router, (), _ip.write_router),
     _list("labels6", _ip.read_label, None, _ip.write_label),
 )

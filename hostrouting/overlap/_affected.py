@@ -40,14 +40,19 @@ def affected(addresses: Iterable[Address], before: Fib, after: Fib) -> list[Addr
 
 
 def _changed_tables(before: Fib, after: Fib) -> set[int]:
-    # The models share the routes that haven't changed.
-    kept = {*map(id, before.routes)} & {*map(id, after.routes)}
-    both = (*before.routes, *after.routes)
-    tables = {route.table for route in both if id(route) not in kept}
+    tables = {route.table for route in _changed_routes(before.routes, after.routes)}
     are_merged = before.is_merged or after.is_merged
     if before.is_merged != after.is_merged or (are_merged and tables & _LOCAL_AND_MAIN):
         tables |= _LOCAL_AND_MAIN
     return tables
+
+
+def _changed_routes(before: Sequence[Route], after: Sequence[Route]) -> Iterable[Route]:
+    # A fix adds routes before the others. Then most routes needn't be hashed.
+    added = after[: len(after) - len(before)]
+    if len(after) >= len(before) and after[len(added) :] == before:
+        return added
+    return {*before} ^ {*after}
 
 
 class _RuleList:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,10 @@ def problems(document: Any) -> dict[str, str]:
         ),
         ({"ipproto": "udp", "dport": 53, "table": "254"}, {"ip_protocol": 17, "has_ports": True}),
         ({"sport_start": 1, "sport_end": 2, "table": "254"}, {"has_ports": True}),
+        ({"dscp": "0", "dscp_mask": "0x3f", "table": "254"}, {}),
+        ({"dscp": "0x28", "dscp_mask": "0x38", "table": "254"}, {"tos": 160}),
+        ({"dport": 53, "dport_mask": "0xffff", "table": "254"}, {"has_ports": True}),
+        ({"sport": 53, "sport_mask": "0xffff", "table": "254"}, {"has_ports": True}),
         ({"goto": 50000, "unresolved": None}, {"action": RuleAction.GOTO, "goto": 50000}),
         ({"goto": "none"}, {"action": RuleAction.GOTO}),
         ({"action": "7"}, {"action": RuleAction.UNREACHABLE}),
@@ -137,7 +142,74 @@ def test_links_and_addresses_as_ip_words_them(infiniband: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "hardware"),
+    [("gre6", 823), ("netlink", 824), ("can", 280), ("ieee802.15.4", 804), ("fcfb12", 799)],
+)
+def test_link_types_that_ip_names(name: str, hardware: int) -> None:
+    assert read(links=[LINK | {"link_type": name}]).links[0].hardware == hardware
+
+
+@pytest.mark.parametrize(("name", "number"), [("isis", 187), ("babel", 42), ("none", 0)])
+def test_protocols_that_ip_names(name: str, number: int) -> None:
+    (route,) = read(routes=[{"dst": "10.0.0.0/8", "dev": "eth0", "protocol": name}]).routes
+    assert route.protocol == number
+
+
+def test_rules_are_read_in_the_order_of_their_preferences() -> None:
+    rules = [{"priority": each, "table": "254"} for each in (32766, 0, 100)]
+    assert [rule.preference for rule in read(rules=rules).rules] == [0, 100, 32766]
+
+
 # --- documents that aren't snapshots --------------------------------------------------------------
+
+
+def test_both_families_in_one_list_are_told_once() -> None:
+    default = {"dst": "default", "dev": "wg0"}
+    ipv6 = [{"dst": f"fd00:{number:x}::/64", "dev": "eth0"} for number in range(300)]
+    told = problems(EMPTY | {"routes": [default, *ipv6]})
+    assert told == {
+        "routes": "has IPv6 routes (300 of 301, such as 'fd00:0::/64'), which belong in routes6: "
+        "use ip -j -N -d -4 route show table all"
+    }
+    told = problems(EMPTY | {"rules6": [], "routes6": [default, {"dst": "10.0.0.0/8"}]})
+    assert told["routes6"].startswith("has IPv4 routes (1 of 2, such as '10.0.0.0/8'), which belon")
+
+
+def test_an_ipv6_default_route_isnt_read_as_ipv4s() -> None:
+    told = problems(EMPTY | {"routes": [{"dst": "default", "dev": "wg0", "pref": "medium"}]})
+    assert told["routes"].startswith("has IPv6 routes (1 of 1, such as 'default')")
+
+
+@pytest.mark.parametrize(("key", "value"), [("ifname", "eth0"), ("ifindex", 2)])
+def test_links_have_different_names_and_indexes(key: str, value: object) -> None:
+    other = {"ifindex": 3, "ifname": "eth1", "flags": [], "link_type": "ether"}
+    told = problems(EMPTY | {"links": [LINK, other | {key: value}]})
+    assert told == {"links": f"several links have {key} {value}"}
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (
+            "default via 10.1.0.1 dev eth0\n",
+            "; it begins with 'default via 10.1.0.1 dev eth0': exp",
+        ),
+        ('Warning: added host\n{"links": []}', "; it begins with 'Warning: added host': expected"),
+        ('{"ip": ""\n, "links":\n, "rules":\n}', "; the command before it printed nothing"),
+        ('{"links": []\n, "routes": default via 10.1.0.1}', "before it printed no JSON: does its"),
+        ('{"links": [], // of eth0\n "rules": []}', "; JSON has no comments"),
+        ('{"links": [1 2]}', "(char 13)"),
+    ],
+)
+def test_what_isnt_json_has_a_likely_cause(text: str, cause: str, tmp_path: Path) -> None:
+    path = tmp_path / "node.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        Snapshot.load(path)
+    ((_, told),) = caught.value.problems
+    assert told.startswith("is not JSON: ")
+    assert cause in told
 
 
 def test_all_problems_are_reported_at_once_with_their_paths() -> None:
@@ -154,7 +226,7 @@ def test_all_problems_are_reported_at_once_with_their_paths() -> None:
         ],
         "rules": [{"priority": -1, "table": "blue"}, {"priority": 7}, 5],
         "routes": [
-            {"dst": "fe80::/64", "dev": "eth0"},
+            {"dst": "10.0.0.0/33", "dev": "eth0"},
             {"dst": "10.0.0.1/24", "gateway": "fe80::1"},
             {"dst": "10.0.0.0/8", "nexthops": [{"dev": "eth0"}, {"via": {}, "weight": True}]},
         ],
@@ -545,11 +617,12 @@ def tuples(items: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
     return st.lists(items, max_size=4).map(tuple)
 
 
+_NAME_OF, _INDEX_OF = attrgetter("name"), attrgetter("index")
 snapshots = st.builds(
     Snapshot,
-    links=tuples(links),
+    links=st.lists(links, max_size=4, unique_by=(_NAME_OF, _INDEX_OF)).map(tuple),
     addresses=tuples(addresses),
-    rules=tuples(rules()),
+    rules=tuples(rules()).map(lambda some: tuple(sorted(some, key=attrgetter("preference")))),
     routes=tuples(routes()),
     nameservers=tuples(ipv4),
     ignoring_linkdown=st.none() | tuples(names),
