@@ -36,6 +36,8 @@ class KnownHost:
         kernel: the kernel's name and release, or None if unknown.
         is_torn: whether the host changed during the read.
         has_odd_sources: whether the kernel's source address selection differs from RFC 6724.
+        uses_deleted: whether the kernel still uses tables local and main without their rules, which
+            were deleted, or None if unknown. IPv6 only.
         is_ordered: whether IPv6 addresses are in the order in which the kernel considers them.
         is_live: whether the kernel itself has just answered for this state. If so, an unknown fact
             is no reason for an error: selectors of rules that aren't supported count as not
@@ -56,5 +58,6 @@ class KnownHost:
     kernel: str | None = None
     is_torn: bool = False
     has_odd_sources: bool = False
+    uses_deleted: bool | None = None
     is_ordered: bool = True
     is_live: bool = False

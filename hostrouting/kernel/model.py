@@ -128,11 +128,17 @@ class Model(RouteBackend):
         # Adding a rule separates tables local and main for good (fib_unmerge). Whether deleting one
         # does depends on the kernel.
         is_merged = self.known.is_merged
+        uses_deleted = self.known.uses_deleted
         if not {*new} <= {*self.known.rules}:
-            is_merged = False
+            is_merged = uses_deleted = False
         elif new != self.known.rules and is_merged is not False:
             is_merged = None
-        known = attrs.evolve(self.known, rules=new, is_merged=is_merged)
+        known = attrs.evolve(
+            self.known,
+            rules=new,
+            is_merged=is_merged,
+            uses_deleted=uses_deleted,
+        )
         return self._changed_to(known, self._reach(known))
 
     def _changed_to(self, known: KnownHost, prefixes: Iterable[Prefix]) -> Model:
@@ -440,7 +446,7 @@ class Model6(Model):
         """The model of the tables and rules."""
         known = self.known
         return Fib6(
-            known.rules,
+            kernel_rules(self.family) if known.uses_deleted else known.rules,
             known.routes,
             known.addresses,
             links=known.links,
@@ -457,7 +463,7 @@ class Model6(Model):
         deleted (fib6_rule_lookup).
         """
         standard = kernel_rules(self.family)
-        if self.known.rules == standard or not {*self.known.rules} < {*standard}:
+        if self.known.uses_deleted is not None or not {*self.known.rules} < {*standard}:
             return []
         what = "whether the kernel uses a table whose rule was deleted"
         return [(attrs.evolve(self.fib, rules=standard), what, _CHECK_HINT)]

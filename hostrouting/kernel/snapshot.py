@@ -15,6 +15,7 @@
      "neighbours6":    `ip -j -6 neigh show nud failed`, if the host doesn't forward IPv6,
      "labels6":              `ip -j addrlabel`; without it, a source that labels decide is unknown,
      "hasOddSources6": true,           sources of IPv6 packets don't follow RFC 6724,
+     "usesDeleted6": true,             tables local and main are used without their deleted rules6,
      "uplink": [["eth0", "00:0d:3a:12:34:56"]],    the uplinks with which the check has passed
      "nameservers": ["10.0.0.10"],
      "ignoringLinkdown": ["eth0"],     their routes are ignored without a carrier (a sysctl),
@@ -25,8 +26,9 @@
 
 Only links, addresses, rules and routes are required. With ``rules6`` and ``routes6``, the snapshot
 also covers IPv6, and ``addresses`` must include both families (without ``-4``). ``isMerged``,
-``sources`` and ``hasOddSources6`` come from queries to the kernel, not from ip. Only keys that can
-be read back are written. Defaults are omitted, and numbers aren't replaced by names.
+``sources``, ``hasOddSources6`` and ``usesDeleted6`` come from queries to the kernel, not from ip.
+Only keys that can be read back are written. Defaults are omitted, and numbers aren't replaced by
+names.
 """
 
 from __future__ import annotations
@@ -86,6 +88,8 @@ class Ipv6State:
         silent_routers: the routers that the kernel avoids because they are unreachable.
         has_odd_sources: whether the kernel's source address selection differs from RFC 6724, for
             example because of the sysctl use_oif_addrs_only.
+        uses_deleted: whether the kernel still uses tables local and main without their rules, which
+            were deleted, or None if unknown.
         labels: the labels of addresses (ip-addrlabel(8)), or None if unknown.
         is_ordered: whether the addresses are in the order in which the kernel considers them as
             sources. Otherwise, the order is known only among the addresses of the same interface.
@@ -96,6 +100,7 @@ class Ipv6State:
     routes: tuple[Route, ...]
     silent_routers: frozenset[Router] = frozenset()
     has_odd_sources: bool = False
+    uses_deleted: bool | None = None
     labels: tuple[AddressLabel, ...] | None = None
     is_ordered: bool = True
 
@@ -178,6 +183,7 @@ class Snapshot:
             kernel=self.kernel,
             is_torn=self.is_torn,
             has_odd_sources=self.ipv6.has_odd_sources,
+            uses_deleted=self.ipv6.uses_deleted,
             is_ordered=self.ipv6.is_ordered,
         )
 
@@ -268,12 +274,14 @@ class Snapshot:
             "routes6": None,
             "neighbours6": (),
             "has_odd_sources6": False,
+            "uses_deleted6": None,
             "labels6": None,
         }
         if (ipv6 := self.ipv6) is not None:
             silent = tuple(sorted(ipv6.silent_routers, key=str))
             fields |= {"rules6": ipv6.rules, "routes6": ipv6.routes, "neighbours6": silent}
             fields |= {"has_odd_sources6": ipv6.has_odd_sources, "labels6": ipv6.labels}
+            fields["uses_deleted6"] = ipv6.uses_deleted
             fields["addresses"] = (*self.addresses, *ipv6.addresses)
         return _KEYS.write(fields)
 
@@ -312,7 +320,7 @@ def _pop_ipv6(
     is_ordered: bool,
 ) -> Ipv6State | None:
     """Take the IPv6 state out of a document's fields."""
-    rules, routes, silent, is_odd, labels = map(fields.pop, _OF_IPV6)
+    rules, routes, silent, is_odd, uses_deleted, labels = map(fields.pop, _OF_IPV6)
     if rules is None and routes is None:
         return None
     if rules is None or routes is None:
@@ -323,6 +331,7 @@ def _pop_ipv6(
         routes,
         frozenset(silent),
         is_odd,
+        uses_deleted,
         labels,
         is_ordered=is_ordered,
     )
@@ -458,7 +467,7 @@ def _write_sources(found: tuple[Route, tuple[IpAddress, ...]]) -> dict[str, Any]
     return _ip.write_route(route) | {"sources": in_json(sources)}
 
 
-_OF_IPV6 = ("rules6", "routes6", "neighbours6", "has_odd_sources6", "labels6")
+_OF_IPV6 = ("rules6", "routes6", "neighbours6", "has_odd_sources6", "uses_deleted6", "labels6")
 
 _KEYS = Keys(
     Key("schema", "schema", _schema, None),
@@ -469,6 +478,7 @@ _KEYS = Keys(
     Key("isTorn", "is_torn", parse_boolean, False),
     Key("isMerged", "is_merged", parse_boolean, None),
     Key("hasOddSources6", "has_odd_sources6", parse_boolean, False),
+    Key("usesDeleted6", "uses_deleted6", parse_boolean, None),
     _list("links", _ip.read_link, show=_ip.write_link),
     _list("addresses", _ip.read_addresses)._replace(show=_ip.write_addresses),
     _rules("rules", Family.IPV4, NEEDED),

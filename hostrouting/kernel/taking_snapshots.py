@@ -9,6 +9,7 @@ from ipaddress import IPv4Address
 
 import attrs
 
+from hostrouting.kernel.fib6 import Fib6
 from hostrouting.kernel.merging import are_merged
 from hostrouting.kernel.model import model_of
 from hostrouting.kernel.odd_sources import has_odd_sources
@@ -18,6 +19,7 @@ from hostrouting.kernel.port import (
     read_consistently,
     read_routes,
 )
+from hostrouting.kernel.rules import kernel_rules
 from hostrouting.kernel.snapshot import Ipv6State, Snapshot
 from hostrouting.kernel.sources import (
     SourceKey,
@@ -37,6 +39,8 @@ from phases import CancelScope
 # The maximum number of entries with the same next hops to try. Entries in earlier tables may shadow
 # some of them.
 _TRIED_ENTRIES = 16
+# The maximum number of IPv6 routes to try, to see whether the kernel uses deleted rules.
+_TRIED_ROUTES = 256
 
 
 def take_snapshot(
@@ -93,8 +97,26 @@ def _read_ipv6(backend: RouteBackend) -> Ipv6State:
         facts.silent_routers,
         labels=facts.labels,
     )
+    state = attrs.evolve(state, uses_deleted=_uses_deleted(state, backend))
     model = model_of(Snapshot(facts.links, (), (), (), ipv6=state).known(Family.IPV6))
     return attrs.evolve(state, has_odd_sources=has_odd_sources(state, backend, model))
+
+
+def _uses_deleted(state: Ipv6State, backend: RouteBackend) -> bool | None:
+    """Return whether the kernel uses tables whose rules were deleted, or None if it can't be told.
+
+    Until a rule is added, it does (fib6_rule_lookup).
+    """
+    standard = kernel_rules(Family.IPV6)
+    if not {*state.rules} < {*standard}:
+        return None
+    now, before = (Fib6(rules, state.routes, state.addresses) for rules in (state.rules, standard))
+    for route in state.routes[:_TRIED_ROUTES]:
+        probe = route.destination.network_address
+        found = now.lookup(probe).route
+        if found != before.lookup(probe).route:
+            return backend.lookup([probe])[0].route != found
+    return None
 
 
 def _asked_sources(

@@ -29,19 +29,22 @@ class LastSnapshots:
         host: the host.
         problem: why the last snapshot couldn't be kept, or an empty string.
         was_ok: whether the last verdict was ``ok``, or None before the first verdict.
+        is_due: whether the state since the verdict became or stopped being ``ok`` isn't kept yet.
         written: for each file, the time of the last attempt to write it, on the scope's clock.
     """
 
     host: Host
     problem: str = ""
     was_ok: bool | None = None
+    is_due: bool = True
     written: dict[Path, float] = attrs.field(factory=dict)
 
     def keep(self, verdict: Verdict, scope: CancelScope) -> None:
         """Write a snapshot when the verdict becomes or stops being ``ok``, and hourly while it is.
 
-        Each file is written at most once a minute. If an earlier watcher has written a snapshot of
-        the present failure, that snapshot stays.
+        Each file is written at most once a minute. A change of the verdict within that minute is
+        kept after it, if it lasts. If an earlier watcher has written a snapshot of the present
+        failure, that snapshot stays.
 
         Args:
             verdict: the verdict.
@@ -49,17 +52,16 @@ class LastSnapshots:
         """
         layout = self.host.layout
         is_ok = verdict is Verdict.OK
-        was_ok, self.was_ok = self.was_ok, is_ok
+        if is_ok is not self.was_ok:
+            is_restart = self.was_ok is None and not is_ok
+            self.is_due = not (is_restart and _is_newer(layout.bad, layout.good))
+            self.was_ok = is_ok
         path = layout.good if is_ok else layout.bad
         now = scope.clock.monotonic()
         age = now - self.written.get(path, -_HOUR_SECONDS)
-        if age < (_PAUSE_SECONDS if is_ok != was_ok else _HOUR_SECONDS):
+        if not (self.is_due or is_ok) or age < (_PAUSE_SECONDS if self.is_due else _HOUR_SECONDS):
             return
-        if not is_ok:
-            if was_ok is False:
-                return
-            if was_ok is None and _is_newer(layout.bad, layout.good):
-                return
+        self.is_due = False
         self.written[path] = now
         try:
             self._write(path, scope)

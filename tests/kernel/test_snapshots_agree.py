@@ -4,7 +4,7 @@ live verdict.
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Network
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +14,21 @@ from asking import BY_HAND, IN_WORDS, WITHOUT_DETAILS, recorded, recorded_by
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nightly import by_day
-from node import NICS, nics, on_linux, run_ip, until
+from node import NICS, nics, on_linux, run_ip, run_ip6, until
 from test_scripts_agree import checks
 from worlds import Question
 from worlds.cut import questions
 
 import phases
-from hostrouting import Config
+from hostrouting import Config, Host, check
 from hostrouting.kernel.model import model_of
 from hostrouting.kernel.namespace import NamespaceKernel
+from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.kernel.port import RouteBackend, read_routes
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.model.family import Family
+from hostrouting.model.routes import Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap.check import check_overlap
 
@@ -196,3 +198,28 @@ def test_a_rule_for_every_source_port_leaves_a_snapshot(kernel: NamespaceKernel)
     snapshot = recorded(kernel)
     assert snapshot.is_merged is False
     assert snapshot.rules == kernel.facts().rules
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ["rule del pref 0"],
+        ["rule del pref 32766"],
+        ["rule add pref 9 lookup 9", "rule del pref 9", "rule del pref 0"],
+    ],
+)
+def test_a_snapshot_tells_whether_deleted_rules_count(steps: list[str]) -> None:
+    """Until a rule is added, the kernel uses the tables of IPv6's deleted rules."""
+    kernel, kernel6 = on_linux(), NetlinkBackend6()
+    run_ip(nics(eth0="10.1.0.4/24"))
+    run_ip6("addr add fd00:1::4/64 dev eth0 nodad", "route add default via fd00:1::1")
+    own = IPv6Network("fd00:1::4")
+    until(lambda: own in {route.destination for route in read_routes(kernel6, Table.LOCAL)})
+    run_ip6(*steps)
+    config = Config(route_overlap={"expectedCidrs": ["fd00:244::/48"]}, uplinks=["eth0"])
+    live = check_overlap(config, kernel6, phases.CancelScope(), ipv4=kernel)
+    snapshot = recorded(kernel, kernel6)
+    later = check(config, host=Host.recorded(snapshot))
+    assert snapshot.ipv6 is not None
+    assert snapshot.ipv6.uses_deleted is (len(steps) == 1)
+    assert (later.verdict, later.reason_kind) == (live.verdict, live.reason_kind)

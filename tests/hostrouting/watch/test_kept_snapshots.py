@@ -108,6 +108,17 @@ def test_only_the_first_failing_verdict_counts(
     assert [name for name, _ in written] == ["good.json", "bad.json"]
 
 
+def test_a_failure_soon_after_another_is_kept_if_it_lasts(world: World) -> None:
+    other = Route(IPv4Network("172.16.1.128/25"), (NextHop("ib0"),), protocol=Protocol.STATIC)
+    world.at(100, lambda: shadow(world))
+    world.at(102, lambda: clear(world))
+    world.at(104, lambda: world.kernel.write(Write.ADD, [other]))
+    world.watch(300)
+    report = diff(Snapshot.load(world.layout.good), Snapshot.load(world.layout.bad), KEEPING)
+    (difference,) = report.changed
+    assert [cause.after for cause in difference.causes] == [(str(other),)]
+
+
 def test_a_restart_of_a_failing_watcher_keeps_the_first_snapshot(
     tmp_path: Path, world: World
 ) -> None:

@@ -178,7 +178,7 @@ class Host:
         if self.family is Family.IPV4:
             hides_merging = way == "ip" and not self.had_rules and self._has("^ip rule del ")
             return hides_merging or self.is_seen or self._has(_BORROWED)
-        is_odd = self.has_odd_sources or self._has(r"^ip -6 rule (del|.*(tun_id|sport|dport))")
+        is_odd = self.has_odd_sources or self._has(r"^ip -6 rule .*(tun_id|sport|dport)")
         return is_odd or way != "snapshot" or bool(self.cycle)
 
     @property
