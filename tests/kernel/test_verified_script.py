@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import random
 import subprocess
-import time
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -379,14 +378,14 @@ def test_the_words_of_a_held_start(tmp_path: Path) -> None:
 def test_after_its_wait_the_script_goes_on_without_a_replaced_uplink(tmp_path: Path) -> None:
     kernel = build()
     run_ip(*_words(CASES["L3 both new"].does))
-    script = render_static_routes(config(*HALVES, waitSeconds=1))
+    script = render_static_routes(config(*HALVES, waitSeconds=2))
     done = Sandbox(tmp_path).run(script, **recorded([ETH0]))
     assert done.returncode == 0
     assert done.stdout.startswith(
-        "waiting up to 1 s for interface eth0, with which the check passed"
+        "waiting up to 2 s for interface eth0, with which the check passed"
     )
     assert done.stderr == (
-        "timed out after 1 s waiting for interface eth0, with which the check passed;"
+        "timed out after 2 s waiting for interface eth0, with which the check passed;"
         " the default route tells the uplink now\n"
     )
     assert devs_of_ours(kernel) == "ens3"
@@ -417,9 +416,8 @@ def test_a_script_waits_once_for_an_uplink_and_its_default_route(tmp_path: Path)
     run_ip(*_words(CASES["L3 both new"].does), "route del default dev ens3")
     wanted = config(*HALVES, waitSeconds=1)
     for script in (render_static_routes(wanted), render_check(wanted)):
-        began = time.monotonic()
         done = Sandbox(tmp_path).run(script, **recorded([ETH0]))
-        assert (done.returncode, time.monotonic() - began < 1.9) == (1, True), done
+        assert (done.returncode, done.stdout.count("waiting up to 1 s for") < 2) == (1, True), done
 
 
 def test_before_the_first_apply_a_later_default_route_counts(tmp_path: Path) -> None:
