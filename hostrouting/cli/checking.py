@@ -359,13 +359,26 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     text = _proposal_text(proposal)
     if options.in_place:
         text = "\n".join(changes_lines(changes)) or NOTHING
+    is_in_config = options.format == "config"
+    adds = proposal != document if is_in_config else result.fix.entries.is_wanted
     code = EXIT_CHECK_UNKNOWN
     if not is_unknown:
-        # The file may have all that is needed, and then apply installs it.
-        is_left = result.unapplied and not (result.fix.entries.is_wanted or options.in_place)
-        is_contested = result.findings and config.uplinks is None and _contested_lines(result)
-        code = exit_of_result(not (result.fix.unfixable or is_left or is_contested))
+        code = exit_of_result(not _is_left(result, config, adds=adds or options.in_place))
     return Result(lambda: told, lambda: text, code, warnings)
+
+
+def _is_left(report: OverlapReport, config: Config, *, adds: bool) -> bool:
+    """Return whether failures are left if a proposal is applied.
+
+    Args:
+        report: the report with the fix.
+        config: the config.
+        adds: whether the proposal adds anything, or is in the file, from which apply installs it.
+    """
+    is_contested = config.uplinks is None and bool(_contested_lines(report))
+    is_unasked = is_contested and bool(report.findings)
+    is_unapplied = report.unapplied is not None and not adds
+    return bool(report.fix.unfixable) or is_unasked or is_unapplied
 
 
 def _chosen_to_fix(options: argparse.Namespace, host: Host) -> Chosen:

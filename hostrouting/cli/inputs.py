@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -261,6 +262,10 @@ def _with_options(chosen: Chosen, options: argparse.Namespace) -> Chosen:
         expected = (*config.route_overlap.expected_cidrs, *given)
         overlap = attrs.evolve(config.route_overlap, expected_cidrs=expected)
         config = attrs.evolve(config, route_overlap=overlap)
-    if uplinks := getattr(options, "uplink", ()):
-        config = attrs.evolve(config, uplinks=tuple(uplinks))
-    return chosen._replace(config=config)
+    uplinks = tuple(getattr(options, "uplink", ()))
+    if not uplinks or uplinks == config.uplinks:
+        return chosen._replace(config=config)
+    name = chosen.name
+    if not getattr(options, "in_place", False):  # else the file gets the key
+        name = f'{_NAMELESS}, after setting "uplinks": {json.dumps(uplinks)} in it'
+    return chosen._replace(config=attrs.evolve(config, uplinks=uplinks), name=name)

@@ -137,7 +137,12 @@ def test_a_route_isnt_moved_to_another_uplink_unasked(
     for dev, is_applied in (("eth0", False), ("eth1", True)):
         assert f'"uplinks": ["{dev}"]' in text
         answered = run("check", path, "--uplink", dev)[1]
-        assert ("hostrouting apply" in answered) == is_applied
+        told = f'hostrouting apply CONFIG, after setting "uplinks": ["{dev}"] in it'
+        assert (told in answered) == is_applied
+        assert run("fix", path, "--uplink", dev)[0] == 0
+    assert run("fix", "--in-place", path, "--uplink", "eth1")[0] == 0
+    assert applied_by(run("check", path)[1], run) == 0
+    assert run("check", path)[0] == 0
 
 
 def test_a_refused_entry_is_not_called_applicable(run: Run, write: Any, kernel: FakeKernel) -> None:
