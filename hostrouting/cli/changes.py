@@ -57,11 +57,12 @@ def changed_text(plan: RoutePlan, changes: Changes, *, is_verbose: bool) -> str:
 
 
 def applied_text(report: ConfigureReport, ending: str, *, is_verbose: bool) -> str:
-    """Return the changes, the check's result if there was a check, and the ending."""
-    parts = [changed_text(report.routes.plan, report.changes, is_verbose=is_verbose)]
+    """Return the check's result if there was a check, the changes, and the ending."""
+    parts: list[str] = []
     if report.overlap.cidrs and report.overlap.reason_kind is not UnknownReason.NO_KERNEL:
         width = columns(sys.stdout)
         parts.append(overlap_text(report.overlap, width=width, is_verbose=is_verbose))
+    parts.append(changed_text(report.routes.plan, report.changes, is_verbose=is_verbose))
     return "\n".join([*parts, ending] if ending else parts)
 
 

@@ -19,7 +19,7 @@ from hostrouting.cli.bars import (
 from hostrouting.cli.output import Page, Row, bad, dim, good, head
 from hostrouting.config.routing import OverlapMode
 from hostrouting.model.family import Family, IpNetwork
-from hostrouting.model.text import clean, shortened
+from hostrouting.model.text import clean, counted, shortened
 from hostrouting.overlap.findings import (
     FindingKind,
     OverlapReport,
@@ -178,8 +178,8 @@ def _page(
         page += _chart(report, width)
         page += _fix(report, config)
         page += map(dim, _cautions(report, is_verbose=is_verbose))
-    for note in report.notes:
-        page += map(dim, _remark(f"note: {note.kind}: {note.message}", is_verbose=is_verbose))
+    notes = [f"note: {note.kind}: {note.message}" for note in report.notes]
+    page += map(dim, _remarks(notes, is_verbose=is_verbose))
     told = (*report.fix.consequences, *(note.message for note in report.notes))
     return [*page, *_more(told, is_verbose=is_verbose)]
 
@@ -198,16 +198,22 @@ def _clauses(text: str, paint: Callable[[str], str]) -> list[str]:
     return [*map(paint, first.splitlines()), *(paint(f"  {clause}") for clause in others)]
 
 
-def _remark(line: str, *, is_verbose: bool) -> list[str]:
-    """Return lines of a caution or a note, with or without its details."""
-    told = line if is_verbose else "; ".join(brief(line))
-    return _clauses(told, str)
-
-
 def _cautions(report: OverlapReport, *, is_verbose: bool) -> list[str]:
+    told = [f"caution: {line}" for line in report.fix.consequences]
+    return _remarks(told, is_verbose=is_verbose)
+
+
+def _remarks(told: Sequence[str], *, is_verbose: bool) -> list[str]:
+    """Return lines of cautions or notes, with or without their details."""
+    if is_verbose:
+        return [line for each in told for line in _clauses(each, str)]
     lines: list[str] = []
-    for told in report.fix.consequences:
-        lines += _remark(f"caution: {told}", is_verbose=is_verbose)
+    for each in told[:_ROWS]:
+        lines += _clauses("; ".join(brief(each)), str)
+    more = len(told) - _ROWS
+    if more > 0:
+        kind = told[0].partition(":")[0]
+        lines.append(f"and {counted(more, f'more {kind}')}: -v")
     return lines
 
 

@@ -13,7 +13,7 @@ from hostrouting.overlap.proposals import Fix, Unfixable
 
 # Limits for human-readable lines; ``hostrouting fix`` prints everything.
 _SHOWN_ENTRIES = 50
-_SHOWN_FINDINGS = 16
+_SHOWN_LINES = 16
 _SHOWN_RANGES = 8
 
 
@@ -53,7 +53,13 @@ PASTE = "fix: add to hostRouting.staticRoutes.{}:"
 def advice(report: OverlapReport, config: str = CONFIG) -> list[str]:
     """Return lines on what to apply, with entries to paste, why no route fixes some, and hints."""
     hints = (f"hint: {line}" for line in report.fix.hints)
-    return [*unapplied(report.fix, config), *_pastes(report), *reasons(report), *hints]
+    told = _first(reasons(report))
+    return [*unapplied(report.fix, config), *_pastes(report), *told, *hints]
+
+
+def _first(lines: Sequence[str]) -> list[str]:
+    """Return the first lines, with the number of the others if they are many."""
+    return shortened(lines, "\n", _SHOWN_LINES).splitlines()
 
 
 def unapplied(fix: Fix, config: str = CONFIG) -> list[str]:
@@ -141,12 +147,6 @@ def error_text(report: OverlapReport) -> str:
 
     The message also says what no route fixes, and what else the fix moves.
     """
-    lines = summary(report).splitlines()
-    cautions = ("; ".join(brief(line)) for line in report.fix.consequences)
-    return "\n".join(
-        [
-            shortened(lines, "\n", _SHOWN_FINDINGS),
-            *advice(report),
-            *(f"caution: {line}" for line in cautions),
-        ]
-    )
+    cautions = [f"caution: {'; '.join(brief(line))}" for line in report.fix.consequences]
+    findings = summary(report).splitlines()
+    return "\n".join([*_first(findings), *advice(report), *_first(cautions)])

@@ -266,11 +266,15 @@ def test_failures_come_before_notes_and_failing_rows_first() -> None:
         Note(NoteKind.LOCAL, "said of one", noted.cidr),
         *[Note(NoteKind.RULE, "said of all")] * 40,
     ]
-    lines = printed(overlap_text(report(noted, fine, H200, notes=notes)))
+    told = report(noted, fine, H200, notes=notes)
+    lines = printed(overlap_text(told, is_verbose=True))
     marks = [(line[0], line.split()[1]) for line in lines if line[0] in "✗•✓"]
     assert marks == [("✗", "172.16.0.0/12"), ("•", "10.1.0.0/24"), ("✓", "10.96.0.0/12")]
     assert [line for line in lines if line.startswith("note: ")] == lines[-47:]
     assert lines[-41] == "note: LOCAL: said of one"
+    few = printed(overlap_text(told))
+    assert [line for line in few if line.startswith("note: ")] == few[-17:-1]
+    assert few[-1] == f"and {47 - 16} more notes: -v"
 
 
 # --- pictures -------------------------------------------------------------------------------------

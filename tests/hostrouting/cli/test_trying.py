@@ -40,7 +40,7 @@ def config(write: Any) -> Path:
 def test_without_a_terminal_it_prints_how_to_confirm(run: Any, host: Host, config: Path) -> None:
     code, out, err = run("apply", "--try", "60", config)
     assert (code, err) == (0, "")
-    assert out.startswith("added     172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting\n")
+    assert "\nadded     172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting\n" in out
     ending = out.splitlines()[-1]
     assert all(
         said in ending

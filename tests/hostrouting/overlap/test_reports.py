@@ -52,6 +52,7 @@ from hostrouting.model.routes import NextHop, Protocol, Route, Table
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.findings import FindingKind, NoteKind, Verdict
 from hostrouting.overlap.node_ip import notes_on
+from hostrouting.overlap.summary import error_text
 from hostrouting.report import FleetReport, GroupFailure, UnknownReason
 from hostrouting.testing import FakeKernel
 from phases.testing import RecordingObserver
@@ -715,6 +716,14 @@ def calls_of(run: Callable[[], object]) -> int:
     finally:
         sys.setprofile(None)
     return count
+
+
+def test_an_error_names_the_first_of_many_failures() -> None:
+    recorded, overlap = shadowed(100)
+    report = check(Config(route_overlap=overlap), host=Host.recorded(recorded))
+    lines = error_text(report).splitlines()
+    assert lines[:17] == [*(each.message for each in report.findings[:16]), "and 84 more"]
+    assert len(lines) < 24
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
