@@ -58,6 +58,9 @@ def _run(words: Sequence[str], host: Host | None) -> int:
                 return int(result)
             say_result(options, result)
             return result.code
+    except MemoryError:
+        error = HostRoutingError("there isn't enough memory; see ulimit -v")
+        return _tell(error, failed, _asked_output(words), None)
     except (HostRoutingError, phases.Cancelled, OSError) as error:
         # If the terminal is stopped, a cancelled command must not wait for it.
         last_words = _LAST_WORDS_SECONDS if isinstance(error, phases.Cancelled) else None

@@ -13,6 +13,7 @@ from hostrouting.model.opening import NotRegularError, only_regular
 from hostrouting.model.text import shown
 
 CONFIG_BYTES_MAX = 64 << 20
+_CHUNK_BYTES = 1 << 20
 
 
 def read_config(path: str | os.PathLike[str]) -> Any:
@@ -83,7 +84,7 @@ def parse_document(
     def refuse_constant(word: str) -> NoReturn:
         raise ConfigError([(name, f"is not JSON: {word} is not a JSON number")])
 
-    raw = file.read(bytes_max + 1)
+    raw = _read_at_most(file, bytes_max + 1)
     if len(raw) > bytes_max:
         raise ConfigError([(name, f"is not a {what}: it is larger than {bytes_max >> 20} MiB")])
     if not raw.strip():
@@ -106,6 +107,15 @@ def parse_document(
     except ValueError:  # from int(), which refuses thousands of digits
         problem = f"is not a {what}: a number in it has thousands of digits"
         raise ConfigError([(name, problem)]) from None
+
+
+def _read_at_most(file: BinaryIO, count: int) -> bytes:
+    # A single read allocates as much memory as the limit.
+    chunks: list[bytes] = []
+    while count > 0 and (chunk := file.read(min(count, _CHUNK_BYTES))):
+        chunks.append(chunk)
+        count -= len(chunk)
+    return b"".join(chunks)
 
 
 def _likely_cause(text: str, position: int, what: str) -> str:

@@ -198,6 +198,7 @@ class HostChanges:
             is_torn=later.is_torn,
             has_odd_sources=earlier.has_odd_sources,
             uses_deleted=(earlier if rules == earlier.rules else later).uses_deleted,
+            is_recorded=earlier.is_recorded and later.is_recorded,
             is_ordered=earlier.is_ordered and self._known_order(addresses) is not None,
         )
 

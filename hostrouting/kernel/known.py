@@ -39,6 +39,7 @@ class KnownHost:
         uses_deleted: whether the kernel still uses tables local and main without their rules, which
             were deleted, or None if unknown. IPv6 only.
         is_ordered: whether IPv6 addresses are in the order in which the kernel considers them.
+        is_recorded: whether hostrouting took this snapshot, so that another one tells no more.
         is_live: whether the kernel itself has just answered for this state. If so, an unknown fact
             is no reason for an error: selectors of rules that aren't supported count as not
             matching, and if the kernel hasn't reported a source, every possible source counts.
@@ -60,4 +61,5 @@ class KnownHost:
     has_odd_sources: bool = False
     uses_deleted: bool | None = None
     is_ordered: bool = True
+    is_recorded: bool = False
     is_live: bool = False

@@ -36,7 +36,14 @@ from ipaddress import IPv4Address, IPv4Interface, IPv6Address
 import attrs
 
 from hostrouting.kernel._memory import devinet
-from hostrouting.kernel._memory.net import Device, Net, WriteMode, fib_table_delete, fib_tables_dump
+from hostrouting.kernel._memory.net import (
+    Device,
+    Net,
+    WriteMode,
+    fib_table_delete,
+    fib_tables_dump,
+    refuse_ecn_bits,
+)
 from hostrouting.kernel._memory.semantics import fib_new_route
 from hostrouting.kernel.arguments import check_addresses, check_routes, check_rules
 from hostrouting.kernel.ip_commands import IpCommands
@@ -361,7 +368,8 @@ def _delete_route(net: Net, route: Route) -> None:
 
 
 def _refuse_request(net: Net, route: Route, hops: tuple[NextHop, ...]) -> None:
-    """Reject requests that can't be encoded because an interface doesn't exist."""
+    """Reject requests with ECN bits, or for an interface that doesn't exist."""
+    refuse_ecn_bits(route.tos)
     if route.nexthop_id is None:
         for hop in hops:
             if hop.dev is not None:

@@ -311,9 +311,9 @@ class Model(RouteBackend):
         known = self.known
         others: list[tuple[Fib, str, str]] = []
         if known.is_merged is None and self.fib.is_merged:
-            others.append((attrs.evolve(self.fib, is_merged=False), _ARE_MERGED, RECORD_HINT))
+            others.append((attrs.evolve(self.fib, is_merged=False), _ARE_MERGED, self._hint))
         if known.is_merged is None and not self._separates():
-            others.append((attrs.evolve(self.fib, is_merged=True), _ARE_MERGED, RECORD_HINT))
+            others.append((attrs.evolve(self.fib, is_merged=True), _ARE_MERGED, self._hint))
         if self.fib.is_merged and passes_discards(known.kernel) is None:
             passing = attrs.evolve(self.fib, passes_discards=True)
             what = (
@@ -370,7 +370,7 @@ class Model(RouteBackend):
             return doubtful or self._chosen.of(entry)
         if self._are_told_apart(doubtful):
             what = f"which source connections by {entry} get"
-            raise self._unknown_fact(what, addresses[0], RECORD_HINT)
+            raise self._unknown_fact(what, addresses[0], self._hint)
         return self._chosen.of(entry)
 
     def _are_told_apart(self, sources: Iterable[IpAddress]) -> bool:
@@ -397,6 +397,11 @@ class Model(RouteBackend):
 
     # --- what isn't known -------------------------------------------------------------------------
 
+    @property
+    def _hint(self) -> str:
+        """Return what tells a fact that this snapshot lacks."""
+        return _CHECK_HINT if self.known.is_recorded else RECORD_HINT
+
     def _unknown_fact(self, what: str, address: IpAddress, advice: str) -> RouteError:
         if self.beneath is None:
             text = f"the snapshot doesn't show {what}, which decides about {address}"
@@ -407,7 +412,7 @@ class Model(RouteBackend):
     def _unknown_dev(self, route: Route) -> RouteError:
         if self.beneath is None:
             text = f"the snapshot doesn't name every interface of {route}"
-            return RouteError(text, hint=RECORD_HINT)
+            return RouteError(text, hint=self._hint)
         return RouteError(f"the kernel doesn't name every interface of {route}")
 
     # --- writing ----------------------------------------------------------------------------------
@@ -517,7 +522,7 @@ class Model6(Model):
         for address in addresses:
             possible = self.fib.possible_sources_to(address, entry, is_ordered=known.is_ordered)
             if any(map(self._are_told_apart, possible)):
-                raise self._unknown_fact(what, address, RECORD_HINT)
+                raise self._unknown_fact(what, address, self._hint)
 
 
 def _are_reordered(old: KnownHost, new: KnownHost, changed: Container[Rule]) -> bool:

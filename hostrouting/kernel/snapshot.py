@@ -131,6 +131,7 @@ class Snapshot:
         ipv6: the IPv6 addresses, rules and routes, or None if unknown.
         verified: the uplinks with which the check has passed on the host.
         keeps_uplinks: whether the host's installed check expects these uplinks.
+        is_ours: whether hostrouting took the snapshot, rather than ip.
     """
 
     links: tuple[Link, ...]
@@ -149,6 +150,7 @@ class Snapshot:
     ipv6: Ipv6State | None = None
     verified: tuple[VerifiedUplink, ...] = ()
     keeps_uplinks: bool = True
+    is_ours: bool = attrs.field(default=True, eq=False)
 
     def known(self, family: Family) -> KnownHost:
         """Return what is known of the host in one address family.
@@ -167,6 +169,7 @@ class Snapshot:
                 sources={source_key(entry): sources for entry, sources in self.sources},
                 kernel=self.kernel,
                 is_torn=self.is_torn,
+                is_recorded=self.is_ours,
             )
         if self.ipv6 is None:
             hint = "if the host has any, take the snapshot with hostrouting snapshot, "
@@ -185,6 +188,7 @@ class Snapshot:
             has_odd_sources=self.ipv6.has_odd_sources,
             uses_deleted=self.ipv6.uses_deleted,
             is_ordered=self.ipv6.is_ordered,
+            is_recorded=self.is_ours,
         )
 
     @classmethod
@@ -215,7 +219,7 @@ class Snapshot:
         fields["addresses"] = tuple(each for each in addresses if each.local.version == 4)
         addresses6 = tuple(each for each in addresses if each.local.version == 6)
         ipv6 = _pop_ipv6(fields, addresses6, is_ordered=is_ours)
-        return cls(**fields, ipv6=ipv6)
+        return cls(**fields, ipv6=ipv6, is_ours=is_ours)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, bytes_max: int = _BYTES_MAX) -> Snapshot:

@@ -365,6 +365,17 @@ def test_at_the_gate_a_held_lock_fails_only_the_routes(
     assert done.stderr.endswith("; judging without it\n")
 
 
+def test_a_flock_that_does_not_run_is_no_held_lock(node: NamespaceKernel, plain: Sandbox) -> None:
+    """This is so if too few files may be open."""
+    broken = (
+        "printf '#!/bin/sh\\nexit 127\\n'"
+        ' > "$ROOT/tool"; chmod 755 "$ROOT/tool"; '
+        'mount --bind "$ROOT/tool" "$(readlink -f $(command -v flock))"'
+    )
+    error = refused(plain, routes_script(), prepare=broken)
+    assert error.startswith("can't take the lock /run/aks-flex-node/lock: flock doesn't run, or ")
+
+
 @pytest.mark.parametrize("mode", ["STRICT", "WARN"])
 def test_a_check_that_could_not_run_leaves_a_marker(plain: Sandbox, mode: str) -> None:
     done = plain.run(

@@ -22,7 +22,7 @@ readonly GATE_OFF=/etc/hostrouting/gate.off
 readonly ADOPTED=$RUN_DIR/adopted
 # This command names the manifest, because the default CONFIG may ask for something else.
 readonly AGAIN='hostrouting apply /etc/hostrouting/installed.json'
-readonly UNWRITABLE='no space is left, or it is not writable'
+readonly UNWRITABLE='no space is left, it is not writable, or no more files may be open'
 # How long this script waits for the lock. Python waits as long.
 readonly LOCK_SECONDS=60
 # An interface's name may contain any bytes, such as those that control a terminal or end a line in UTF-8.
@@ -46,8 +46,9 @@ take_lock() {
   [ /dev/fd/9 -ef "$LOCK" ] || { exec 9>>"$LOCK"; } 2>/dev/null || { umask 022 && return 1; }
   umask 022
   MESSAGE="another run has held the lock $LOCK for $LOCK_LIMIT s; to see which process: fuser -v $LOCK"
-  command -v flock >/dev/null || MESSAGE="can't take the lock $LOCK: there is no flock; install the package util-linux"
-  flock -w "$LOCK_LIMIT" 9 2>/dev/null
+  flock -w "$LOCK_LIMIT" 9 2>/dev/null && return
+  [ $? = 1 ] || MESSAGE="can't take the lock $LOCK: flock doesn't run, or there is no flock (package util-linux)"
+  return 1
 }
 
 # Returns whether every start is let through unchecked; if so, sets WHY.

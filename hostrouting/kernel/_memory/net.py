@@ -35,14 +35,23 @@ def _is_taken_for(rule: Rule, other: Rule) -> bool:
     return compared == other
 
 
+def refuse_ecn_bits(tos: int) -> None:
+    """Refuse the TOS of a rule or route if it has ECN bits (inet_validate_dscp).
+
+    Raises:
+        NetlinkError: EINVAL.
+    """
+    if tos & 0x03:
+        raise NetlinkError(errnos.EINVAL, "Invalid dsfield (tos): ECN bits must be 0")
+
+
 def _refuse_invalid(rule: Rule) -> None:
     """Refuse a request for a rule that can't be (fib_nl2rule).
 
     Raises:
         NetlinkError: EINVAL if the target isn't after the rule, or the TOS has ECN bits.
     """
-    if rule.tos & 0x03:
-        raise NetlinkError(errnos.EINVAL, "Invalid dsfield (tos): ECN bits must be 0")
+    refuse_ecn_bits(rule.tos)
     if rule.goto is not None and rule.goto <= rule.preference:
         raise NetlinkError(errnos.EINVAL, "Backward goto not supported")
 

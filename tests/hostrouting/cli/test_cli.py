@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from backends import listening
+from backends import Altered, listening
 from file_trees import read_trees, write_file
 from node import add_nics, default_route
 from scenario import play
@@ -806,3 +806,15 @@ def test_a_check_of_cidrs_alone_expects_the_uplink_that_the_installed_check_keep
     assert not kernel.write(Write.ADD, [other])
     document = json.loads(run("check", "--cidr", "10.96.0.0/12", "--output", "json")[1])
     assert document["defaultDevs"] == [expected]
+
+
+def test_too_little_memory_is_an_error_without_a_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise MemoryError
+
+    routes: Any = Altered(FakeKernel(), facts=fail)
+    host = Host(routes=routes, units=FakeSystemd(), layout=Layout(tmp_path))
+    assert main(["check", "--cidr", "172.16.0.0/16"], host=host) == 2
+    assert capsys.readouterr().err == "hostrouting: there isn't enough memory; see ulimit -v\n"

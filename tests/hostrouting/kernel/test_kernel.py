@@ -46,6 +46,13 @@ def kernel() -> FakeKernel:
     return made
 
 
+@pytest.mark.parametrize("tos", [0x01, 0x02, 0x03, 0x1F])
+def test_the_tos_of_a_route_has_no_ecn_bits(kernel: FakeKernel, tos: int) -> None:
+    play(kernel, f"route add {VIA} dev v0 tos {tos} -> EINVAL")
+    play(kernel, f"route add {VIA} dev v0 tos {tos & ~3 or 4}")
+    play(kernel, f"route del {VIA} dev v0 tos {tos} -> EINVAL")
+
+
 @pytest.mark.parametrize("left", ["10.0.0.2/24", "127.0.0.2/8", "127.0.0.1/8", "127.0.0.1/16"])
 def test_lo_gets_its_address_when_it_comes_up(left: str) -> None:
     """A random run found this. Older kernels add the address only if lo has no addresses at all."""

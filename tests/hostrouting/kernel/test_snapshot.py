@@ -369,6 +369,22 @@ def test_a_snapshot_answers_and_never_changes(backend: Model) -> None:
 # --- nameservers ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("taken", "hint"),
+    [
+        ({"schema": 1}, "check on the host itself"),
+        ({}, "take the snapshot with hostrouting snapshot"),
+    ],
+)
+def test_a_lacking_fact_has_a_hint_that_helps(taken: dict[str, int], hint: str) -> None:
+    lists = {**EMPTY, "routes": [{"dst": "default", "gateway": "10.1.0.1"}]}
+    del lists["schema"]
+    snapshot = Snapshot.from_document(lists | taken)
+    with pytest.raises(RouteError) as caught:
+        model_of(snapshot.known(Family.IPV4)).entries()
+    assert caught.value.hint == hint
+
+
 def test_nameservers_come_from_resolv_conf_or_behind_the_stub(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     assert nameservers(layout) == ()
