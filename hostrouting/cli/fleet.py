@@ -26,6 +26,7 @@ from hostrouting.overlap.summary import advice, reasons, unapplied
 
 # Longer lists are shortened in the text. The JSON output is complete.
 _SHOWN_HOSTS = 16
+_SHOWN_OWN_NAMES = 4
 _SHOWN_REASONS = 32
 _SHOWN_CAUSES = 4
 _DRAWN_GROUPS = 50
@@ -45,40 +46,40 @@ def fleet_text(report: FleetReport, width: int | None, *, is_verbose: bool = Fal
     """
     page: Page = [_counts(report)]
     for group in report.groups:
-        count = len(group.hosts)
-        most = count if is_verbose else _SHOWN_HOSTS
         fix = [good(clean(line)) for line in advice(group.report)]
-        hosts = [dim(line) for line in _host_lines(group, most)]
-        reasons = [*_reason_lines(group, most, count if is_verbose else _SHOWN_REASONS)]
+        hosts = [dim(line) for line in _host_lines(group, is_verbose=is_verbose)]
+        reasons = [*_reason_lines(group, is_verbose=is_verbose)]
         said = [_title(group), *fix, *hosts, *reasons]
-        page.append(Row(_MARKS[group.verdict], f"{count:,}", said))
+        page.append(Row(_MARKS[group.verdict], f"{len(group.hosts):,}", said))
     return page_text(page, width)
 
 
-def _host_lines(group: HostGroup, most: int) -> Iterator[str]:
+def _host_lines(group: HostGroup, *, is_verbose: bool) -> Iterator[str]:
     """Yield a line with the hosts, and one with the names that differ in their snapshots."""
-    yield _names(group.hosts, most)
+    yield _names(group.hosts, is_verbose=is_verbose)
     if group.own_names:
         pairs = [f"{clean(name)} is {clean(own)}" for name, own in group.own_names.items()]
+        most = len(pairs) if is_verbose else _SHOWN_OWN_NAMES
         yield f"own names: {shortened(pairs, ', ', most)}"
 
 
-def _names(hosts: Sequence[str], most: int) -> str:
+def _names(hosts: Sequence[str], *, is_verbose: bool) -> str:
     """Return names of hosts as Ansible's --limit takes them."""
-    return shortened([*map(clean, hosts)], ", ", most)
+    return shortened([*map(clean, hosts)], ", ", len(hosts) if is_verbose else _SHOWN_HOSTS)
 
 
-def _reason_lines(group: HostGroup, most_hosts: int, most: int) -> Iterator[str]:
+def _reason_lines(group: HostGroup, *, is_verbose: bool) -> Iterator[str]:
     """Yield a line for each reason, if the hosts have several."""
     kind = f"{group.report.reason_kind}: "
     for shared in (group.reasons, group.uncompared):
-        if len(shared) == 1:
-            continue
-        lines = [
-            f"{_names(each.hosts, most_hosts)}: {clean(each.reason.removeprefix(kind))}"
-            for each in shared
-        ]
-        yield from shortened(lines, "\n", most).split("\n") if lines else ()
+        if len(shared) > 1:
+            lines = [
+                f"{_names(each.hosts, is_verbose=is_verbose)}: "
+                f"{clean(each.reason.removeprefix(kind))}"
+                for each in shared
+            ]
+            most = len(lines) if is_verbose else _SHOWN_REASONS
+            yield from shortened(lines, "\n", most).split("\n")
 
 
 def _counts(report: FleetReport) -> str:

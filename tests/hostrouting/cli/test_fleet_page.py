@@ -115,6 +115,13 @@ def test_a_filter_keeps_matching_hosts_and_their_groups(page: Chrome) -> None:
     assert len(shown(page, "li")) == 10_000
 
 
+def test_no_group_covers_the_filter(page: Chrome) -> None:
+    page.execute_script("scrollTo(0, document.body.scrollHeight / 2)")
+    box = "document.querySelector('#filter').getBoundingClientRect()"
+    found = run(page, f"document.elementFromPoint({box}.left + 9, {box}.top + 9).id")
+    assert found == "filter"
+
+
 def test_the_fix_is_copied_as_a_config_needs_it(page: Chrome) -> None:
     element(page, "section:nth-of-type(3) button").click()
     element(page, "#filter").send_keys(Keys.CONTROL, "v")
