@@ -170,6 +170,20 @@ CASES = {
     "L4b back from a bridge": Case(
         "ip link add br0 type bridge", starts=True, record=VerifiedUplink("br0", MAC)
     ),
+    "L6 a bridge of another NIC": Case(
+        f"""{STORAGE}
+        ip address flush dev eth0
+        ip address flush dev eth1
+        ip link add br0 {OWN}type bridge
+        ip link set eth1 master br0
+        ip link set br0 addrgenmode none
+        ip link set br0 up
+        ip address add 10.9.0.5/24 dev br0
+        ip route add default via 10.9.0.1 dev br0""",
+        devs="",
+        is_boot=True,
+        record=VerifiedUplink("br0", MAC),
+    ),
     "L6 failover": Case(
         f"{STORAGE}\n{STORAGE_LEASE} \nip link set peer-eth0 down\n{NO_LEASE}", is_boot=False
     ),
