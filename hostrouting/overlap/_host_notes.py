@@ -31,7 +31,7 @@ def notes_on_host(overlap: RouteOverlap, state: State, places: Places) -> Iterab
     """Yield the notes on a host's default routes, interfaces, source addresses and policy rules."""
     of_pods = container_devs(overlap, state.links)
     if any(expected.devs is None for expected in overlap.expected_cidrs):
-        yield from _contested(state, of_pods)
+        yield from _contested(state, of_pods, overlap)
     yield from _pending(state)
     yield from _without_carrier(state)
     yield from _foreign_sources(state, places)
@@ -50,7 +50,11 @@ def notes_on_host(overlap: RouteOverlap, state: State, places: Places) -> Iterab
         yield Note(NoteKind.RULE, text)
 
 
-def _contested(state: State, of_pods: Collection[str]) -> Iterable[Note]:
+def _contested(
+    state: State,
+    of_pods: Collection[str],
+    overlap: RouteOverlap,
+) -> Iterable[Note]:
     """Yield notes on default routes through several interfaces or a container's interface."""
     if state.uplinks.is_verified and state.family is Family.IPV4:
         yield from _moved(state)
@@ -64,8 +68,9 @@ def _contested(state: State, of_pods: Collection[str]) -> Iterable[Note]:
                 f"{route} may be a container's default route,"
                 f" as {','.join(route.devs)} is in containerDevs"
             )
-            others = (each for each in state.defaults if {*of_pods}.isdisjoint(each.devs))
-            yield Note(NoteKind.CONTESTED, f"{text}; {how_to_name(others)}", devs=route.devs)
+            others = [each for each in state.defaults if {*of_pods}.isdisjoint(each.devs)]
+            naming = how_to_name(others, state.routes, overlap.expected_cidrs)
+            yield Note(NoteKind.CONTESTED, f"{text}; {naming}", devs=route.devs)
     rivals = _rival_defaults(state, default)
     if not rivals:
         return
@@ -75,7 +80,9 @@ def _contested(state: State, of_pods: Collection[str]) -> Iterable[Note]:
     rivals.sort(key=attrgetter("metric"))
     devs = tuple(sorted({dev for route in rivals for dev in route.devs}))
     listed = "; ".join(map(str, rivals))
-    text = f"several interfaces have a default route, {_settling(state, default, rivals)}; {listed}"
+    naming = how_to_name(rivals, state.routes, overlap.expected_cidrs)
+    settling = _settling(state, default, naming)
+    text = f"several interfaces have a default route, {settling}; {listed}"
     yield Note(NoteKind.CONTESTED, text, devs=devs)
 
 
@@ -109,11 +116,11 @@ def _moved(state: State) -> Iterable[Note]:
     yield Note(NoteKind.MOVED, text, devs=tuple(others))
 
 
-def _settling(state: State, default: Route, rivals: Iterable[Route]) -> str:
+def _settling(state: State, default: Route, naming: str) -> str:
     """Return which default route is used, and how to settle the choice."""
     if state.uplinks.named is None:
         wins = f"and the one through {','.join(default.devs)} wins"
-        return f"{wins}; {how_to_name(rivals)}"
+        return f"{wins}; {naming}"
     if state.family is Family.IPV4:
         return f"and expected CIDRs that name no interface use {default}"
     return (

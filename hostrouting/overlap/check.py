@@ -315,7 +315,8 @@ def _why_unknown(config: Config, state: State, host: Host | None) -> str:
             return "; ".join(_swap(was, name, state) for was, name in swapped)
         return f"there is no interface {','.join(config.uplinks)}, which hostRouting.uplinks names"
     if uplinks.contested:
-        return contested_error(uplinks).clause
+        cidrs = config.route_overlap.expected_cidrs
+        return contested_error(uplinks, state.routes, cidrs).clause
     elsewhere = [route for route in state.defaults if route.devs]
     ignored = _ignored_advertisements(state, host)
     if uplinks.named is not None and elsewhere:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 
 import attrs
 
-from hostrouting.config.routing import Config, RouteOverlap
+from hostrouting.config.routing import Config, ExpectedCidr, RouteOverlap
 from hostrouting.kernel.default_routes import (
     contested_defaults,
     default_beside_main,
@@ -25,7 +25,7 @@ from hostrouting.model.family import Family
 from hostrouting.model.integer_prefixes import Prefix
 from hostrouting.model.links import VPN_DEVS, Address, Hardware, Link, is_like
 from hostrouting.model.parsing import is_device
-from hostrouting.model.routes import Route
+from hostrouting.model.routes import Route, Table
 from hostrouting.model.text import shortened
 from hostrouting.model.verified import find_awaited_uplinks, find_swapped, find_verified
 from hostrouting.overlap.findings import UnknownReason
@@ -195,20 +195,69 @@ def container_devs(overlap: RouteOverlap, links: Iterable[Link]) -> set[str]:
     }
 
 
-def how_to_name(routes: Iterable[Route]) -> str:
+def how_to_name(
+    defaults: Iterable[Route],
+    routes: Sequence[Route] = (),
+    cidrs: Iterable[ExpectedCidr] = (),
+) -> str:
     """Return how to name the interfaces of one of some default routes as uplinks.
 
-    The answers are ready to paste, unless a config can't name these interfaces.
+    The answers are ready to paste, unless a config can't name these interfaces. An answer that
+    breaks nothing comes first; if there is none among them, that is all of the interfaces.
+
+    Args:
+        defaults: the default routes to choose from.
+        routes: the entries of all tables.
+        cidrs: the expected CIDRs.
     """
-    choices = [*dict.fromkeys(route.devs for route in routes if route.devs)]
+    choices = [*dict.fromkeys(route.devs for route in defaults if route.devs)]
     if not choices or not all(is_device(dev) for devs in choices for dev in devs):
         return "name the node's uplinks (hostRouting.uplinks)"
-    answers = shortened([*map(json.dumps, choices)], " or ", _SHOWN_CHOICES)
+    all_devs = tuple(sorted({dev for devs in choices for dev in devs}))
+    inside = [*_inside(routes, cidrs)]
+    broken = {devs: _broken_by(devs, all_devs, inside) for devs in choices}
+    if all(broken.values()):
+        broken = {all_devs: "", **broken}
+    in_order = sorted(broken, key=lambda devs: bool(broken[devs]))
+    words = [f"{json.dumps(devs)}{broken[devs]}" for devs in in_order]
+    answers = shortened(words, " or ", _SHOWN_CHOICES)
     return f"name the node's uplinks: set hostRouting's \"uplinks\": {answers}"
 
 
-def contested_error(uplinks: Uplinks) -> RouteError:
-    """Return the error for default routes that make the expected interface ambiguous."""
+def _inside(routes: Iterable[Route], cidrs: Iterable[ExpectedCidr]) -> Iterator[Route]:
+    """Yield other programs' routes of table main that meet an expected CIDR, but no default route.
+
+    A CIDR that names its interfaces doesn't count.
+    """
+    networks = [each.cidr for each in cidrs if each.devs is None]
+    for route in routes:
+        is_default = route.destination.prefixlen == 0
+        is_theirs = route.table == Table.MAIN and not is_default and not route.is_ours
+        if is_theirs and any(map(route.destination.overlaps, networks)):
+            yield route
+
+
+def _broken_by(devs: Collection[str], all_devs: Collection[str], routes: Iterable[Route]) -> str:
+    """Return a clause on expected packets that would then leave through no uplink."""
+    for route in routes:
+        others = [dev for dev in route.devs if dev in all_devs and dev not in devs]
+        if others:
+            return f" (then {route.destination} through {','.join(others)} fails)"
+    return ""
+
+
+def contested_error(
+    uplinks: Uplinks,
+    routes: Sequence[Route] = (),
+    cidrs: Iterable[ExpectedCidr] = (),
+) -> RouteError:
+    """Return the error for default routes that make the expected interface ambiguous.
+
+    Args:
+        uplinks: the uplinks, which are contested.
+        routes: see ``how_to_name``.
+        cidrs: see ``how_to_name``.
+    """
     contested = uplinks.contested
     best, *others = contested
     is_4 = best.family is Family.IPV4
@@ -229,12 +278,13 @@ def contested_error(uplinks: Uplinks) -> RouteError:
         why = f"{why}, as {devs} is in containerDevs"
         choices = others
     if why:
-        return RouteError(f"{why}: {listed}", hint=how_to_name(choices))
+        return RouteError(f"{why}: {listed}", hint=how_to_name(choices, routes, cidrs))
+    naming = how_to_name(contested, routes, cidrs)
     return RouteError(
         f"table main has {len(contested)} {whose}default routes with metric {best.metric}"
         " through several interfaces,"
         f" and the kernel may choose another one for each packet: {listed}",
-        hint=f"{'give one of them a lower metric, or ' if is_4 else ''}{how_to_name(contested)}",
+        hint=f"{'give one of them a lower metric, or ' if is_4 else ''}{naming}",
     )
 
 

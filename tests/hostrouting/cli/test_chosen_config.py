@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from wanted import SHADOWED, section
 from hostrouting import Config, Host
 from hostrouting.kernel.port import Write, read_default_routes
 from hostrouting.kernel.taking_snapshots import take_snapshot
-from hostrouting.model.routes import NextHop
+from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.testing import FakeKernel
 
 Run = Callable[..., tuple[int, str, str]]
@@ -183,6 +184,53 @@ def test_a_fix_through_a_contested_uplink_asks_first(run: Run) -> None:
     assert run("fix", "--cidr", SHADOWED, "--uplink", "eth1")[0] == 0
     assert run("fix", "--cidr", SHADOWED, "--uplink", "eth0", "--uplink", "eth1")[0] == 0
     assert run("fix", "--cidr", EXPECTED)[0] == 0
+
+
+PODS = "10.244.0.0/16"
+BY_ETH0 = Route(
+    IPv4Network(PODS), (NextHop("eth0", IPv4Address("10.1.0.9")),), protocol=Protocol.STATIC
+)
+STORAGE = Route(
+    IPv4Network("10.96.8.0/24"), (NextHop("eth1", SECOND_GATEWAY),), protocol=Protocol.BGP
+)
+
+
+@pytest.mark.parametrize("is_vpn", [False, True])
+@pytest.mark.parametrize(
+    ("routes", "answers"),
+    [
+        ([], '["eth1"] or ["eth0"]'),
+        ([BY_ETH0], '["eth0"] or ["eth1"] (then 10.244.0.0/16 through eth0 fails)'),
+        ([STORAGE], '["eth1"] or ["eth0"] (then 10.96.8.0/24 through eth1 fails)'),
+        ([BY_ETH0, STORAGE], '["eth0", "eth1"] or ["eth1"] (then 10.244'),
+    ],
+)
+@pytest.mark.usefixtures("two_defaults")
+def test_an_uplink_that_breaks_nothing_is_named_first(
+    run: Run, kernel: FakeKernel, routes: list[Route], answers: str, *, is_vpn: bool
+) -> None:
+    """Pods that another default route's interface carries would fail with an answer without it."""
+    assert kernel.write(Write.ADD, routes) == ()
+    second = "eth1"
+    if is_vpn:
+        second = "wg0"
+        add_nics(kernel, wg0="10.200.0.2/24")
+        (better,) = [route for route in read_default_routes(kernel) if route.metric == 50]
+        assert kernel.write(Write.DELETE, [better]) == ()
+        by_vpn = default_route(NextHop("wg0"), metric=20)
+        storage = [route for route in routes if route is STORAGE]
+        assert kernel.write(Write.DELETE, storage) == ()
+        there = [attrs.evolve(route, hops=(NextHop("wg0"),)) for route in storage]
+        assert kernel.write(Write.ADD, [by_vpn, *there]) == ()
+    _, out, _ = run("check", "--cidr", PODS, "--cidr", EXPECTED)
+    assert f'set hostRouting\'s "uplinks": {answers.replace("eth1", second)}' in out
+    (first,) = re.findall(r'name the node.s uplinks: set hostRouting.s "uplinks": (\[.*?\])', out)
+    flags = [word for dev in json.loads(first) for word in ("--uplink", dev)]
+    report = json.loads(
+        run("check", "--cidr", PODS, "--cidr", EXPECTED, *flags, "--output", "json")[1]
+    )
+    failing = {part for finding in report["findings"] for part in finding["ranges"]}
+    assert failing.isdisjoint({PODS, "10.96.8.0/24"})
 
 
 @pytest.mark.usefixtures("two_defaults")
