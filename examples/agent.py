@@ -26,6 +26,10 @@ from hostrouting import (
     Host,
     HostRoutingError,
     Layout,
+    OverlapMode,
+    RouteOverlap,
+    StaticRoute,
+    StaticRoutes,
     Verdict,
     check,
     examine,
@@ -190,8 +194,8 @@ def h200() -> FakeKernel:
 
 
 TRIED = Config(
-    static_routes={"enabled": True, "routes": [{"destination": "172.16.1.0/24"}]},
-    route_overlap={"expectedCidrs": ["172.16.1.0/24"], "mode": "STRICT"},
+    StaticRoutes(True, [StaticRoute("172.16.1.0/24")]),
+    RouteOverlap(["172.16.1.0/24"], OverlapMode.STRICT),
 )
 
 

@@ -15,7 +15,16 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from traced_agent import CountingBackend, bring_up, is_ok
 
 import phases
-from hostrouting import Config, Host, Layout, RouteOverlapError
+from hostrouting import (
+    Config,
+    Host,
+    Layout,
+    OverlapMode,
+    RouteOverlap,
+    RouteOverlapError,
+    StaticRoute,
+    StaticRoutes,
+)
 from hostrouting.backend import read_our_routes
 from hostrouting.testing import FakeKernel, FakeSystemd
 
@@ -25,10 +34,8 @@ provider.add_span_processor(SimpleSpanProcessor(exporter))
 trace.set_tracer_provider(provider)
 
 CIDR = "172.16.1.0/24"
-OVERLAP = {"expectedCidrs": [CIDR], "mode": "STRICT"}
-CONFIG = Config(
-    static_routes={"enabled": True, "routes": [{"destination": CIDR}]}, route_overlap=OVERLAP
-)
+OVERLAP = RouteOverlap([CIDR], OverlapMode.STRICT)
+CONFIG = Config(StaticRoutes(True, [StaticRoute(CIDR)]), OVERLAP)
 
 
 @pytest.fixture
