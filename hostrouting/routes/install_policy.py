@@ -79,7 +79,7 @@ def _carry_out(
     """Yield, for each step that there is, the refusals after it and the first one's errno."""
     steps = plan.rule_steps
     yield from _write(Write.ADD, by_gateways(plan.add), backend)
-    yield from _write(Write.REPLACE, [pair.new for pair in plan.replace], backend)
+    yield from _write(Write.REPLACE, by_gateways([pair.new for pair in plan.replace]), backend)
     yield from _write_rules(Write.DELETE, steps.remove_first, backend)
     yield from _write_rules(Write.ADD, steps.add, backend)
     yield from _write_rules(Write.DELETE, steps.remove, backend)

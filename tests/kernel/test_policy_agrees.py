@@ -131,6 +131,11 @@ def see_agreement(seed: int, root: Path) -> str:
     return script.error
 
 
+def test_a_gateway_waits_for_the_route_that_reaches_it(tmp_path: Path) -> None:
+    """A random run found this: both routes of a side table are replaced, the gateway's second."""
+    assert not see_agreement(700243, tmp_path / "700243")
+
+
 def test_script_and_task_leave_the_same(tmp_path: Path) -> None:
     errors = [
         see_agreement(seed, tmp_path / str(seed)) for seed in range(by_day(20, by_night=2000))
