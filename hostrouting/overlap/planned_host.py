@@ -228,24 +228,27 @@ def on_top(
         fix = attrs.evolve(fix, unfixable=(*report.fix.unfixable, *more))
     elif {*_failures(report)} - {*_failures(after)}:
         fix = attrs.evolve(fix, unapplied=planned.lacking(config.static_routes))
+    left = {_identity(finding): finding for finding in after.findings}
     findings = tuple(
-        attrs.evolve(
-            finding,
-            fix=tuple(route for route in fix.routes if _meets(finding, route.destination)),
-            rules=tuple(rule for rule in fix.rules if _meets(finding, rule.to)),
-        )
-        for finding in report.findings
+        _with_entries(finding, left.get(_identity(finding))) for finding in report.findings
     )
     return attrs.evolve(report, findings=findings, fix=fix)
 
 
 def _failures(report: OverlapReport) -> Iterator[tuple[object, ...]]:
     for finding in report.findings:
-        yield finding.kind, finding.cidr, finding.devs, finding.source, finding.ranges
+        yield *_identity(finding), finding.ranges
 
 
-def _meets(finding: Finding, network: IpNetwork) -> bool:
-    return any(map(network.overlaps, finding.ranges))
+def _identity(finding: Finding) -> tuple[object, ...]:
+    return finding.kind, finding.cidr, finding.devs, finding.source
+
+
+def _with_entries(finding: Finding, left: Finding | None) -> Finding:
+    """Return a finding with the entries of what is left of it, if anything is."""
+    if left is None:
+        return attrs.evolve(finding, fix=(), rules=())
+    return attrs.evolve(finding, fix=left.fix, rules=left.rules)
 
 
 def _without_listed(report: OverlapReport, config: Config, why: str) -> OverlapReport:
@@ -264,8 +267,8 @@ def _without_listed(report: OverlapReport, config: Config, why: str) -> OverlapR
     findings = tuple(
         attrs.evolve(
             finding,
-            fix=tuple(route for route in finding.fix if route in routes),
-            rules=tuple(rule for rule in finding.rules if rule in rules),
+            fix=tuple(route for route in finding.fix if route.destination not in listed),
+            rules=tuple(rule for rule in finding.rules if rule.to not in ruled),
         )
         for finding in report.findings
     )
