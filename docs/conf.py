@@ -36,7 +36,7 @@ python_use_unqualified_type_names = True
 # Names outside of these pages have no target. Anything else is text, such as a property's docstring
 # with a colon, of which napoleon makes a type.
 nitpicky = True
-nitpick_ignore_regex = [("py:.*", r"[\w.]+")]
+nitpick_ignore_regex = [("py:.*", r"[\w.~]+")]  # ~P is a ParamSpec
 
 man_pages: list[tuple[str, str, str, list[str], int]] = [
     (
