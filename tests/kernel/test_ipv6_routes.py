@@ -353,22 +353,22 @@ def test_a_route_is_inherited_from_a_router_advertisement(node: Host) -> None:
         (f"route add {WANTED} via fd00:b::1 dev ib0 metric 512", "another program's route"),
         ("rule add from all lookup 100 priority 50", "doesn't win"),
         (f"route add fd00::/16 dev ib0\n{SILENT}", "no answer"),
-        (f"route add {WANTED} dev ib0 metric 9\n{SILENT}", "go by .* metric 9; .* rule"),
+        (f"route add {WANTED} dev ib0 metric 9\n{SILENT}", "go by .* metric 9\nhint: .* rule"),
         (
             f"route add fd00:1::/49 dev ib0\nroute add {IPv6Network('fd00:1:0:8000::/49')} dev ib0",
             "never wins",
         ),
         (
             f"route add {WANTED} from fd00:b::/64 dev ib0",
-            "from fd00:b::/64 .* hides ours.*; name its halves instead",
+            "from fd00:b::/64 .* hides ours.*\nhint: name its halves instead",
         ),
         (
             f"{SILENT}\nrule add to {WANTED} blackhole priority 50",
-            f", by rule 50: from all to {WANTED} blackhole; ",
+            f", by rule 50: from all to {WANTED} blackhole\nhint: ",
         ),
         (
             f"{SILENT}\nroute add prohibit {WANTED} metric 9",
-            f"nowhere .*, by prohibit {WANTED} .*metric 9; ",
+            f"nowhere .*, by prohibit {WANTED} .*metric 9\nhint: ",
         ),
         (
             f"{SILENT}\nroute add unreachable fd00::/16",

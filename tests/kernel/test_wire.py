@@ -404,7 +404,8 @@ def test_a_permanent_fault_is_an_error(node: NamespaceKernel) -> None:
     for fault, reason in ((overrun, "was lost"), (broken, "Cannot allocate memory")):
         backend = FaultyBackend(fault, 1, for_ever=True)
         with pytest.raises(
-            RouteError, match=f"can't list the routes: .*{reason}.*, 32 times over; try again later"
+            RouteError,
+            match=f"can't list the routes: .*{reason}.* times over\nhint: try again later",
         ):
             read_routes(backend)
         with pytest.raises(RouteError, match=f"can't look up routes: .*{reason}"):
