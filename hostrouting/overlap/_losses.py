@@ -29,7 +29,7 @@ from hostrouting.model.links import Address
 from hostrouting.model.routes import RouteType, destination_words
 from hostrouting.model.text import shortened, with_runs
 from hostrouting.overlap._affected import affected
-from hostrouting.overlap._ask import asks_local_first, separates_tcp
+from hostrouting.overlap._ask import asks_local_first, selects_source, separates_tcp
 from hostrouting.overlap._cut import Cutter
 from hostrouting.overlap._fewest_prefixes import networks_of, summary_of
 from hostrouting.overlap._fixed import ModelledHost
@@ -263,6 +263,8 @@ class _Comparison:
         self._addresses = own
         sending = affected(own, self._old, self._new)
         self._own = OwnAddresses(sending, rules, self._routes, self._bits)
+        known = before.model.known
+        self._depended_on_source = selects_source(known.rules, known.routes, self._family)
         self._own_addresses = {address.local for address in state.addresses}
         self._gone = self._own_addresses - {address.local for address in still}
         self._networks = _connected(own, self._bits)
@@ -389,15 +391,16 @@ class _Comparison:
         senders = self._own.senders_to(number)
         depend_on_source = self._own.depend_on_source(number)
         for protocol in self._protocols:
-            results = self._results(Flow(place.probe, protocol=protocol))
+            flow = Flow(place.probe, protocol=protocol)
+            before = _result(self._old, flow)
+            after = _result(self._new, flow)
             for each in senders:
                 if depend_on_source:
-                    results = self._results(Flow(place.probe, each.source, protocol))
-                if self._is_loss(place.probe, *results):
-                    yield self._change(place, each, *results)
-
-    def _results(self, flow: Flow) -> tuple[_Result, _Result]:
-        return _result(self._old, flow), _result(self._new, flow)
+                    flow = Flow(place.probe, each.source, protocol)
+                    before = _result(self._old, flow) if self._depended_on_source else before
+                    after = _result(self._new, flow)
+                if self._is_loss(place.probe, before, after):
+                    yield self._change(place, each, before, after)
 
     def _is_loss(self, address: IpAddress, before: _Result, after: _Result) -> bool:
         """Return whether packets to an address worked, and now take other interfaces or hops."""
