@@ -269,9 +269,19 @@ class Host:
         """
         if self.snapshot is not None:
             return self.snapshot.verified
+        return _read_verified(self._record)
+
+    @property
+    def has_record(self) -> bool:
+        """Return whether there is a record of verified uplinks, even an unreadable one."""
+        if self.snapshot is not None:
+            return bool(self.snapshot.verified)
+        return os.path.lexists(self._record)
+
+    @property
+    def _record(self) -> str:
         # Import the layout only if there is another one, because a check has no other use for it.
-        path = f"/{VERIFIED_PATH}" if self._layout is None else str(self._layout.verified)
-        return _read_verified(path)
+        return f"/{VERIFIED_PATH}" if self._layout is None else str(self._layout.verified)
 
     def with_verified(self, config: Config) -> Config:
         """Return a config with this host's verified uplinks, if they count.

@@ -117,9 +117,11 @@ def _check_text(report: OverlapReport, host: Host, name: str, *, is_verbose: boo
 
 def _with_kept_uplinks(config: Config, host: Host, document: object) -> Config:
     """Return a config with the uplinks that the installed check keeps, unless CONFIG was read."""
+    if document is not None or config.keeps_uplinks or not host.has_record:
+        return config
     from hostrouting.overlap.snapshots import keeps_uplinks
 
-    if document is not None or config.keeps_uplinks or not keeps_uplinks(host):
+    if not keeps_uplinks(host):
         return config
     return attrs.evolve(config, verified=host.verified)
 

@@ -84,7 +84,7 @@ def test_a_refusal_is_one_of_our_errors() -> None:
     refusal = unshare.refusal(errno.EPERM)
     assert isinstance(refusal, HostRoutingError)
     assert refusal.is_not_permitted
-    assert "Operation not permitted; " in str(refusal)
+    assert "Operation not permitted\nhint: " in str(refusal)
 
 
 def test_a_refusal_fails_the_tests_that_require_a_namespace(kernel: NamespaceKernel) -> None:
