@@ -58,12 +58,11 @@ place if it is shorter than the entry there. So each place has a constraint (``_
 ``NeedsRoute`` or ``MayBeCovered``, and ``_fewest_prefixes`` finds the smallest set of prefixes that
 satisfies all of them. If no route can fix a place, or if the traffic may be wanted where it is
 (``_diversions``), the constraint is ``NoRoute``, with an obstacle: a reason with what helps, or a
-question to the operator. ``_entries`` makes the entry for
-each prefix. Then the routes are proven (``_fixed``): the installation's planner takes them, the
-same places are asked and judged again, on a model of the tables with the fix. A route that an
-installation would refuse is excluded, and the search runs again (``_routes``). If any other proof
-fails, no route at all is proposed. What still fails, such as replies that no route can move, is
-told with its reason.
+question to the operator. ``_entries`` makes the entry for each prefix. Then the routes are proven
+(``_modelled_host``): the installation's planner takes them, and the same places are asked and
+judged again, on a model of the host with these routes. A route that an installation would refuse is
+excluded, and the search runs again (``_routes``). If any other proof fails, no route at all is
+proposed. What still fails, such as replies that no route can move, is told with its reason.
 
 If another table decides before main, the obstacle is a rule. Then ``_rules`` finds the fewest rules
 after which main decides, and the search for routes runs again on a model of the host with these

@@ -15,8 +15,8 @@ from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.links import Address
 from hostrouting.model.routes import Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule
-from hostrouting.overlap._fixed import ModelledHost
 from hostrouting.overlap._losses import losses, taken_away
+from hostrouting.overlap._modelled_host import ModelledHost
 from hostrouting.overlap._places import Places
 from hostrouting.overlap._state import State
 from hostrouting.overlap.proposals import OwnersChange, Unfixable

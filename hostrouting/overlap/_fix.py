@@ -19,10 +19,10 @@ from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import numbers
 from hostrouting.overlap._advice import proven
 from hostrouting.overlap._cautions import cautions
-from hostrouting.overlap._fixed import ModelledHost, without_fix
 from hostrouting.overlap._group import findings_and_notes
 from hostrouting.overlap._keep import KeepSearch
 from hostrouting.overlap._losses import losses
+from hostrouting.overlap._modelled_host import ModelledHost, host_now
 from hostrouting.overlap._places import Places
 from hostrouting.overlap._questions import Questions
 from hostrouting.overlap._read import Moment
@@ -84,7 +84,7 @@ def _complete(
     """Return a fix with rules, interfaces to keep, and what it takes away."""
     state = moment.state
     wanted = _with_new_rules(config, rules)
-    before = without_fix(state, moment.places)
+    before = host_now(state, moment.places)
     host = _changed(before, found.host)
     is_infiniband = found.search.diversions.is_infiniband
     keeping = KeepSearch(before, host, found.lost, _ranges(findings), wanted, is_infiniband).find()
@@ -123,7 +123,7 @@ def _with_rules(
     """Return the rules that help, the places for which they do, and the routes beside them."""
     search = RuleSearch(moment, config)
     wanted = dict(first.blocked)
-    before = without_fix(moment.state, moment.places)
+    before = host_now(moment.state, moment.places)
     intended = _ranges(findings)
     unruled: dict[IpAddress, Obstacle] = {}
     for _ in range(_ROUNDS_MAX):

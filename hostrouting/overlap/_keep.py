@@ -29,8 +29,8 @@ from hostrouting.model.links import Address, Link, is_like
 from hostrouting.model.parsing import is_device
 from hostrouting.model.routes import Route, Scope, Table
 from hostrouting.model.rules import Rule
-from hostrouting.overlap._fixed import ModelledHost
 from hostrouting.overlap._losses import Loss, changed_prefixes, losses, taken_away
+from hostrouting.overlap._modelled_host import ModelledHost
 from hostrouting.overlap._places import Judgement, Place, distinct
 from hostrouting.overlap._rules import routing_of, with_added
 from hostrouting.overlap._state import State

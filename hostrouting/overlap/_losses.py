@@ -32,7 +32,7 @@ from hostrouting.overlap._affected import affected
 from hostrouting.overlap._ask import asks_local_first, selects_source, separates_tcp
 from hostrouting.overlap._cut import Cutter
 from hostrouting.overlap._fewest_prefixes import networks_of, summary_of
-from hostrouting.overlap._fixed import ModelledHost
+from hostrouting.overlap._modelled_host import ModelledHost
 from hostrouting.overlap._places import Place, Places, Span
 from hostrouting.overlap._senders import OwnAddresses, Senders
 from hostrouting.overlap._state import State

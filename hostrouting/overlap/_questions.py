@@ -25,9 +25,9 @@ from hostrouting.model.routes import destination_words
 from hostrouting.model.text import counted, fact, shortened
 from hostrouting.overlap._diversions import Diversions
 from hostrouting.overlap._fewest_prefixes import networks_of
-from hostrouting.overlap._fixed import without_fix
 from hostrouting.overlap._group import findings_and_notes
 from hostrouting.overlap._judge import Judge
+from hostrouting.overlap._modelled_host import host_now
 from hostrouting.overlap._places import Judgement, Place, Places, Span
 from hostrouting.overlap._read import Moment, moment_with
 from hostrouting.overlap.findings import EXEMPTIONS, Finding, FindingKind
@@ -325,7 +325,7 @@ class Questions:
 
     @cached_property
     def _model(self) -> Model:
-        return without_fix(self._state, self._places).model
+        return host_now(self._state, self._places).model
 
     def _with_answer(self, answer: Answer) -> Config:
         if answer.uplinks:

@@ -125,7 +125,7 @@ def read_once(
         received: the CIDRs inside which this host must receive what is sent to it; by default, the
             expected ones.
     """
-    state, cutter = _read_state(config, backend, ipv4)
+    state, cutter = _state_and_cutter(config, backend, ipv4)
     if needs_uplinks and state.uplinks.unknown:
         return Moment(state, Places((), state.family))
     _refuse_mapped(state.addresses)
@@ -182,7 +182,7 @@ def _asked(
 # --- the state ------------------------------------------------------------------------------------
 
 
-def _read_state(
+def _state_and_cutter(
     config: Config,
     backend: RouteBackend,
     ipv4: RouteBackend | None,
@@ -190,7 +190,7 @@ def _read_state(
     """Return the state as far as the cut needs it, and the cutter.
 
     Which routes to read depends on the routes. To read a large table only once, two things are
-    assumed: that named uplinks have a default route (``_with_assumed_default``), and that only
+    assumed: that named uplinks have a default route (``_with_routes_if_default``), and that only
     connected networks are suspects (``_with_routes``). If one is wrong, the table is read again.
     """
     facts = backend.facts()
@@ -210,14 +210,14 @@ def _read_state(
     if uplinks.named is None:
         uplinks = find_uplinks(config, links, addresses, read_default_routes(backend))
         return _with_routes(config.route_overlap, attrs.evolve(state, uplinks=uplinks), backend)
-    found, cutter = _with_assumed_default(config.route_overlap, state, backend)
+    found, cutter = _with_routes_if_default(config.route_overlap, state, backend)
     uplinks = find_uplinks(config, links, addresses, found.routes, ipv4_defaults)
     if uplinks.default is None:
         found, cutter = _with_routes(config.route_overlap, state, backend)
     return attrs.evolve(found, uplinks=uplinks), cutter
 
 
-def _with_assumed_default(
+def _with_routes_if_default(
     overlap: RouteOverlap,
     state: State,
     backend: RouteBackend,

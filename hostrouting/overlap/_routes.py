@@ -32,8 +32,14 @@ from hostrouting.overlap._constraint import Constraints, segment_of, unmodelled
 from hostrouting.overlap._diversions import Diversions
 from hostrouting.overlap._entries import Entries
 from hostrouting.overlap._fewest_prefixes import fewest_prefixes, networks_of, summary_of
-from hostrouting.overlap._fixed import ModelledHost, Rejudged, why_unproven, with_fix, without_fix
 from hostrouting.overlap._losses import Loss, losses, taken_away
+from hostrouting.overlap._modelled_host import (
+    ModelledHost,
+    Rejudged,
+    host_after,
+    host_now,
+    why_unproven,
+)
 from hostrouting.overlap._places import (
     MayBeCovered,
     NeedsRoute,
@@ -47,7 +53,7 @@ from hostrouting.overlap.findings import Finding
 from hostrouting.overlap.proposals import Fix, Obstacle, Unfixable
 
 # Failing spans, by their outgoing interfaces and the reason why no route fixes them.
-_Left = Mapping[tuple[tuple[str, ...], Obstacle], Sequence[Span]]
+_Unfixed = Mapping[tuple[tuple[str, ...], Obstacle], Sequence[Span]]
 # Why no rule is proposed for places about which a policy rule decides before main, by their probes.
 _Unruled = Mapping[IpAddress, Obstacle]
 
@@ -176,18 +182,18 @@ class RouteSearch:
         """
         proposal = proven.proposal
         fix = proposal.fix
-        left = self._left(proposal.covered, unruled)
-        left_after = self._left_after(proven, unruled)
+        unfixed = self._unfixed_spans(proposal.covered, unruled)
+        still_failing = self._still_failing(proven, unruled)
         unfixable = [
-            *self._unfixable(left),
+            *self._unfixable(unfixed),
             *fix.unfixable,
-            *self._unfixable(left_after),
+            *self._unfixable(still_failing),
         ]
         unfixable += [*self._unexplained(self.with_routes(findings, fix), unfixable)]
         fix = attrs.evolve(fix, unfixable=tuple(unfixable))
         blocked: dict[IpAddress, int] = {}
         stuck: dict[IpAddress, Obstacle] = {}
-        for (_, obstacle), spans in (*left.items(), *left_after.items()):
+        for (_, obstacle), spans in (*unfixed.items(), *still_failing.items()):
             for place in distinct(spans):
                 if obstacle.rule is None:
                     stuck[place.probe] = obstacle
@@ -212,7 +218,7 @@ class RouteSearch:
             for prefix, dev in prefixes.items()
             for first in self._fixed_addresses(prefix, prefix)
         }
-        host = with_fix(self._state, self._places, entries, fixed)
+        host = host_after(self._state, self._places, entries, fixed)
         if isinstance(host, str):
             return self._unproven(host, fixed)
         return _Proposal(Fix(entries), host, fixed, fixed)
@@ -222,11 +228,11 @@ class RouteSearch:
         targets = [span for span in self._places.spans if _needs_route(span)]
         obstacle = Obstacle(why, is_policy=True)
         unfixable = Unfixable(networks_of(targets, self._family), (), obstacle)
-        host = without_fix(self._state, self._places)
+        host = host_now(self._state, self._places)
         return _Proposal(Fix(unfixable=(unfixable,)), host, covered)
 
     def _lost(self, proposal: _Proposal, findings: Iterable[Finding]) -> tuple[Loss, ...]:
-        before = without_fix(self._state, self._places)
+        before = host_now(self._state, self._places)
         intended = (part for finding in findings for part in finding.ranges)
         return losses(before, proposal.host, intended)
 
@@ -296,7 +302,7 @@ class RouteSearch:
 
     # --- what it leaves -------------------------------------------------------------------------
 
-    def _left(self, fixed: Container[int], unruled: _Unruled) -> _Left:
+    def _unfixed_spans(self, fixed: Container[int], unruled: _Unruled) -> _Unfixed:
         """Return the failing spans that no entry fixes, given an address of each fixed span."""
         taken = Obstacle("an unused route has the same destination and metric: remove it")
         by_constraint: dict[tuple[tuple[str, ...], Obstacle], list[Span]] = {}
@@ -315,7 +321,7 @@ class RouteSearch:
                 by_taken.setdefault((devs, taken), []).append(span)
         return by_constraint | by_taken
 
-    def _left_after(self, proven: Proven, unruled: _Unruled) -> _Left:
+    def _still_failing(self, proven: Proven, unruled: _Unruled) -> _Unfixed:
         """Return the spans with connections, replies or TCP lookups that fail after the fix."""
         left: dict[tuple[tuple[str, ...], Obstacle], set[Span]] = {}
         fib = proven.proposal.host.model.fib
@@ -326,7 +332,7 @@ class RouteSearch:
                 left.setdefault((failure.devs, obstacle), set()).update(again.place.spans)
         return {key: sorted(spans, key=itemgetter(0)) for key, spans in left.items()}
 
-    def _unfixable(self, left: _Left) -> list[Unfixable]:
+    def _unfixable(self, left: _Unfixed) -> list[Unfixable]:
         """Return the failures that no entry fixes. Their questions have no answers yet."""
         if not left:
             return []

@@ -42,9 +42,9 @@ from hostrouting.model.routes import Protocol, Route, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap._ask import Sockets, called_addresses, is_modelled, modelled_lookups
 from hostrouting.overlap._fewest_prefixes import Segment, fewest_prefixes, networks_of
-from hostrouting.overlap._fixed import without_fix
 from hostrouting.overlap._judge import Judge
 from hostrouting.overlap._losses import Loss, taken_away
+from hostrouting.overlap._modelled_host import host_now
 from hostrouting.overlap._places import Place, Places, SocketLookup, Span
 from hostrouting.overlap._read import Moment
 from hostrouting.overlap._state import State
@@ -111,7 +111,7 @@ class RuleSearch:
         self._family = moment.state.family
         self._overlap = config.route_overlap
         self._kept = tuple(keep.dev for keep in config.static_routes.keep)
-        self.now = without_fix(self._state, self._places).model
+        self.now = host_now(self._state, self._places).model
         self._look_up = modelled_lookups(self._state.fib)
         # The same for every search of this moment: what main would answer at each priority.
         self._answers: dict[int, dict[Place, tuple[SocketLookup, ...]]] = {}

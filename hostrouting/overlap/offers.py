@@ -18,9 +18,9 @@ from hostrouting.model.errors import ConfigError
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.links import Address, Hardware, is_like
 from hostrouting.overlap._diversions import Diversions
-from hostrouting.overlap._fixed import ModelledHost, without_fix
 from hostrouting.overlap._judge import Judge
 from hostrouting.overlap._keep import entries_for, keepable, lost_by_keeping
+from hostrouting.overlap._modelled_host import ModelledHost, host_now
 from hostrouting.overlap._read import read_host
 from hostrouting.overlap.proposals import OFFER
 from hostrouting.routes.verify_policy import ELSEWHERE
@@ -49,7 +49,7 @@ def keep_offers(config: Config, backend: RouteBackend, scope: CancelScope) -> li
     if state.uplinks.unknown is not None:
         return []
     Judge(overlap, state).judge(moment.places)
-    return [*_Offers(config, without_fix(state, moment.places)).lines()]
+    return [*_Offers(config, host_now(state, moment.places)).lines()]
 
 
 class _Offers:

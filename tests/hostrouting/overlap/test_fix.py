@@ -25,12 +25,12 @@ from hostrouting.model.family import IpNetwork
 from hostrouting.model.links import Hardware
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.routes import RouteType
-from hostrouting.overlap import _fixed, _routes
+from hostrouting.overlap import _modelled_host, _routes
 from hostrouting.overlap._cautions import cautions
 from hostrouting.overlap._entries import Entries
-from hostrouting.overlap._fixed import ModelledHost, without_fix
 from hostrouting.overlap._keep import Keeping
 from hostrouting.overlap._losses import Loss
+from hostrouting.overlap._modelled_host import ModelledHost, host_now
 from hostrouting.overlap._read import read_host
 from hostrouting.overlap.findings import NoteKind
 from hostrouting.overlap.proposals import HostSettings
@@ -635,7 +635,7 @@ def test_a_caution_tells_what_strict_rp_filter_drops(tmp_path: Path) -> None:
     lost = Loss((IPv4Network("10.2.0.0/25"),), None, "", "", ("eth1",), ("eth0",))
     lost = attrs.evolve(lost, network=IPv4Network("10.2.0.0/24"), neighbours_of=("eth1",))
     moment = read_host(_config(row), host.routes, phases.CancelScope())
-    before = without_fix(moment.state, moment.places)
+    before = host_now(moment.state, moment.places)
     settings = HostSettings(strict_devs=("eth0",))
     keeping = Keeping(before, (lost,))
     (lax,) = cautions(moment.state, settings, keeping.lost, before.model.fib, keeping)
@@ -701,7 +701,7 @@ def test_the_places_are_judged_again_after_a_fix(
     monkeypatch.setattr(_routes, "fewest_prefixes", lambda *_: prefixes)
     monkeypatch.setattr(Entries, "entry", entry)
     for proof in ("_why_harmful", "_why_not_fixed"):
-        monkeypatch.setattr(_fixed, proof, lambda *_: "")
+        monkeypatch.setattr(_modelled_host, proof, lambda *_: "")
     fix = _nested(tmp_path, "route add 172.16.9.0/24 via 10.1.0.77 dev eth0").fix
     assert fix.routes == ()
     assert any(told in item.reason for item in fix.unfixable), fix.unfixable

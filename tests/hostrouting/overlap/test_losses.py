@@ -14,8 +14,8 @@ import phases
 from hostrouting import Config, OverlapReport
 from hostrouting.kernel.ip_commands import parse_rule
 from hostrouting.overlap._affected import affected
-from hostrouting.overlap._fixed import ModelledHost, without_fix
 from hostrouting.overlap._losses import losses, taken_away
+from hostrouting.overlap._modelled_host import ModelledHost, host_now
 from hostrouting.overlap._read import read_host
 from hostrouting.overlap._rules import with_added
 from hostrouting.overlap.check import check_overlap
@@ -143,7 +143,7 @@ def _host(has: str) -> ModelledHost:
     play(kernel, has)
     config = Config(route_overlap={"expectedCidrs": ["172.16.0.0/16"]}, uplinks=["eth0"])
     moment = read_host(config, kernel, phases.CancelScope())
-    return without_fix(moment.state, moment.places)
+    return host_now(moment.state, moment.places)
 
 
 def _changed(host: ModelledHost, routes: Sequence[str], rules: Sequence[str]) -> ModelledHost:

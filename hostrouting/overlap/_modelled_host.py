@@ -113,8 +113,8 @@ def why_unproven(judged: Iterable[Rejudged], fixed: Container[int]) -> str:
     return ""
 
 
-def without_fix(state: State, places: Places) -> ModelledHost:
-    """Return the model of a host as it is."""
+def host_now(state: State, places: Places) -> ModelledHost:
+    """Return the model of a host as it is, without a fix."""
     known = attrs.evolve(state.model.known, sources=_reported_sources(places))
     return ModelledHost(state, places, attrs.evolve(state.model, known=known))
 
@@ -132,7 +132,7 @@ def _reported_sources(places: Places) -> dict[SourceKey, tuple[IpAddress, ...]]:
     return {key: tuple(sources) for key, sources in reported.items()}
 
 
-def with_fix(
+def host_after(
     state: State,
     places: Places,
     entries: Sequence[StaticRoute],
@@ -161,7 +161,7 @@ def with_fix(
         return error.clause
     if missing:
         return missing
-    host = without_fix(state, places)
+    host = host_now(state, places)
     model = host.model.with_routes(plan.add)
     reason = _why_not_fixed(state, model, fixed) or _why_harmful(host, model, fixed)
     return reason or attrs.evolve(host, model=model)
