@@ -88,7 +88,7 @@ class Block:
 
 def blocks(page: str) -> Iterator[Block]:
     """Yield a page's fenced code blocks."""
-    for found in re.finditer(r"^```(\S*)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+    for found in re.finditer(r"^```(\S*)[^\n]*\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
         yield Block(found[1], found[2], page[: found.start()].count("\n") + 1)
 
 
