@@ -218,6 +218,17 @@ def test_no_alias_passes_for_a_line_of_ip(what: str, awk: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("awk", AWKS)
+def test_no_alias_hides_that_an_uplink_is_a_port(awk: str, tmp_path: Path) -> None:
+    kernel = on_linux()  # as long as it exists, so does its namespace
+    run_ip(nics(eth0="10.1.0.4/24"), "route add default via 10.1.0.1 dev eth0 metric 100")
+    run_ip("link add br0 type bridge", "link set eth0 master br0")
+    tool("ip", "link", "set", "dev", "br0", "alias", "of the rack\n3: eth0: <UP> mtu 1500")
+    config = Config(route_overlap={"expectedCidrs": ["10.96.0.0/12"]}, wait_seconds=0)
+    assert see_sound(config, awk, tmp_path) != "ok"
+    del kernel
+
+
+@pytest.mark.parametrize("awk", AWKS)
 def test_no_label_passes_for_a_line_of_ip(awk: str, tmp_path: Path) -> None:
     kernel = on_linux()  # as long as it exists, so does its namespace
     add_link("a", "10.1.0.4/24")

@@ -14,7 +14,7 @@ import attrs
 import pytest
 from needs import needs_links
 from nightly import by_day
-from node import nics, on_linux, run_ip, run_ip6
+from node import nics, on_linux, run_ip, run_ip6, tool
 from scripts import Sandbox, recorded, sandboxes
 from verified_hosts import HOSTS, STACKED
 from wanted import config
@@ -513,6 +513,38 @@ def test_an_odd_record(name: str, tmp_path: Path) -> None:
     done = sandbox.run(render_check(wanted), **odd)
     assert done.returncode == 1, done
     assert (f"anything: check-failed: {says}" in done.stderr) == (name in UNREADABLE), done
+
+
+IB0_MAC = "02:00:00:00:00:01"
+LINE = "9: {}: <UP> mtu 1\\    link/ether {} brd".format
+# Each alias of ib0, and the interface that the check expects then, or None if there is no verdict.
+ALIASES = {
+    "lines": ("of the rack\nib0 eth0 2: eth0: UP", "eth0"),
+    "another interface": ("\n".join(("x", LINE("ib9", MAC))), "eth0"),
+    "a swap": ("\n".join(("x", LINE("eth0", IB0_MAC), LINE("ib0", MAC))), None),
+}
+
+
+@pytest.mark.parametrize("name", ALIASES)
+def test_no_alias_makes_another_interface_the_verified_one(name: str, tmp_path: Path) -> None:
+    """An interface that comes back from a pod may have any alias."""
+    alias, expected = ALIASES[name]
+    build()
+    tool("ip", "link", "set", "dev", "ib0", "alias", alias)
+    for sandbox in sandboxes(name, tmp_path):
+        done = sandbox.run(render_check(config(cidrs=COVERED)), **recorded([ETH0]))
+        says = f"routes via ib0, expected {expected}; "
+        if expected is None:
+            says = "check-failed: can't list the links: ip shows eth0 twice"
+        assert (done.returncode, says in done.stderr) == (1, True), done
+
+
+def test_a_name_with_a_backslash_is_no_other_name(tmp_path: Path) -> None:
+    build()
+    run_ip(f"link add eth0\\x address {IB0_MAC} type bridge")
+    for sandbox in sandboxes("a backslash", tmp_path):
+        done = sandbox.run(SHARED + FIND, **recorded([ETH0]))
+        assert (done.returncode, done.stdout) == (0, "eth0\n\n"), done
 
 
 def test_an_empty_record_counts_as_none(tmp_path: Path) -> None:

@@ -86,15 +86,16 @@ section == "heard" && relevance($0) > restlessness { restlessness = relevance($0
 
 # 2: ib0: <BROADCAST,UP> mtu 2044 qdisc mq master vrf1 state UP ... \    link/infiniband 00:01 ...
 #
-# "@" and a parent's name may follow the name. Either may contain "@", but only the name may have an address.
+# "@" and a parent's name may follow the name. Either may contain "@", but only the name may have an address. A line of
+# an alias may look like a link that exists, and must not hide what is wrong with that one.
 function read_link(    name) {
   name = substr($2, 1, length($2) - 1)
   while (!(name in has_address) && sub(/@[^@]*$/, "", name))
     ;
   if (/ link\/(\[32\]|infiniband) / && $3 ~ pattern_of["awaited"] && !(name in has_address))
     infiniband[++infinibands] = name
-  is_down[name] = $3 !~ /[<,]UP[,>]/
-  is_port[name] = / master /
+  is_down[name] = $3 !~ /[<,]UP[,>]/ && (!(name in is_down) || is_down[name])
+  is_port[name] = is_port[name] || / master /
   if (are_ports_led && is_port[name])
     can_not("table local isn\047t asked first")
 }

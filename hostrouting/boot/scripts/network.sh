@@ -47,18 +47,20 @@ list_family() {
   list "$@"
 }
 
-# Prints each link's name, MAC address, kind and master, or "/" for one that it lacks. Reads what ip -d prints.
+# Prints each link's name, MAC address, kind and master, or "/" for one that it lacks. Reads what ip -d prints, where an
+# interface's alias may contain line breaks. A name may contain what separates parts.
 read_links() {
-  exec awk '{
+  exec awk '/^[0-9]+: [A-Za-z0-9_.-]+(@[^ ]*)?: </ {
+    sub(/@[^ ]*: </, ": <")
     split($0, part, /\\/)
-    split(part[1], word, /:? +|@/)
+    split(part[1], word, /:? +/)
     master = match(part[1], / master [^ ]+/) ? substr(part[1], RSTART + 8, RLENGTH - 8) : "/"
     mac = kind = "/"
     if (split(part[2], found, " ") > 1 && found[1] ~ /^link\/(\[1]|\[32]|ether|infiniband)$/)
       mac = found[2]
     if (split(part[3], found, " "))
       kind = found[1]
-    if (word[2] ~ /^[A-Za-z0-9_.-]+$/ && length(word[2]) < 16)
+    if (length(word[2]) < 16)
       print word[2], mac, kind, master
   }'
 }
@@ -75,6 +77,8 @@ read_verified() {
   [[ $text == *$'\nreadonly MODE=STRICT\n'* ]] || return 0
   FAMILY=d list 'link show' read_links || return # ip -d, for the kinds
   while read -r name mac kind master; do
+    MESSAGE="can't list the links: ip shows $name twice, or an interface's alias looks like it; to see it: ip link"
+    [ -z "${macs[$name]-}" ] || return
     names+=("$name") macs[$name]=$mac kinds[$name]=$kind masters[$name]=$master
   done <<<"$LISTED"
   # What takes a link's place: itself, or the topmost bridge or bond, or nothing if it is a port of anything else.
