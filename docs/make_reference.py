@@ -68,10 +68,16 @@ the same program.
 : the command did what was asked.
 
 1
-: the command failed; `check` found a failure; `doctor` found something broken.
+: the command failed; `check`, `judge` or `explain` found a failure; `fix` found one that no route
+fixes; `diff` found a difference; `doctor` found something broken, or couldn't examine it.
 
 2
-: `check`, `fix` and `explain` reached no verdict; `plan` found something to change.
+: `check`, `fix`, `explain`, `judge` and `diff` reached no verdict; `plan`, `lb-probe plan` and
+`azure-vnet plan` found something to change.
+
+3
+: `check --output nagios` has no verdict. It exits with 1 on a failure in WARN mode, and with 2 in
+STRICT mode.
 
 64
 : the arguments are wrong.

@@ -549,7 +549,7 @@ def judge(options: argparse.Namespace, host: Host) -> Result:
     verdict is unknown, the reason is printed, and the command continues with the others. With
     --since, hosts are also grouped by what has changed their lookups since the earlier snapshots in
     that folder. If a host has no earlier snapshot, or it can't be compared, the group gives the
-    reason. The command uses all cores; docs/howto/many-hosts.md shows how to use several machines.
+    reason. The command uses all cores; docs/howto/fleet.md shows how to use several machines.
     It exits with 0 if all hosts pass, with 1 if any host fails, and otherwise with 2 if any verdict
     is unknown.
 

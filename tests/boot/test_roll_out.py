@@ -287,10 +287,10 @@ def test_check_mode_plans_and_a_failed_strict_installs_nothing(
     assert (ours(fleet.nodes[0]), is_over(fleet.nodes[0])) == ([], True)
 
 
-# --- docs/howto/two-thousand-nodes.md -------------------------------------------------------------
+# --- docs/howto/fleet.md -------------------------------------------------------------
 
 
-PAGE = (ROOT / "docs/howto/two-thousand-nodes.md").read_text()
+PAGE = (ROOT / "docs/howto/fleet.md").read_text()
 JUDGE = "hostrouting judge"
 # The page's commands, and the node's state after each. pip and apt need a package index and a
 # package: the version of Ansible is checked instead, and test_ways_to_install.py installs the
