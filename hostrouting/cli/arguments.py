@@ -77,13 +77,18 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         options.snapshots += [word for word in unknown if not word.startswith("-")]
         unknown = [word for word in unknown if word.startswith("-")]
     if unknown:
-        instead = "; plan shows the changes of apply" if "--dry-run" in unknown else ""
-        if "before" in options and not unknown[0].startswith("-"):
-            instead = f"; to name a config, write --config {unknown[0]}"
+        instead = _instead_of(unknown, has_snapshots="before" in options)
         options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{instead}")
     root = getattr(options, "root", None)
     options.image = None if root is None else Host.image(root)
     return options
+
+
+def _instead_of(unknown: Sequence[str], *, has_snapshots: bool) -> str:
+    """Return a clause on what to write instead of unknown arguments, or an empty string."""
+    if has_snapshots and not unknown[0].startswith("-"):
+        return f"; to name a config, write --config {unknown[0]}"
+    return "; plan shows the changes of apply" if "--dry-run" in unknown else ""
 
 
 def _words_for(argv: Sequence[str]) -> Mapping[str, Word]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno as errnos
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from ipaddress import IPv4Address, IPv4Network, ip_address
 from operator import attrgetter
@@ -115,11 +115,7 @@ def run_command(kernel: Kernel, line: str) -> None:
         del words[0]
     if not words:
         return
-    subject = next((each for each in _COMMANDS if each.startswith(words[0])), None)
-    run = _COMMANDS.get(subject or "", {}).get(words[1] if len(words) > 1 else "show")
-    if subject is None or run is None:
-        known = ", ".join(f"ip {each} {'|'.join(verbs)}" for each, verbs in _COMMANDS.items())
-        raise ValueError(f"ip {' '.join(words)}: not known here; known are {known}")
+    run = _command_of(words)
     try:
         run(kernel, words[2:])
     except IndexError:
@@ -130,6 +126,17 @@ def run_command(kernel: Kernel, line: str) -> None:
         raise ValueError(f"ip {' '.join(words)}: {error}") from None
     except RouteError as error:
         raise RouteError(f"ip {' '.join(words)}: {error.message}", errno=error.errno) from error
+
+
+def _command_of(words: Sequence[str]) -> Callable[[Kernel, list[str]], None]:
+    """Return the function for a command, whose subject may be abbreviated."""
+    subject = next((each for each in _COMMANDS if each.startswith(words[0])), "")
+    verb = words[1] if len(words) > 1 else "show"
+    run = _COMMANDS.get(subject, {}).get(verb)
+    if run is None:
+        known = ", ".join(f"ip {each} {'|'.join(verbs)}" for each, verbs in _COMMANDS.items())
+        raise ValueError(f"ip {' '.join(words)}: not known here; known are {known}")
+    return run
 
 
 # --- links and addresses --------------------------------------------------------------------------

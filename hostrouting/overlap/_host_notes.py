@@ -6,7 +6,7 @@ This module does no I/O.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from operator import attrgetter
 
 from hostrouting.config.routing import RouteOverlap
@@ -62,15 +62,7 @@ def _contested(
     default = state.uplinks.default
     if default is None:
         return
-    for route in state.defaults:
-        if not {*of_pods}.isdisjoint(route.devs):
-            text = (
-                f"{route} may be a container's default route,"
-                f" as {','.join(route.devs)} is in containerDevs"
-            )
-            others = [each for each in state.defaults if {*of_pods}.isdisjoint(each.devs)]
-            naming = how_to_name(others, state.routes, overlap.expected_cidrs)
-            yield Note(NoteKind.CONTESTED, f"{text}; {naming}", devs=route.devs)
+    yield from _through_containers(state, {*of_pods}, overlap)
     rivals = _rival_defaults(state, default)
     if not rivals:
         return
@@ -86,12 +78,32 @@ def _contested(
     yield Note(NoteKind.CONTESTED, text, devs=devs)
 
 
+def _through_containers(
+    state: State,
+    of_pods: set[str],
+    overlap: RouteOverlap,
+) -> Iterable[Note]:
+    """Yield a note for each default route through a container's interface."""
+    others = [route for route in state.defaults if of_pods.isdisjoint(route.devs)]
+    for route in state.defaults:
+        if of_pods.isdisjoint(route.devs):
+            continue
+        naming = how_to_name(others, state.routes, overlap.expected_cidrs)
+        text = (
+            f"{route} may be a container's default route,"
+            f" as {','.join(route.devs)} is in containerDevs; {naming}"
+        )
+        yield Note(NoteKind.CONTESTED, text, devs=route.devs)
+
+
 def _moved(state: State) -> Iterable[Note]:
     """Yield a note if a default route through another interface than the verified uplinks wins."""
     best = default_route(state.defaults)
     uplinks = state.uplinks
-    others = [] if best is None else [dev for dev in best.devs if dev not in uplinks.devs]
-    if best is None or not others:
+    if best is None:
+        return
+    others = [dev for dev in best.devs if dev not in uplinks.devs]
+    if not others:
         return
     was = ",".join(uplinks.devs)
     to = ",".join(others)
@@ -104,16 +116,22 @@ def _moved(state: State) -> Iterable[Note]:
         f'if that is wanted, set hostRouting\'s "uplinks": {json.dumps(best.devs)};'
         f" if it isn't, {undo}"
     )
-    ports = [
-        dev for dev in others if dev in state.ports and state.ports[dev].master in uplinks.devs
-    ]
-    if ports:  # as long as the bridge has no lease
-        what_to_do = f"{ports[0]} is a port of it: move its address and routes to {was}"
+    port = _port_of(uplinks.devs, others, state)
+    if port is not None:  # as long as the bridge has no lease
+        what_to_do = f"{port} is a port of it: move its address and routes to {was}"
     since = "" if uplinks.since is None else f" (since {uplinks.since})"
     text = (
         f"{what} ({best}): {was} stays the uplink{since}, and our routes stay on it; {what_to_do}"
     )
     yield Note(NoteKind.MOVED, text, devs=tuple(others))
+
+
+def _port_of(masters: Container[str], devs: Iterable[str], state: State) -> str | None:
+    """Return the first of some interfaces that is a port of one of these masters, if any."""
+    for dev in devs:
+        if dev in state.ports and state.ports[dev].master in masters:
+            return dev
+    return None
 
 
 def _settling(state: State, default: Route, naming: str) -> str:
@@ -133,18 +151,26 @@ def _settling(state: State, default: Route, naming: str) -> str:
 def _rival_defaults(state: State, default: Route) -> list[Route]:
     """Return the live default routes through interfaces other than the chosen default route's.
 
-    If uplinks are named, only routes through an uplink are returned for IPv4. For IPv6, the routes
-    with the same metric through an interface that isn't an uplink are returned instead, because
-    they may take precedence.
+    If uplinks are named, only routes through an uplink are returned for IPv4. For IPv6, see
+    ``_rival_defaults6``.
     """
     uplinks = {*state.uplinks.devs}
     if state.family is Family.IPV6 and state.uplinks.named is not None:
-        same_metric = [route for route in state.defaults if route.metric == default.metric]
-        return [route for route in same_metric if not uplinks.issuperset(route.devs)]
+        return _rival_defaults6(state, default)
     devs = {dev for route in state.defaults for dev in route.devs} - {*default.devs}
     if state.uplinks.named is not None:
         devs &= uplinks
     return [route for route in state.defaults if not devs.isdisjoint(route.devs)]
+
+
+def _rival_defaults6(state: State, default: Route) -> list[Route]:
+    """Return the IPv6 default routes of the same metric, through an interface that is no uplink.
+
+    These may take precedence.
+    """
+    uplinks = {*state.uplinks.devs}
+    same_metric = [route for route in state.defaults if route.metric == default.metric]
+    return [route for route in same_metric if not uplinks.issuperset(route.devs)]
 
 
 def _pending(state: State) -> Iterable[Note]:
@@ -174,16 +200,17 @@ def _foreign_sources(state: State, places: Places) -> Iterable[Note]:
     owners = {address.local: address.dev for address in state.addresses}
     # The addresses of these interfaces belong to no network.
     anywhere = {link.name for link in state.links if _has_no_network(link)}
-    for route in dict.fromkeys(route for route in _sent(places) if route.source is not None):
-        owner = None if route.source is None else owners.get(route.source)
+    for route in dict.fromkeys(_sent(places)):
+        if route.source is None or not uplinks.issuperset(route.devs):
+            continue
+        owner = owners.get(route.source)
         if owner is None or owner in anywhere or owner in uplinks:
             continue
-        if uplinks.issuperset(route.devs):
-            text = (
-                f"what {route} sends has the source {route.source}, an address of {owner}:"
-                " the network may drop it"
-            )
-            yield Note(NoteKind.SOURCE, text, devs=(owner,))
+        text = (
+            f"what {route} sends has the source {route.source}, an address of {owner}:"
+            " the network may drop it"
+        )
+        yield Note(NoteKind.SOURCE, text, devs=(owner,))
 
 
 def _has_no_network(link: Link) -> bool:

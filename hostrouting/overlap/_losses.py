@@ -459,16 +459,25 @@ class _Comparison:
             if not self._is_changed.overlaps(number, number):
                 continue
             for iif in self._entrances(address):
-                flows = [
-                    Flow(address.local, sender, protocol, iif=iif)
-                    for sender in senders
-                    for protocol in self._protocols
-                ]
-                unheard = [flow for flow in flows if self._is_unheard(flow)]
-                if unheard:
+                flow = self._unheard_flow(address.local, iif, senders)
+                if flow is not None:
                     single = self._family.network((number, self._bits))
-                    after = _result(self._new, unheard[0]).devs
+                    after = _result(self._new, flow).devs
                     yield Loss((single,), None, "", iif, (self._loopback,), after)
+
+    def _unheard_flow(
+        self,
+        address: IpAddress,
+        iif: str,
+        senders: Iterable[IpAddress],
+    ) -> Flow | None:
+        """Return the first flow to an address that is delivered now, but not after the change."""
+        for sender in senders:
+            for protocol in self._protocols:
+                flow = Flow(address, sender, protocol, iif=iif)
+                if self._is_unheard(flow):
+                    return flow
+        return None
 
     def _is_unheard(self, flow: Flow) -> bool:
         here = (self._loopback,)
@@ -496,9 +505,12 @@ def _sending(state: State) -> Iterator[Address]:
     vrfs = {link.name for link in state.links if link.kind == "vrf"}
     usable = {link.name for link in state.links if link.is_up and link.master not in vrfs}
     for address in state.addresses:
-        is_of_host = address.local.is_link_local or address.local.is_loopback
-        if address.dev in usable and address.is_usable and not is_of_host:
+        if address.dev in usable and address.is_usable and not _stays_on_link(address.local):
             yield address
+
+
+def _stays_on_link(address: IpAddress) -> bool:
+    return address.is_link_local or address.is_loopback
 
 
 def _stays(source: Address | None, change: _Change) -> bool:

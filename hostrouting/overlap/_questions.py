@@ -21,7 +21,7 @@ from hostrouting.model.errors import ConfigError, RouteError
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.integer_prefixes import PrefixSet, numbers
 from hostrouting.model.parsing import is_device, is_inside
-from hostrouting.model.routes import destination_words
+from hostrouting.model.routes import Route, destination_words
 from hostrouting.model.text import counted, fact, shortened
 from hostrouting.overlap._diversions import Diversions
 from hostrouting.overlap._fewest_prefixes import networks_of
@@ -154,13 +154,7 @@ class Questions:
 
     def _about_ours(self, unfixable: Unfixable, question: Question) -> tuple[Question, str]:
         """Return a question about static routes, and what it is about."""
-        ours = [
-            route
-            for route in self._state.routes
-            if route.is_ours
-            and not {*question.devs}.isdisjoint(route.devs)
-            and any(map(route.destination.overlaps, unfixable.ranges))
-        ]
+        ours = self._our_routes(unfixable.ranges, {*question.devs})
         listed = shortened([*map(str, ours)], "; ", _SHOWN_ENTRIES)
         what = "is a static route" if len(ours) == 1 else "are static routes"
         question = question._replace(devs=tuple(sorted({d for route in ours for d in route.devs})))
@@ -173,6 +167,16 @@ class Questions:
                 return question, f"{listed} {what} of this config, which names {static.dev}"
         uplinks = ",".join(self._uplinks)
         return question, f"{listed} {what} through {through}, but the uplink is now {uplinks}"
+
+    def _our_routes(self, ranges: Iterable[IpNetwork], devs: set[str]) -> list[Route]:
+        """Return the installed static routes that meet ranges, and leave through an interface."""
+        return [
+            route
+            for route in self._state.routes
+            if route.is_ours
+            and not devs.isdisjoint(route.devs)
+            and any(map(route.destination.overlaps, ranges))
+        ]
 
     # --- possible answers -------------------------------------------------------------------------
 
@@ -290,9 +294,8 @@ class Questions:
         if not findings:
             return None if self._unasked else _Outcome(effect=waits)
         fix = self._find_fix(findings, moment, config)
-        failing = [part for finding in findings for part in finding.ranges]
-        left = [part for each in fix.unfixable for part in each.ranges]
-        if not all(map(self._fails_now, left)) or self._hides(failing):
+        left = _ranges_of(fix.unfixable)
+        if not all(map(self._fails_now, left)) or self._hides(_ranges_of(findings)):
             return None
         return _Outcome(fix.unfixable, f"{self._proposed(fix)}{waits}")
 
@@ -304,15 +307,8 @@ class Questions:
     @cached_property
     def _unasked(self) -> list[Span]:
         """The failing spans that no question is about, and those of pods that can't be reached."""
-        asked = PrefixSet(
-            (
-                numbers(part)
-                for each in self._fix.unfixable
-                if each.obstacle.question is not None
-                for part in each.ranges
-            ),
-            self._state.family.bits,
-        )
+        with_question = (each for each in self._fix.unfixable if each.obstacle.question is not None)
+        asked = PrefixSet(map(numbers, _ranges_of(with_question)), self._state.family.bits)
         return [
             span
             for span in self._places.spans
@@ -374,6 +370,10 @@ class Questions:
             any(each.is_failure for found in span.place.judgements.values() for each in found)
             for span in self._places.inside(numbers(network))
         )
+
+
+def _ranges_of(failures: Iterable[Finding | Unfixable]) -> list[IpNetwork]:
+    return [part for failure in failures for part in failure.ranges]
 
 
 def _of_cidrs(kind: AnswerKind, devs: Mapping[ExpectedCidr, Iterable[str]]) -> Answer:

@@ -127,25 +127,30 @@ class RuleSearch:
                 preference of the rules that decide now.
         """
         refused = {probe: _NONE_LEFT for probe, each in wanted.items() if each < 2}
-        preferences = [each for each in wanted.values() if each > 1]
-        if not preferences:
+        possible = wanted.keys() - refused.keys()
+        if not possible:
             return (), refused
-        priority = _priority_before(min(preferences))
-        targets = {
-            place for place in self._places if place.probe in wanted and place.probe not in refused
-        }
-        for place in tuple(targets):
+        priority = _priority_before(min(wanted[probe] for probe in possible))
+        targets: set[Place] = set()
+        for place in self._places:
+            if place.probe not in possible:
+                continue
             if why := self._why_moving(place, priority):
                 refused[place.probe] = Obstacle(why)
-                targets.remove(place)
+            else:
+                targets.add(place)
         networks = self._networks(targets, priority)
+        obstacle = self._why_no_entries(networks, priority)
+        if obstacle is not None:
+            return (), dict.fromkeys(wanted, obstacle)
+        return tuple(StaticRule(network, priority) for network in networks), refused
+
+    def _why_no_entries(self, networks: Sequence[IpNetwork], priority: int) -> Obstacle | None:
+        """Return why entries for these networks can't be proposed, or None."""
         kept = self._kept_network(networks, priority)
         if kept is not None:
-            why = f"a rule before it would precede those of keep for {kept}"
-            return (), dict.fromkeys(wanted, Obstacle(why))
-        if len(networks) > _RULES_MAX:
-            return (), dict.fromkeys(wanted, _TOO_MANY)
-        return tuple(StaticRule(network, priority) for network in networks), refused
+            return Obstacle(f"a rule before it would precede those of keep for {kept}")
+        return _TOO_MANY if len(networks) > _RULES_MAX else None
 
     # --- which prefixes -----------------------------------------------------------------------
 
@@ -229,8 +234,7 @@ class RuleSearch:
         fib = self._state.fib
         flow = Flow(place.probe)
         rules = self._state.rules
-        later = (each for each in fib.rules_around(flow) if rules[each].preference > priority)
-        end = next((each for each in later if _ends_for_all(fib, rules[each], flow)), len(rules))
+        end = self._end_after(priority, flow)
         main = fib.longest_match(Table.MAIN, flow)
         asked = {lookup.source for lookup in place.lookups}
         for position, own in self._about_others:
@@ -243,6 +247,19 @@ class RuleSearch:
                 whose = f"{rule.preference}: {rule}"
                 return f"a rule before it would also lead away packets of the rule {whose}"
         return ""
+
+    def _end_after(self, priority: int, flow: Flow) -> int:
+        """Return the position of the first later rule that ends every lookup.
+
+        If there is none, return the number of rules.
+        """
+        fib = self._state.fib
+        rules = self._state.rules
+        for position in fib.rules_around(flow):
+            rule = rules[position]
+            if rule.preference > priority and _ends_for_all(fib, rule, flow):
+                return position
+        return len(rules)
 
     @cached_property
     def _about_others(self) -> list[tuple[int, frozenset[IpAddress]]]:

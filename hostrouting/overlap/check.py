@@ -156,16 +156,17 @@ def _joined(config: Config, reports: dict[Family, OverlapReport]) -> OverlapRepo
         notes=tuple(dict.fromkeys(note for report in each for note in report.notes)),
         expected=config.route_overlap.expected_cidrs,
         fix=_joined_fixes(_with_uplinks_of_both(config, reports)),
-        families=tuple(
-            FamilyVerdict(
-                family,
-                report.verdict,
-                report.default_devs,
-                report.reason,
-                report.default_expires,
-            )
-            for family, report in reports.items()
-        ),
+        families=tuple(_family_verdict(*item) for item in reports.items()),
+    )
+
+
+def _family_verdict(family: Family, report: OverlapReport) -> FamilyVerdict:
+    return FamilyVerdict(
+        family,
+        report.verdict,
+        report.default_devs,
+        report.reason,
+        report.default_expires,
     )
 
 

@@ -20,7 +20,7 @@ from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.sources import SourceKey, source_key_to
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress, IpNetwork
-from hostrouting.model.integer_prefixes import PrefixSet, numbers
+from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.jsonable import JsonObject
 from hostrouting.model.links import Address
 from hostrouting.model.routes import Route, RouteType
@@ -146,22 +146,29 @@ def compare(before: Snapshot, after: Snapshot, cidrs: Sequence[IpNetwork]) -> Di
         cidrs: the expected CIDRs. Without any, all addresses are compared, in each family that both
             snapshots include.
     """
-    families = (Family.IPV4, Family.IPV6) if before.ipv6 and after.ipv6 else (Family.IPV4,)
-    cidrs = tuple(cidrs or (family.any for family in families))
+    cidrs = tuple(cidrs) or _all_addresses(before, after)
     changed: list[Difference] = []
     changes: dict[HostChange, None] = {}
     reasons: list[str] = []
     for family in dict.fromkeys(map(Family.of, cidrs)):
+        of_family = [cidr for cidr in cidrs if Family.of(cidr) is family]
         try:
             found = _Comparison(before, after, family)
             changes |= dict.fromkeys(found.changes.all)
-            changed += found.changed([cidr for cidr in cidrs if Family.of(cidr) is family])
+            changed += found.changed(of_family)
         except RouteError as error:
             reasons.append(error.clause)
     reason = "; ".join(dict.fromkeys(reasons)) or None
     report = DiffReport(after.host, before.time, after.time, cidrs, tuple(changed), reason=reason)
     causes = {*report.causes}
     return attrs.evolve(report, others=tuple(each for each in changes if each not in causes))
+
+
+def _all_addresses(before: Snapshot, after: Snapshot) -> tuple[IpNetwork, ...]:
+    """Return all addresses of each family that both snapshots include, as a CIDR each."""
+    if before.ipv6 and after.ipv6:
+        return (Family.IPV4.any, Family.IPV6.any)
+    return (Family.IPV4.any,)
 
 
 # The results for an address, by the packets that get them.
@@ -193,7 +200,7 @@ class _Lookups:
     def _by_packet(self, lookups: Sequence[SocketLookup]) -> _Results:
         udp = [lookup for lookup in lookups if not lookup.is_tcp]
         tcp = [lookup for lookup in lookups if lookup.is_tcp]
-        first = [lookup for lookup in udp if lookup.source is None]
+        first = _without_source(udp)
         # Over IPv6, every socket retries a failed lookup.
         is_retried = self._family is Family.IPV6 and all(each.route is None for each in first)
         sent = _of_client(udp) if is_retried else first
@@ -203,7 +210,7 @@ class _Lookups:
     def _by_source(self, protocol: str, lookups: Sequence[SocketLookup]) -> _Results:
         """Return the results of connections, and of replies from each address of a server."""
         results = {f"{protocol} connection": self._found(_of_client(lookups))}
-        first = [lookup for lookup in lookups if lookup.source is None]
+        first = _without_source(lookups)
         for source in self._called:
             replies = [lookup for lookup in lookups if lookup.source == source] or first
             results[f"{protocol} reply from {source}"] = self._found(replies, source)
@@ -240,6 +247,10 @@ class _Lookups:
         if key not in self._sources:
             (self._sources[key],) = self._backend.sources([(route, (address,))])
         return self._sources[key]
+
+
+def _without_source(lookups: Iterable[SocketLookup]) -> list[SocketLookup]:
+    return [lookup for lookup in lookups if lookup.source is None]
 
 
 def _of_client(lookups: Iterable[SocketLookup]) -> list[SocketLookup]:
@@ -298,15 +309,20 @@ class _Comparison:
     def _places(self, cidrs: Iterable[IpNetwork]) -> Places:
         """Cut the CIDRs into places, and return the spans in which results may differ."""
         bits = self._family.bits
-        reach = PrefixSet(self.changes.reach, self._family.bits)
+        reach = PrefixSet(self.changes.reach, bits)
         routes = (route for backend in self._backends for route in read_routes(backend))
         inside = [route for route in routes if reach.covers(numbers(route.destination))]
+        cutter = Cutter(self._family, [*map(numbers, cidrs)], (), self._rules, [(0, 0)])
+        spans = cutter.cut(inside, self._source_borders()).spans
+        return Places([span for span in spans if reach.covers((span.first, bits))], self._family)
+
+    def _source_borders(self) -> Iterable[Prefix]:
+        """Return the prefixes at whose ends the source of IPv6 packets may change."""
+        if self._family is Family.IPV4:
+            return ()
         addresses = [address for facts in self._facts for address in facts.addresses]
         labels = {label for facts in self._facts for label in facts.labels}
-        borders = source_borders(addresses, labels) if self._family is Family.IPV6 else ()
-        cutter = Cutter(self._family, [*map(numbers, cidrs)], (), self._rules, [(0, 0)])
-        spans = cutter.cut(inside, borders).spans
-        return Places([span for span in spans if reach.covers((span.first, bits))], self._family)
+        return source_borders(addresses, labels)
 
     def _causes(self, wanted: Mapping[Place, _Results]) -> tuple[HostChange, ...]:
         """Return as few changes as possible: without them, the lookups have the wanted results.

@@ -7,13 +7,14 @@ or a script.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from ipaddress import IPv4Address
 
 from hostrouting.kernel.port import RouteBackend, read_default_routes
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
+from hostrouting.model.links import Address
 from hostrouting.model.parsing import parse_any_unicast_address
 from hostrouting.overlap.findings import Note, NoteKind, OverlapReport, Verdict
 
@@ -65,23 +66,27 @@ def _notes_on_node_ip(
     devs = tuple(sorted({each.dev for each in addresses if each.local == node_ip}))
     if set(devs) & set(uplinks):
         return
-    local = next(
-        (f"{each.local}, which {each.dev} has" for each in addresses if each.dev in uplinks),
-        "an uplink's",
-    )
-    where = (
-        f"is an address of {','.join(devs)}, which isn't an uplink"
-        if devs
-        else "isn't an address of any interface"
-    )
-    hint = f"set it to {local}"
+    where = "isn't an address of any interface"
+    if devs:
+        where = f"is an address of {','.join(devs)}, which isn't an uplink"
+    hint = f"set it to {_address_on(uplinks, addresses)}"
     # An interface with a default route may be the intended uplink.
-    if meant := [
-        dev for dev in devs if any(dev in route.devs for route in read_default_routes(backend))
-    ]:
+    meant = [dev for dev in devs if dev in _devs_with_default_route(backend)]
+    if meant:
         hint = (
             f"if the cluster is reached through {','.join(meant)},"
             f" name that in hostRouting.uplinks; else {hint}"
         )
     message = f"{node_ip} {where}, and the cluster expects the kubelet there; {hint}"
     yield Note(NoteKind.NODE_IP, f"node.kubelet.nodeIP: {message}", devs=devs)
+
+
+def _address_on(uplinks: Container[str], addresses: Iterable[Address]) -> str:
+    for address in addresses:
+        if address.dev in uplinks:
+            return f"{address.local}, which {address.dev} has"
+    return "an uplink's"
+
+
+def _devs_with_default_route(backend: RouteBackend) -> set[str]:
+    return {dev for route in read_default_routes(backend) for dev in route.devs}

@@ -152,20 +152,22 @@ class _Offers:
         lost = lost_by_keeping(self._host, proven, [(to, address)], self._config)
         if lost is None:
             return
-        entries = json.dumps(
-            [{"dev": dev, "gateway": _GATEWAY}]
-            if keep is None
-            else [entry.to_mapping() for entry in keep]
-        )
         through = ",".join(self._through(to, address))
         where = f" to {address.network}" if to != ELSEWHERE else ""
         but = "".join(f", but {line}" for line in lost)
-        fill = f" with its router's address for {_GATEWAY}" if keep is None else ""
         yield (
             f"packets from {address.local} ({dev}){where} leave through {through}; "
-            f'{OFFER}: "keep": {entries}{fill}, and packets from '
+            f'{OFFER}: "keep": {_to_paste(dev, keep)}, and packets from '
             f"these interfaces' own addresses stay on them{but}"
         )
+
+
+def _to_paste(dev: str, keep: tuple[Keep, ...] | None) -> str:
+    """Return the entries for a config. If they are None, return one with a gateway to fill in."""
+    if keep is None:
+        entries = json.dumps([{"dev": dev, "gateway": _GATEWAY}])
+        return f"{entries} with its router's address for {_GATEWAY}"
+    return json.dumps([entry.to_mapping() for entry in keep])
 
 
 def _entry(dev: str, gateway: IpAddress) -> tuple[Keep, ...] | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno as errnos
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
 from hostrouting.boot.go_package import routes_to_adopt
 from hostrouting.boot.host import Host
-from hostrouting.config.routing import Config, StaticRoutes
+from hostrouting.config.routing import Config, Keep, StaticRoute, StaticRoutes, StaticRule
 from hostrouting.host_files.proc_sys import devs_without_ipv6
 from hostrouting.kernel.model import Model, model_of
 from hostrouting.kernel.port import RouteBackend
@@ -60,14 +60,14 @@ class PlannedHost:
     def lacking(self, static: StaticRoutes) -> StaticRoutes:
         """Return the entries of a config that the plan has yet to install."""
         new = {route.destination for route in _new_routes(self.plan)}
-        rules = [rule for policy in self.plan.policies for rule in policy.rule_steps.add]
+        rules = _new_rules(self.plan)
         ruled = {rule.destination for rule in rules}
         devs = self._devs_to_keep(rules)
         lacking = StaticRoutes(
             enabled=True,
             routes=[route for route in static.routes if route.destination in new],
             rules=[rule for rule in static.rules if rule.to in ruled],
-            keep=[each for each in static.keep if any(is_like(dev, (each.dev,)) for dev in devs)],
+            keep=[each for each in static.keep if _keeps_any(each, devs)],
         )
         return lacking if lacking.is_wanted else StaticRoutes()
 
@@ -86,12 +86,20 @@ class PlannedHost:
         return devs
 
 
+def _keeps_any(keep: Keep, devs: Iterable[str]) -> bool:
+    return any(is_like(dev, (keep.dev,)) for dev in devs)
+
+
 def _as_network(address: Address) -> IpNetwork:
     return type(address.network)(address.local)
 
 
 def _new_routes(plan: RoutePlan) -> list[Route]:
     return [*plan.add, *(item.new for item in plan.replace)]
+
+
+def _new_rules(plan: RoutePlan) -> list[Rule]:
+    return [rule for policy in plan.policies for rule in policy.rule_steps.add]
 
 
 def _without_ipv6(routes: Sequence[Route], host: Host) -> list[RouteFailure]:
@@ -257,8 +265,8 @@ def _without_listed(report: OverlapReport, config: Config, why: str) -> OverlapR
     listed = {route.destination for route in static.routes}
     ruled = {rule.to for rule in static.rules}
     fix = report.fix
-    routes = tuple(route for route in fix.routes if route.destination not in listed)
-    rules = tuple(rule for rule in fix.rules if rule.to not in ruled)
+    routes = _routes_beyond(listed, fix.routes)
+    rules = _rules_beyond(ruled, fix.rules)
     keep = tuple(each for each in fix.keep if each not in static.keep)
     if (routes, rules, keep) == (fix.routes, fix.rules, fix.keep):
         return report
@@ -267,9 +275,25 @@ def _without_listed(report: OverlapReport, config: Config, why: str) -> OverlapR
     findings = tuple(
         attrs.evolve(
             finding,
-            fix=tuple(route for route in finding.fix if route.destination not in listed),
-            rules=tuple(rule for rule in finding.rules if rule.to not in ruled),
+            fix=_routes_beyond(listed, finding.fix),
+            rules=_rules_beyond(ruled, finding.rules),
         )
         for finding in report.findings
     )
     return attrs.evolve(report, findings=findings, fix=fix)
+
+
+def _routes_beyond(
+    destinations: Container[IpNetwork],
+    routes: Iterable[StaticRoute],
+) -> tuple[StaticRoute, ...]:
+    """Return the routes to other destinations."""
+    return tuple(route for route in routes if route.destination not in destinations)
+
+
+def _rules_beyond(
+    destinations: Container[IpNetwork],
+    rules: Iterable[StaticRule],
+) -> tuple[StaticRule, ...]:
+    """Return the rules for other destinations."""
+    return tuple(rule for rule in rules if rule.to not in destinations)

@@ -105,19 +105,22 @@ def find_uplinks(
     else:
         devs = () if default is None else default.devs
         contested = contested or _contested(config, links, defaults)
-    return Uplinks(
+    uplinks = Uplinks(
         devs,
         named,
         default,
         contested,
-        unknown=None if verified else _why_unknown(config, links, devs, default, contested),
         is_configured=config.uplinks is not None,
-        is_verified=bool(verified),
-        since=recorded[0].since if verified else None,
-        gone=() if verified else tuple(uplink.name for uplink in recorded),
-        awaited=None if verified else find_awaited_uplinks(recorded, links),
         subnets=_subnets(addresses, devs),
         pending=_pending(links, {*devs, *(address.dev for address in addresses)}),
+    )
+    if verified:
+        return attrs.evolve(uplinks, is_verified=True, since=recorded[0].since)
+    return attrs.evolve(
+        uplinks,
+        unknown=_why_unknown(config, links, devs, default, contested),
+        gone=tuple(uplink.name for uplink in recorded),
+        awaited=find_awaited_uplinks(recorded, links),
     )
 
 
@@ -171,12 +174,27 @@ def _contested(
         # The verified uplinks are gone, and nothing tells which of these takes their place.
         return tuple(live)
     of_others = container_devs(config.route_overlap, links) | _vpn_devs(links)
+    return _won_through(of_others, defaults, live) or tuple(contested_defaults(defaults))
+
+
+def _won_through(
+    devs: set[str],
+    defaults: Sequence[Route],
+    live: Iterable[Route],
+) -> tuple[Route, ...]:
+    """Return the best default route, and those through other interfaces that it precedes.
+
+    Args:
+        devs: the interfaces of containers and VPNs. If the best route uses another one, or precedes
+            no other route, the result is empty.
+        defaults: the default routes.
+        live: those of them with live next hops.
+    """
     best = default_route(defaults)
-    if best is not None and of_others.issuperset(best.devs):
-        others = [route for route in live if not of_others.issuperset(route.devs)]
-        if others:
-            return (best, *others)
-    return tuple(contested_defaults(defaults))
+    if best is None or not devs.issuperset(best.devs):
+        return ()
+    others = [route for route in live if not devs.issuperset(route.devs)]
+    return (best, *others) if others else ()
 
 
 def _vpn_devs(links: Iterable[Link]) -> set[str]:
@@ -211,9 +229,9 @@ def how_to_name(
         cidrs: the expected CIDRs.
     """
     choices = [*dict.fromkeys(route.devs for route in defaults if route.devs)]
-    if not choices or not all(is_device(dev) for devs in choices for dev in devs):
-        return "name the node's uplinks (hostRouting.uplinks)"
     all_devs = tuple(sorted({dev for devs in choices for dev in devs}))
+    if not all_devs or not all(map(is_device, all_devs)):
+        return "name the node's uplinks (hostRouting.uplinks)"
     inside = [*_inside(routes, cidrs)]
     broken = {devs: _broken_by(devs, all_devs, inside) for devs in choices}
     if all(broken.values()):

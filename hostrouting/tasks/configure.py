@@ -8,7 +8,7 @@ the oneshots.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import attrs
@@ -30,6 +30,7 @@ from hostrouting.kernel.port import read_routes
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import FileError, UnitError
 from hostrouting.model.family import Family
+from hostrouting.model.links import Link
 from hostrouting.model.routes import Route, Table
 from hostrouting.model.verified import (
     VerifiedUplink,
@@ -497,11 +498,7 @@ def change_to_record(config: Config, report: OverlapReport, host: Host) -> Chang
         return None
     if not all(map(is_recordable, devs)) or host.has_another_network:
         return None
-    links = host.routes.facts().links
-    macs = {link.name: link.mac for link in links}
-    uplinks = [VerifiedUplink(dev, macs.get(dev)) for dev in devs]
-    if config.uplinks is None and find_verified(config.verified, links):
-        uplinks += [each for each in config.verified if not find_verified([each], links)]
+    uplinks = _uplinks_to_record(config, devs, host.routes.facts().links)
     path = host.layout.verified
     before = read_text(path)
     after = verified_text(sorted(uplinks, key=str))
@@ -509,6 +506,19 @@ def change_to_record(config: Config, report: OverlapReport, host: Host) -> Chang
         return None
     action = "added" if before is None else "replaced"
     return Change(host.layout.relative(path), action, before=before, after=after)
+
+
+def _uplinks_to_record(
+    config: Config,
+    devs: Iterable[str],
+    links: Sequence[Link],
+) -> list[VerifiedUplink]:
+    """Return the uplinks of a check, and the recorded ones that are missing now."""
+    macs = {link.name: link.mac for link in links}
+    uplinks = [VerifiedUplink(dev, macs.get(dev)) for dev in devs]
+    if config.uplinks is None and find_verified(config.verified, links):
+        uplinks += [each for each in config.verified if not find_verified([each], links)]
+    return uplinks
 
 
 def raise_if_strict(

@@ -172,8 +172,7 @@ def _inet_del_ifa(
 
 def _routes_of(net: Net, dev: Device, ifa: Address) -> dict[str, Route]:
     """Return an address's local route, plus its connected and broadcast routes, if any."""
-    of_subnet = (other for other in dev.addresses if other.network == ifa.network)
-    primary = next(of_subnet, None) if ifa.is_secondary else ifa
+    primary = _primary_of(dev, ifa)
     if primary is None:
         return {}
     routes = {"local": _kernel_route(dev, primary, RouteType.LOCAL, IPv4Network(ifa.local))}
@@ -190,6 +189,13 @@ def _routes_of(net: Net, dev: Device, ifa: Address) -> dict[str, Route]:
         last = IPv4Network(ifa.network.broadcast_address)
         routes["broadcast"] = _kernel_route(dev, primary, RouteType.BROADCAST, last)
     return routes
+
+
+def _primary_of(dev: Device, ifa: Address) -> Address | None:
+    """Return an address, or for a secondary one the first of its subnet, if that is left."""
+    if not ifa.is_secondary:
+        return ifa
+    return next((other for other in dev.addresses if other.network == ifa.network), None)
 
 
 def _kernel_route(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno as errnos
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from itertools import chain, count
@@ -209,6 +210,11 @@ def info_of(route: Route) -> tuple[object, ...]:
     )
 
 
+def _rank(route: Route) -> tuple[int, int]:
+    """Return the key by which the entries for a destination are sorted."""
+    return -route.tos, route.metric
+
+
 def fib_table_insert(net: Net, route: Route, how: WriteMode) -> None:
     """Insert a route into its table: by descending tos and ascending metric, after equal ones.
 
@@ -221,8 +227,8 @@ def fib_table_insert(net: Net, route: Route, how: WriteMode) -> None:
         NetlinkError: EEXIST.
     """
     there = net.there(route)
-    first = sum((-each.tos, each.metric) < (-route.tos, route.metric) for each in there)
-    same = [each for each in there if (each.tos, each.metric) == (route.tos, route.metric)]
+    first = bisect_left(there, _rank(route), key=_rank)
+    same = there[first : bisect_right(there, _rank(route), key=_rank)]
     infos = [info_of(each) for each in same]
     position = infos.index(info_of(route)) if info_of(route) in infos else None
     if same and how is WriteMode.REPLACE and not position:
