@@ -127,7 +127,9 @@ def overlap_text(
     Returns:
         Lines with colours.
     """
-    return page_text(_page(report, width, config, is_verbose=is_verbose), width)
+    page = _page(report, width, config, is_verbose=is_verbose)
+    told = (*report.fix.consequences, *(note.message for note in report.notes))
+    return page_text([*page, *_more(told, is_verbose=is_verbose)], width)
 
 
 def overlap_picture(report: OverlapReport) -> str:
@@ -179,9 +181,7 @@ def _page(
         page += _fix(report, config)
         page += map(dim, _cautions(report, is_verbose=is_verbose))
     notes = [f"note: {note.kind}: {note.message}" for note in report.notes]
-    page += map(dim, _remarks(notes, is_verbose=is_verbose))
-    told = (*report.fix.consequences, *(note.message for note in report.notes))
-    return [*page, *_more(told, is_verbose=is_verbose)]
+    return [*page, *map(dim, _remarks(notes, is_verbose=is_verbose))]
 
 
 def _reason_lines(report: OverlapReport) -> list[str]:
