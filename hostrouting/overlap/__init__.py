@@ -4,8 +4,8 @@ The theory of operation. The kernel knows by which route each packet leaves, so 
 compares the results with the interfaces that the config expects. It does so in five steps, each
 with a module: cut, ask, judge, group, fix. ``check`` runs them; the first two are called by
 ``_read.read_once``, because all that is read and asked must be of one moment. Between ask and
-judge, ``_hearing`` may end the check: if this host doesn't receive what is sent to one of its
-addresses, because a rule leads around table local, there is no verdict.
+judge, ``_hearing`` may end the check. A rule may bypass table local, so that this host doesn't
+receive packets to one of its addresses. Then there is no verdict.
 
 What is known about addresses lies in one record, a *place*: addresses with the same results
 (``_places``). Cut makes the places, and each later step fills in its fields. What is known about
@@ -26,9 +26,9 @@ the host is a ``State`` (``_state``), which no step changes::
 Cut (``_cut``). Routes and rules match prefixes, so a result can only change where a prefix begins
 or ends. All addresses whose innermost prefix is the same are one place, even if they form several
 spans. One lookup of each kind, of the place's first address (its probe), stands for all of them. A
-FIB may have 100,000 plain routes through the uplinks. Where a result only changes from one of them
-to another, nothing fails, so they cut only within a suspect: a route through another interface, or
-a prefix that a rule names. Outside of suspects, they aren't even read.
+FIB may have 100,000 plain routes through the uplinks. From one of them to the next, nothing fails,
+so they cut only within a suspect. Suspects are routes through other interfaces, and prefixes that a
+rule names. Outside of suspects, they aren't even read.
 
 Ask (``_ask``). Three kinds of sockets send to a place, and all must leave as expected:
 
@@ -40,57 +40,60 @@ Ask (``_ask``). Three kinds of sockets send to a place, and all must leave as ex
 TCP and UDP are asked about separately if a rule tells them apart. Where the kernel alternates
 between default routes (fib_select_default), every one of them counts.
 
-Judge (``_judge``). For each expected CIDR that contains the place, each lookup that decides where
-packets go is one of these, in this order. Nothing carries it: NO-ROUTE or BLACKHOLE. It is
-delivered here: a note. It leaves through expected interfaces only: fine, unless one of these is a
-port of a bridge (PORT), or its gateway is an address of this host (GATEWAY). It leaves through
-allowed interfaces or pods': a note. It leaves through others: OVERLAP. A name such as ``cali1``
-says who added a route, not that the cluster expects it, so the exemptions have bounds
-(``_exemptions``): what a CNI adds on a healthy node. The kernel doesn't tell which entry discards a
-packet, so there a model of the tables does.
+Judge (``_judge``). This is done for each expected CIDR that contains the place. Each lookup that
+decides where packets go is one of these, in this order. Nothing carries it: NO-ROUTE or BLACKHOLE.
+It is delivered here: a note. It leaves through expected interfaces only: fine, with two exceptions.
+The interface may be a port of a bridge (PORT), or the gateway may be an address of this host
+(GATEWAY). It leaves through allowed interfaces or pods': a note. It leaves through others: OVERLAP.
+A name such as ``cali1`` says who added a route, not that the cluster expects it. So the exemptions
+are limited to the routes that a CNI adds on a healthy node (``_exemptions``). The kernel doesn't
+tell which entry discards a packet, so there a model of the tables does.
 
 Group (``_group``). Spans of a CIDR that fail in the same way are one finding. ``_host_notes`` adds
 what concerns the host as a whole.
 
-Fix (``_fix``). A static route in main fixes a place if it wins there: if main is asked, and the
-route is longer than the entry that wins now, or as long with a lower metric. It harms no other
-place if it is shorter than the entry there. So each place has a constraint (``_constraint``):
+Fix (``_fix``). A static route in main fixes a place if main is asked, and the route wins there. It
+wins if it is longer than the present entry, or as long with a lower metric. It harms no other place
+if it is shorter than the entry there. So each place has a constraint (``_constraint``):
 ``NeedsRoute`` or ``MayBeCovered``, and ``_fewest_prefixes`` finds the smallest set of prefixes that
-satisfies all of them. If no route can fix a place, or if the traffic may be wanted where it is
-(``_diversions``), the constraint is ``NoRoute``, with an obstacle: a reason with what helps, or a
+satisfies all of them. Sometimes no route can fix a place, or the traffic may be wanted where it is
+(``_diversions``). Then the constraint is ``NoRoute``, with an obstacle: a reason with advice, or a
 question to the operator. ``_entries`` makes the entry for each prefix. Then the routes are proven
-(``_modelled_host``): the installation's planner takes them, and the same places are asked and
-judged again, on a model of the host with these routes. A route that an installation would refuse is
-excluded, and the search runs again (``_routes``). If any other proof fails, no route at all is
-proposed. What still fails, such as replies that no route can move, is told with its reason.
+(``_modelled_host``): the installation's planner accepts them, and a model of the host with these
+routes is asked about the same places. The results are judged again. A route that an installation
+would refuse is excluded, and the search runs again (``_routes``). If any other proof fails, no
+route at all is proposed. Remaining failures, such as replies that no route can move, are reported
+with a reason.
 
 If another table decides before main, the obstacle is a rule. Then ``_rules`` finds the fewest rules
 after which main decides, and the search for routes runs again on a model of the host with these
-rules. Routes and rules must also take nothing away (``_losses``): packets that work, without a
-source or from any kind of own address (``_senders``) that a change may affect (``_affected``), go
-as before, except those that a caution names (``_cautions``). ``_keep`` finds the interfaces whose
-own packets the routes lead away. ``_advice`` tells what is lost by a change that only the owner of
-an entry can make. Last, ``_questions`` finds the answers to each question, and tries each: it
-changes the config and runs the whole check again, on the model of the host.
+rules. Routes and rules must also take nothing away (``_losses``). Packets that work must go as
+before, unless a caution names them (``_cautions``). This is proven for packets without a source,
+and from each kind of own address (``_senders``) that the change may affect (``_affected``).
+``_keep`` finds the interfaces from whose addresses the routes divert packets. Some changes can only
+be made by the owner of an entry. ``_advice`` says what such a change takes away. Last,
+``_questions`` finds the answers to each question, and tries each: it changes the config and runs
+the whole check again, on the model of the host.
 
 What the next owner must keep:
 
-- *Ask the kernel instead of imitating it.* The model (``State.fib``) is for what no lookup tells:
-  which entry discards a packet, whether packets arrive here, and what happens after a fix. Where it
-  disagrees with the kernel about a failing place, no route is proposed there. Lookups are
+- *Ask the kernel instead of imitating it.* The model (``State.fib``) answers only where no lookup
+  can: which entry discards a packet, whether packets arrive here, and what happens after a fix.
+  Where it disagrees with the kernel about a failing place, no route is proposed there. Lookups are
   RTM_GETROUTE with RTM_F_FIB_MATCH, for user 0, without an output interface: with one, nearly every
   address counts as reachable.
 - *One moment is one moment.* Changes are noticed from the first read to the last lookup, and then
   all is read again. Tables that look the same before and after prove nothing in between.
 - *Everything that distinguishes addresses must cut.* Otherwise no address could stand for a place.
   A new selector of the kernel must cut, too, or give the verdict ``unknown``.
-- *Exemptions have bounds.* If only a bound makes a failure, no route is proposed, because the route
-  may be intended. ``allowedDevs`` has no bounds: it is the operator's word.
-- *The fix is proven before it is told*, by the code that installs and judges.
-- *The fewest prefixes.* They cover each place that a route can fix, and change the route of no
-  expected address that is fine.
-- *Unknown rather than guessed.* A verdict ``ok`` is a proof. What the check can't be certain about
-  is ``unknown`` with a reason, and STRICT mode then holds the node back.
+- *Exemptions have bounds.* If something fails only because it exceeds a bound, no route is
+  proposed. The existing route may be intended. ``allowedDevs`` has no bounds: it is the operator's
+  word.
+- *The fix is proven before it is proposed*, by the code that installs and judges.
+- *The fewest prefixes.* They cover each place that a route can fix. An expected address that is
+  fine keeps its route.
+- *Unknown rather than guessed.* A verdict ``ok`` is a proof. If the check can't be certain, the
+  verdict is ``unknown`` with a reason. STRICT mode then holds the node back.
 
 The boot script ``boot/scripts/check-route-overlap.awk`` cuts, asks and judges, too; its places are
 single spans. ``explanation`` traces a single address through rules and tables, ``difference``

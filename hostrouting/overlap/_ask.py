@@ -2,13 +2,13 @@
 
 Each lookup that a socket makes must succeed:
 
-1. *Unconnected*: a datagram of a socket that isn't connected has no source yet.
-2. *Client*: a connecting socket repeats the lookup with the source that the kernel has selected by
-   the first one (ip_route_connect in include/net/route.h). The second result may differ if a policy
-   rule matches on the source, or if an entry has a src that isn't one of this host's addresses.
-3. *Server*: a server replies from the address at which it was called, whatever source a connection
-   would get. So lookups are also made with each address of an uplink as the source, if a rule or
-   route may treat such packets unlike those without a source.
+1. *Unconnected*: a datagram of a socket that isn't connected has no source yet. 2. *Client*: a
+connecting socket repeats the lookup with the source that the kernel has selected by the first one
+(ip_route_connect in include/net/route.h). The second result may differ if a policy rule matches on
+the source, or if an entry has a src that isn't one of this host's addresses. 3. *Server*: a server
+replies from the address at which it was called, whatever source a connection would get. A rule or
+route may treat such packets unlike those without a source. Then lookups are also made with each
+address of an uplink as the source.
 
 Over IPv6, every socket retries a failed lookup, with a source that the kernel selects from all of
 the host's addresses. A successful lookup is repeated whenever a route or rule changes
@@ -43,10 +43,9 @@ class Sockets:
 
     Args:
         kernel: the kernel to query.
-        rules: the host's policy rules. Client and server lookups are only needed if a rule or route
-            matches on the source, or if the entry found first has a src that isn't one of this
-            host's addresses. Separate lookups for TCP are only needed if a rule matches on the
-            protocol.
+        rules: the host's policy rules. Client and server lookups are only needed in two cases. A
+            rule or route matches on the source, or the first entry's src isn't an address of this
+            host. Separate lookups for TCP are only needed if a rule matches on the protocol.
         routes: the entries in all tables, in the kernel's order.
         family: the address family.
         called: the addresses at which a server may be called; see ``called_addresses``.
@@ -272,8 +271,8 @@ def source_borders(
 ) -> Iterator[Prefix]:
     """Yield prefixes at whose ends the kernel may select another IPv6 source for the same next hop.
 
-    The kernel compares the destination's label, scope and leading bits with those of each address,
-    and whether both are ORCHIDs (ipv6_get_saddr_eval).
+    The kernel compares the destination with each address: label, scope, leading bits, and whether
+    both are ORCHIDs (ipv6_get_saddr_eval).
     """
     from hostrouting.kernel.fib6 import ORCHID, SITE_LOCAL
 

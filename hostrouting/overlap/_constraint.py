@@ -74,8 +74,8 @@ class Constraints:
         """Return the constraint for a local address, which no route may take away.
 
         A route in main can only do so if a rule looks up main before table local. At present, that
-        rule finds no entry that counts (suppressed, ``throw``), so the next rule decides. A short
-        route wouldn't count, either.
+        rule's entry is suppressed or of type ``throw``, so the next rule decides. A short route
+        wouldn't count, either.
         """
         next_hops = self._entries.next_hops(expected, judgement.address)
         length = self._longest_without_effect(judgement.lookup, next_hops)
@@ -193,8 +193,8 @@ class Constraints:
     def _why_inevitable(self, failure: Judgement, length: int) -> Obstacle | None:
         """Return why no longer route helps, or None.
 
-        Either the address has an entry of its own, so that no route can be longer, or the address
-        is the gateway of another route, which must not lead elsewhere.
+        Either the address has a host route, and no route can be longer. Or the address is the
+        gateway of another route, and packets to a gateway must not be diverted.
 
         Args:
             failure: the judgement of the failing lookup.
@@ -239,8 +239,8 @@ class Constraints:
             if not is_met or rule.action in (RuleAction.NOP, RuleAction.GOTO):
                 continue
             last = rule
-            # A later rule that looks up main may accept a shorter prefix than this rule does, so
-            # don't stop at the first one.
+            # Don't stop at the first rule that looks up main. A later one may accept a shorter
+            # prefix.
             if self._looks_up_main(rule, dev):
                 shortest = rule.suppress_prefix_length
                 length = -1 if found is None else longest_without_effect(found)
@@ -351,8 +351,7 @@ def _longest_cover(span: Span, cover: MayBeCovered, bits: int) -> int:
 def _is_settled(place: Place, failure: Judgement) -> bool:
     """Return whether the config says that a failing place must leave through other interfaces.
 
-    It does if an expected CIDR around the place names its devs, unless packets already leave
-    through these only.
+    It does if an expected CIDR around the place names its devs, and packets leave through others.
     """
     for expected in place.judgements:
         already_does = bool(failure.devs) and expected.allows_all(failure.devs)

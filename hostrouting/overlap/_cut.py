@@ -13,10 +13,10 @@ have the same result, even if they form several spans, so one lookup is enough::
     places                |  a   | b |  a   |c|     a      |      3 probes: 172.16.0.0, 172.16.1.0,
                                                                            172.16.3.10
 
-Most routes in a large FIB lead through the uplinks. Such a plain route doesn't affect the result
-unless it lies in a *suspect*, so it only cuts in that case. A suspect is a prefix in which packets
-may leave otherwise: the destination of any other route, the destination of a rule, or a prefix that
-the caller names. All suspects cut.
+Most routes in a large FIB lead through the uplinks. A plain route affects the result only inside a
+*suspect*, so it cuts only there. A suspect is a prefix in which packets may leave through other
+interfaces. It is the destination of a rule or of a route that isn't plain, or a prefix that the
+caller names. All suspects cut.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Cutter:
         return self._expected.overlaps(*ends(prefix, self._family.bits))
 
     def _gateways(self, route: Route) -> Iterator[Prefix]:
-        """Yield the route's gateways, except those of the other family."""
+        """Yield the gateways of a route that belong to the route's own family."""
         for hop in route.hops:
             if hop.gateway is not None and Family.of(hop.gateway) is self._family:
                 yield int(hop.gateway), self._family.bits
@@ -154,10 +154,10 @@ def _falls_through_to_default(rules: Sequence[Rule]) -> bool:
     """Return whether packets that match only plain routes always reach main's default route.
 
     They do if the rules look up main for every packet, before any rule jumps or discards. Three
-    kinds of rules before that one don't matter: those for a destination, which is a suspect; those
-    that never match our packets; and those that look up another table, whose routes are suspects
-    unless they are plain. A rule for only some of our packets (``_is_for_some``) isn't the one that
-    looks up main, but it may jump or discard.
+    kinds of rules before that one don't matter. Some are for a destination, which is a suspect.
+    Some never match our packets. Some look up another table, where each route is plain or a
+    suspect. A rule for only some of our packets (``_is_for_some``) isn't the one that looks up
+    main, but it may jump or discard.
     """
     nowhere = Flow(IPv4Address(0))
     for rule in rules:

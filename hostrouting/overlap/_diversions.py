@@ -2,9 +2,9 @@
 
 A private network of a cloud, a storage network and a tunnel look like an overlap, but a host may
 need them. A static route would take their traffic away, so none is proposed until the config says
-what is wanted. No question is asked about a route that can't be wanted: one to an InfiniBand
-fabric's or a bridge's own network, to a large part of the address space, such as the half that a
-VPN takes, or to an uplink's subnet as a whole. This module does no I/O.
+what is wanted. No question is asked about a route that can't be wanted. Such a route leads to one
+of these: the network of an InfiniBand fabric or a bridge, an uplink's whole subnet, or a large part
+of the address space. A VPN, for example, takes half of that space. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ class Diversions:
 
         Args:
             devs: the interfaces.
-            is_limited: whether the expected CIDR names its interfaces, so that ``allowedDevs`` has
-                no effect.
+            is_limited: whether the expected CIDR names its interfaces. Then ``allowedDevs`` has no
+                effect.
         """
         found = ((dev, self._advice(dev)) for dev in devs if dev not in self._uplinks)
         return tuple(
@@ -170,7 +170,7 @@ class Diversions:
         return Obstacle(reason, is_policy=True)
 
     def why_not_led(self, failure: Judgement, *, is_limited: bool) -> Obstacle | None:
-        """Return why no route may lead packets elsewhere, although it could, or None if one may.
+        """Return why no route may divert packets although a route could, or None if one may.
 
         Args:
             failure: the judgement of a lookup that fails for an expected CIDR.
@@ -191,7 +191,7 @@ class Diversions:
         return f"{failure.route} takes packets from {network}, a network of pods on {dev}"
 
     def bridge_around(self, failure: Judgement) -> str | None:
-        """Return the bridge in whose network an address without a route lies, if any."""
+        """Return the bridge whose network contains an address without a route, if there is one."""
         if failure.kind not in (FindingKind.NO_ROUTE, FindingKind.BLACKHOLE):
             return None
         prefix = int(failure.address), self._state.family.bits
@@ -232,7 +232,7 @@ class Diversions:
         devs: tuple[str, ...],
         route: Route | None,
     ) -> str:
-        """Return the interface in whose network an address is, although another route decides.
+        """Return the interface whose network contains an address, although another route decides.
 
         The result is an empty string if there is no such interface, or if it can't be meant:
         InfiniBand and networks of containers are no part of the cluster's network.

@@ -236,9 +236,9 @@ class Entries:
         """Return the next hop through an interface for a prefix.
 
         The next hop is that of the longest route that contains the prefix. Without such a route,
-        the prefix is on the interface's link if it is in the subnet of one of the interface's
-        addresses, or if the interface is point-to-point. Such an interface needs no gateway, so one
-        with which no entry is possible is left out.
+        the prefix may be on the interface's link. It is if the interface is point-to-point, or has
+        an address in the same subnet. Such an interface needs no gateway, so one with which no
+        entry is possible is left out.
         """
         hops, destinations, subnets = self._around_by(dev)
         if (longest := next(destinations.around(prefix), None)) is not None:
@@ -274,9 +274,9 @@ class Entries:
     def _names_devs(self) -> bool:
         """Return whether entries in an uplink's subnet must name the uplink.
 
-        They must if it isn't clear which interface they would inherit, or if the default route's
-        src isn't this host's: an entry with a gateway and a device inherits nothing, not even the
-        src.
+        They must in two cases: the interface that they would inherit isn't clear, or the default
+        route's src isn't this host's. An entry with a gateway and a device inherits nothing, not
+        even the src.
         """
         is_one = self._default is not None and len(self._default.devs) == 1
         return self._must_name_dev or not is_one or self._has_lost_source
@@ -331,7 +331,7 @@ class Entries:
 
 
 def _is_nameable(hops: Sequence[NextHop]) -> bool:
-    """Return whether an entry can name the next hop, of which there must be only one."""
+    """Return whether there is exactly one next hop, and an entry can name it."""
     hop, *others = hops
     return not others and not isinstance(hop.gateway, IPv6Address) and is_device(hop.dev)
 

@@ -1,9 +1,9 @@
 """Decide how far the exemptions for pods reach. This module does no I/O.
 
 An interface's name or a route's protocol says who added a route, but not whether the cluster
-expects it. Public incidents show pods' interfaces with a default route or in the node's own subnet,
-and a CNI's routes that discard what is sent to the API server. So each exemption only covers what a
-CNI adds on a healthy node.
+expects it. In public incidents, pods' interfaces had a default route, or were in the node's own
+subnet. In others, a CNI's routes discarded packets to the API server. So each exemption only covers
+what a CNI adds on a healthy node.
 """
 
 from __future__ import annotations
@@ -177,8 +177,8 @@ class Bounds:
 
         Only a blackhole route with a longer prefix than the expected CIDR can be for such a block.
         The block must contain the destination of a pod's route in the same table, or an address of
-        a pod's interface. A block without pods is known by the route's protocol, if the CIDR also
-        contains routes of that protocol to other nodes.
+        a pod's interface. A block without pods is recognized by the route's protocol. The CIDR must
+        then also contain routes of that protocol to other nodes.
         """
         if (
             discard.type is not RouteType.BLACKHOLE
@@ -205,8 +205,8 @@ class Bounds:
     def network_of_pods(self, address: IpAddress) -> tuple[IpNetwork, str] | None:
         """Return the innermost network of this host's pods around an address, and its interface.
 
-        Table main leads to that network, unless another route or rule takes precedence. The result
-        is None if there is no such network.
+        Table main has a route to that network, but another route or rule may take precedence. The
+        result is None if there is no such network.
         """
         networks, index = self._networks_of_pods
         inner = next(index.around((int(address), self.bits)), None)

@@ -36,9 +36,9 @@ from hostrouting.overlap._places import Span
 # The cost of leaving a target uncovered. It exceeds the cost of any number of prefixes.
 _TOO_MUCH = 1 << 40
 
-# A prefix is left uncovered if all of its addresses need prefixes that are longer by more than
-# this. A fix with more than 4,096 routes for one prefix wouldn't be of use, and a search for
-# billions of routes would never end.
+# If all addresses of a prefix need prefixes that are longer by more than this, it stays uncovered.
+# A fix with more than 4,096 routes for one prefix wouldn't be of use, and a search for billions of
+# routes would never end.
 _SPLITS = 12
 
 # The maximum prefix length in either family.
@@ -56,8 +56,8 @@ class Segment(NamedTuple):
     Args:
         first: the first address as an integer.
         last: the last address as an integer.
-        longer_than: the length that a covering prefix must exceed (-1 for any), or None if the
-            segment isn't a target.
+        longer_than: the length that a covering prefix must exceed, or -1 for any length. None if
+            the segment isn't a target.
         length_max: maximum length of a prefix that may cover it, or -1 if none may.
     """
 

@@ -120,7 +120,7 @@ def _with_rules(
     config: Config,
     missing: str,
 ) -> tuple[tuple[StaticRule, ...], Collection[IpAddress], Found]:
-    """Return the rules that help, the places for which they do, and the routes beside them."""
+    """Return the rules that help, the places that they help, and the routes that go with them."""
     search = RuleSearch(moment, config)
     wanted = dict(first.blocked)
     before = host_now(moment.state, moment.places)
@@ -178,7 +178,7 @@ def _ranges(findings: Iterable[Finding]) -> list[IpNetwork]:
 
 
 def _changed(before: ModelledHost, after: ModelledHost) -> ModelledHost:
-    """Return a host after a fix, whose model knows all that has changed since before the fix."""
+    """Return the host after a fix, with a model that knows every change that the fix makes."""
     if after.state is before.state:
         return after
     model = before.model.with_rules(after.state.rules).with_routes(after.model.added)

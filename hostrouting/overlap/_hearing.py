@@ -4,8 +4,8 @@ This module does no I/O.
 
 The kernel delivers a packet if the lookup of its destination returns a route of type local. The
 policy rule of preference 0 makes the kernel search table local first. Cilium and other programs
-move that rule, and may leave it out. Then this host doesn't receive some or all of the packets sent
-to it, although all packets that it sends leave as expected.
+move that rule, and may leave it out. Then this host doesn't receive all packets sent to it,
+although its own packets leave as expected.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class _Lost(NamedTuple):
 def why_not_received(state: State, expected: Iterable[ExpectedCidr], kernel: Lookups) -> str:
     """Return why this host doesn't receive what is sent to its addresses, or an empty string.
 
-    The addresses are those on uplinks, those inside an expected CIDR, and those on the loopback
-    interface from which replies are judged.
+    The addresses are those on uplinks, those inside an expected CIDR, and some on the loopback
+    interface: those whose replies are judged.
 
     Args:
         state: the host's state.
@@ -203,7 +203,7 @@ def _entrances(local: Address, state: State) -> Sequence[str]:
 def _deciding(asked: Iterable[Address], state: State) -> Sequence[Rule]:
     """Return the rules that may decide about packets to addresses of this host.
 
-    Those behind the rule that looks up table local for every packet don't, if it has an entry.
+    If table local has an entry, the rules behind the one that looks it up for every packet don't.
     """
     position = next((at for at, rule in enumerate(state.rules) if _asks_local(rule)), None)
     before = state.rules[:position]
@@ -297,7 +297,7 @@ def _lost_from_here(own: Sequence[IpAddress], state: State, kernel: Lookups) -> 
 
 
 def _by_source(plain: Iterable[Lookup], state: State) -> dict[IpAddress, list[IpAddress]]:
-    """Map each source that rules tell apart to the own addresses to which it sends.
+    """Map each source that rules distinguish to the own addresses that it sends to.
 
     A connection has the source that the entry names, or else the address itself. A server replies
     from the address at which it was called.

@@ -127,7 +127,7 @@ def _moved(state: State) -> Iterable[Note]:
 
 
 def _port_of(masters: Container[str], devs: Iterable[str], state: State) -> str | None:
-    """Return the first of some interfaces that is a port of one of these masters, if any."""
+    """Return the first interface that is a port of one of these masters, or None."""
     for dev in devs:
         if dev in state.ports and state.ports[dev].master in masters:
             return dev

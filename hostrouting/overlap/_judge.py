@@ -69,8 +69,8 @@ class Judge:
     def of_each_lookup(self, lookups: Sequence[SocketLookup]) -> list[Judgement]:
         """Judge each lookup of a place once.
 
-        It is judged for the first expected CIDR for which it fails or, if it fails for none, for
-        the first CIDR.
+        It is judged for the first expected CIDR in which it fails. If it fails in none, it is
+        judged for the first CIDR.
         """
         by_cidr = [self._of_all(lookups, expected) for expected in self._overlap.expected_cidrs]
         by_lookup = zip(*by_cidr, strict=True)
@@ -95,8 +95,8 @@ class Judge:
         expected: ExpectedCidr,
     ) -> list[Judgement]:
         judgements = [self._of_lookup(lookup, expected) for lookup in lookups]
-        # If a datagram finds the address local or broadcast, report that, and not that TCP refuses
-        # it.
+        # For a datagram, the address may be local or broadcast. Then report that, not TCP's
+        # refusal.
         if judgements[0].is_local:
             return judgements
         return [
@@ -144,9 +144,8 @@ class Judge:
     def _is_beyond_routes(self, lookup: SocketLookup, route: Route) -> bool:
         """Return whether an entry is a host route in table local, which precedes any other route.
 
-        While local and main share one trie (until fib_trie_unmerge), the kernel reports main for
-        the entries in both, and a longer prefix in main takes precedence over a shorter one in
-        local.
+        Until fib_trie_unmerge, local and main share one trie. While they do, the kernel reports
+        main for the entries of both, and a longer prefix in main precedes a shorter one in local.
         """
         if route.destination.prefixlen < self._state.family.bits:
             return False
@@ -230,7 +229,7 @@ class Judge:
         discarded_by = lookup.result.discarded_by
         if discarded_by is None:
             return Judgement(FindingKind.NO_ROUTE, lookup)
-        # The kernel doesn't tell which entry discards a packet, so the model has to.
+        # The kernel doesn't report which entry discards a packet, so the model must.
         entry = self._state.fib.decide(lookup.flow).route
         if entry is None:
             return Judgement(FindingKind.BLACKHOLE, lookup)
@@ -246,7 +245,7 @@ class Judge:
 
 
 def _worth_telling(unconnected: Judgement, others: Sequence[Judgement]) -> list[Judgement]:
-    """Return the judgements that tell more than an unconnected datagram's and those before them."""
+    """Return the judgements that add something to an unconnected datagram's and to earlier ones."""
     without_source = {
         (each.kind, each.devs) for each in (unconnected, *others) if each.lookup.source is None
     }

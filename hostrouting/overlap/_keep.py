@@ -2,8 +2,8 @@
 
 This module does no I/O.
 
-A route that wins against a connected network takes away all packets to it, also those that sockets
-send from the interface's own address: answers to its neighbours, and connections of programs that
+A route that precedes a connected network diverts all packets to this network. It also diverts
+packets from the interface's own address: answers to neighbours, and connections of programs that
 have bound the address. ``keep`` gives such an interface a table of its own.
 """
 
@@ -125,14 +125,15 @@ def entries_for(devs: Sequence[str], state: State) -> tuple[Keep, ...]:
 
 @attrs.frozen
 class Keeping:
-    """The interfaces whose own packets a fix leads away, and what keeping them does.
+    """The interfaces from whose addresses a fix diverts packets, and the effect of keeping them.
 
     Args:
         host: the host with the proposed entries.
         lost: what the fix with these takes away.
         keep: the proposed entries.
         kept: the interfaces that these keep.
-        offers: the entries that would keep others, by interface, if that works.
+        offers: the entries that would keep further interfaces, by interface. Entries that don't
+            work are left out.
         offers_lose: a line for each kind of packets that these entries take away.
         refused: a line for each reason why no entry is proposed.
     """

@@ -1,15 +1,16 @@
-"""Find the packets that worked, and that a change of the host leads elsewhere or drops.
+"""Find the packets that work now, but that a change of the host would divert or drop.
 
 This module does no I/O.
 
-Whatever is proposed or advised is proven by this: applied to a model, it must take away nothing but
-what the text with it names. Only the prefixes that the change may affect are compared. They are cut
-at each prefix of either model, and both models are asked about one address of each place: for a
-packet without a source, for one from each of the host's own addresses, and for one that comes in.
+Each proposal and each advice is proven by this. Applied to a model, it must take away only the
+packets that its text names. Only the prefixes that the change may affect are compared. They are cut
+at each prefix of either model. Then both models are asked about one address of each place, for
+three kinds of packets: without a source, from each of the host's own addresses, and coming in.
 
-A packet to a failing address didn't work, so leading it elsewhere is no loss, with two exceptions:
-a neighbour in the connected network of the interface that carries the packet, which may be wanted
-there, and a packet from that interface's own address.
+A packet to a failing address didn't work, so it is no loss if it is diverted. There are two
+exceptions, because these packets may be wanted where they are. The destination may be a neighbour
+in the connected network of the interface that carries the packet. Or the packet may have that
+interface's own address as its source.
 """
 
 from __future__ import annotations
@@ -48,23 +49,23 @@ _COMPARED_MAX = 50_000
 
 @attrs.frozen
 class Loss:
-    """Packets that worked, and that a change leads elsewhere or drops.
+    """Packets that work now, but that a change diverts or drops.
 
     Args:
         ranges: their destinations, or a prefix around these if they are many.
-        source: the own address that sends them, or one of several of the same interface; None if no
-            source is chosen.
+        source: the own address that sends them. It may stand for several addresses of one
+            interface. None if no source is chosen.
         sender: the interface that has the source, or an empty string.
         arrives_on: for packets from outside to an address of this host, the interface through which
             they come in, or else an empty string.
         before: the interfaces that carried them; the loopback interface if they were delivered.
         after: the interfaces that they take; empty if they are dropped.
-        network: the connected network that the destinations are in, if the interfaces that carried
-            the packets are connected to it, or else None.
+        network: the connected network that contains the destinations. None if the interfaces that
+            carried the packets aren't connected to it.
         neighbours_of: the interfaces that are connected to this network.
         is_intended: whether the change is to lead other packets to the destinations elsewhere.
-        uncompared: how many packets would have to be compared, if these are too many; then what is
-            lost isn't known, and there is no other loss.
+        uncompared: the number of packets to compare, if they are too many, or else 0. Then the
+            losses aren't known, and no other loss is reported.
     """
 
     ranges: tuple[IpNetwork, ...]
@@ -221,8 +222,7 @@ class _Change(NamedTuple):
         devs: the interfaces before, without gateways.
         network: the connected network that the destinations are in.
         is_intended: whether other packets to the destinations are to be led elsewhere.
-        homes: the connected networks of the interface that now carries the packets, in which they
-            may come to stay.
+        homes: the connected networks of the interface that carries the packets after the change.
     """
 
     senders: Senders

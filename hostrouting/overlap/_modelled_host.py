@@ -87,8 +87,8 @@ class Rejudged(NamedTuple):
     def other_failures(self) -> list[Judgement]:
         """Return the failures of connections, replies and TCP.
 
-        The fix changes the result by which a connection gets its source, so a connection may get
-        another source and match other rules.
+        A connection gets its source from a lookup whose result the fix changes. So it may get
+        another source, and match other rules.
         """
         return [judgement for judgement in self.judgements[1:] if judgement.is_failure]
 
@@ -140,9 +140,10 @@ def host_after(
 ) -> ModelledHost | str:
     """Return the model of a host with the routes planned for entries, or why these don't work.
 
-    This proves for datagrams that each fixed address leaves through the right interface, and every
-    other address that an entry covers leaves as before. ``why_unproven`` then compares the
-    judgements. Connections, replies and TCP that still fail are in ``Rejudged.other_failures``.
+    This proves two things for datagrams. Packets to each fixed address leave through the right
+    interface. Packets to every other address that an entry covers leave as before. ``why_unproven``
+    then compares the judgements. Connections, replies and TCP that still fail are in
+    ``Rejudged.other_failures``.
 
     Args:
         state: the host's state. The new routes come before existing ones with the same key.
@@ -154,8 +155,7 @@ def host_after(
     main = [route for route in state.routes if route.table == Table.MAIN]
     try:
         routes, missing = resolve(entries, state.links, state.addresses, main, state.uplinks.named)
-        # Hide our existing entries from the plan, so that it only adds the new ones and removes
-        # none.
+        # Hide our existing entries from the plan. It then adds the new ones, and removes none.
         plan = plan_routes(routes, [route for route in main if not route.is_ours])
     except RouteError as error:
         return error.clause

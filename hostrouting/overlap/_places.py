@@ -67,10 +67,10 @@ class Judgement(NamedTuple):
         devs: interfaces to report: all outgoing interfaces, or for an exemption only the exempt
             ones.
         route: the matching entry, which may discard packets, or None if no entry matches.
-        is_lost: whether this local or broadcast address hides an address in the cluster, because it
-            is on an interface that isn't expected, such as InfiniBand.
+        is_lost: whether this local or broadcast address hides an address in the cluster. It does on
+            an interface that isn't expected, such as InfiniBand.
         is_answered: whether a service of this host, such as a DNS cache or kube-proxy, answers at
-            this local address: the address is on a pods' interface, which is exempt.
+            this local address. Then the address is on a pods' interface, which is exempt.
         bound: why the exemption for pods' interfaces doesn't cover this failure, or an empty
             string.
         uplink_subnet: for an exempt network or an answered address, the uplink's subnet in which it
@@ -78,8 +78,9 @@ class Judgement(NamedTuple):
         gateway: the local address that is the gateway of ``route``, if any. If packets are sent to
             that address itself, ``route`` is the default route.
         port: the expected interface whose master takes the replies, if any.
-        is_of_pods: whether this failure would be exempt as a pods' interface or a CNI's block, if
-            the expected CIDR didn't name its interfaces.
+        is_of_pods: whether this failure is only a failure because the expected CIDR names its
+            interfaces. Without these names, it would be exempt as a pods' interface or a CNI's
+            block.
     """
 
     kind: FindingKind | NoteKind | None
@@ -196,8 +197,9 @@ class Place:
             prefixes lie within the place.
         lookups: set by ask. The lookups that sockets make, UDP first. For each protocol, those
             without a source come first.
-        judgements: set by judge. For each expected CIDR that contains the place, in config order:
-            the judgement of an unconnected datagram, then those of other lookups that differ.
+        judgements: set by judge. The judgements for each expected CIDR that contains the place, in
+            config order. First comes that of an unconnected datagram, then those of other lookups
+            that differ.
         constraint: set by fix. The constraint on the routes that may cover the place.
         refused: set by fix. Why the installation would refuse a route that fixes the place.
     """
@@ -220,7 +222,7 @@ class Place:
     def unconnected(self) -> tuple[ExpectedCidr, Judgement]:
         """Return the judgement of an unconnected datagram, and its expected CIDR.
 
-        If several expected CIDRs contain the place, those for which it fails take precedence.
+        Several expected CIDRs may contain the place. Those in which it fails come first.
         """
         by_cidr = [(expected, self.judgement_for(expected)) for expected in self.judgements]
         failing = [each for each in by_cidr if each[1].is_failure]

@@ -3,8 +3,8 @@
 This module does no I/O.
 
 Each answer is a change of the config. It is tried on the model of the host: the check and the
-search for a fix run again with that config. Only an answer that settles its question is given, with
-what the fix that follows from it takes away.
+search for a fix run again with that config. Only an answer that settles its question is given. With
+it comes a clause on what the resulting fix takes away.
 """
 
 from __future__ import annotations
@@ -239,8 +239,8 @@ class Questions:
     def _carrying(self) -> dict[ExpectedCidr, set[str]]:
         """Map each expected CIDR that names no interfaces to those that may carry a part of it.
 
-        These are the interfaces asked about that carry a part now, and the uplinks if they carry a
-        part now or will once it is fixed.
+        These are the interfaces asked about that carry a part now. The uplinks are included if they
+        carry a part now, or will after a fix.
         """
         return self._carrying_outside(())
 
@@ -306,7 +306,7 @@ class Questions:
 
     @cached_property
     def _unasked(self) -> list[Span]:
-        """The failing spans that no question is about, and those of pods that can't be reached."""
+        """The failing spans without a question, and the spans of unreachable pods."""
         with_question = (each for each in self._fix.unfixable if each.obstacle.question is not None)
         asked = PrefixSet(map(numbers, _ranges_of(with_question)), self._state.family.bits)
         return [

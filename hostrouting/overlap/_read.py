@@ -190,8 +190,8 @@ def _state_and_cutter(
     """Return the state as far as the cut needs it, and the cutter.
 
     Which routes to read depends on the routes. To read a large table only once, two things are
-    assumed: that named uplinks have a default route (``_with_routes_if_default``), and that only
-    connected networks are suspects (``_with_routes``). If one is wrong, the table is read again.
+    assumed. Named uplinks have a default route (``_with_routes_if_default``), and only connected
+    networks are suspects (``_with_routes``). If one is wrong, the table is read again.
     """
     facts = backend.facts()
     links = facts.links
@@ -237,7 +237,7 @@ def _with_routes(
     state: State,
     backend: RouteBackend,
 ) -> tuple[State, Cutter]:
-    """Return the state with the routes that matter, and the cutter that tells which these are."""
+    """Return the state with the routes that matter, and the cutter that selects them."""
     sources = _sources(state.addresses)
     cutter = _cutter(overlap, state, sources)
     devs = state.plain_devs
@@ -257,7 +257,7 @@ def _with_routes(
 
 
 def _sources(addresses: Iterable[Address]) -> set[IpAddress]:
-    """Return the addresses from which packets may leave, so none in 127.0.0.0/8."""
+    """Return the addresses that packets may have as source: all except those in 127.0.0.0/8."""
     return {address.local for address in addresses if not address.local.is_loopback}
 
 
@@ -337,8 +337,7 @@ def _cidrs_with_blocks(overlap: RouteOverlap, routes: Iterable[Route]) -> list[P
 
 
 def _read_merged(state: State, backend: RouteBackend) -> bool | None:
-    # Whether the tables are merged matters only if a longer entry in main could precede one in
-    # local.
+    # Merged tables only matter if a longer entry in main could precede one in local.
     if state.family is Family.IPV4 and any(map(_may_be_preceded, state.routes)):
         return are_merged(state.addresses, state.rules, state.routes, backend)
     return None
@@ -404,7 +403,7 @@ def _refuse_unknown_masters(
 
 
 def _masters_of_unknown_kind(links: Iterable[Link]) -> dict[str, str]:
-    """Return the masters, by their ports, of which it isn't known whether they are bridges."""
+    """Return the masters that may or may not be bridges, by their ports."""
     kinds = {link.name: link.kind for link in links}
     masters = {link.name: link.master for link in links if link.master is not None}
     return {dev: master for dev, master in masters.items() if kinds.get(master) is None}

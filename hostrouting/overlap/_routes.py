@@ -13,7 +13,7 @@ if it is shorter than their entry in main, because such a route doesn't affect t
     172.16.9.0/24  dev eth0      as expected; a route that covers it must be shorter than /24
 
 Entries lead to the uplinks, or to one interface that an expected CIDR names. Each of these
-interfaces gets separate entries, which cover no failure that needs a different interface.
+interfaces gets separate entries. They cover no failure that needs another one.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Proposal:
         fix: the fix, without what it leaves.
         host: the host after the fix.
         covered: an address of each span that the constraints let an entry fix.
-        fixed: those of them that an entry fixes; none if the entries don't work.
+        fixed: the covered addresses that an entry fixes. None if the entries don't work.
     """
 
     fix: Fix
@@ -100,8 +100,8 @@ class Found:
         fix: the routes, and what they leave.
         host: the host after the fix.
         lost: what the fix takes away.
-        blocked: the places that fail because a policy rule decides before table main, by their
-            probes, each with the lowest preference of such a rule.
+        blocked: the places that fail because a policy rule decides before table main. Each probe
+            maps to the lowest preference of such a rule.
         stuck: the places that fail for another reason, by their probes.
     """
 
@@ -121,8 +121,8 @@ class RouteSearch:
         moment: the host, with judged places.
         overlap: the expected CIDRs.
         missing: why there is no default route, or an empty string if there is one.
-        unruled_host: the host without the rules of a fix, which are added after the routes; or None
-            if there are none.
+        unruled_host: the host without the rules of a fix, because routes are added before rules.
+            None if the fix has no rules.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class RouteSearch:
         return _Proposal(Fix(entries), host, fixed, fixed)
 
     def _unproven(self, why: str, covered: Container[int]) -> _Proposal:
-        """Return a proposal without entries, because those that were found don't work."""
+        """Return a proposal without entries, for a search whose entries don't work."""
         targets = [span for span in self._places.spans if _needs_route(span)]
         obstacle = Obstacle(why, is_policy=True)
         unfixable = Unfixable(networks_of(targets, self._family), (), obstacle)
@@ -269,7 +269,7 @@ class RouteSearch:
         return refused
 
     def _exclude(self, refused: Mapping[Place, str]) -> None:
-        """Change the constraints of refused places, so that the search leaves these places out."""
+        """Change the constraints of refused places. The search then leaves these places out."""
         for place, why in refused.items():
             place.refused = Obstacle(f"apply would refuse a route that fixes this: {why}")
             needed = place.constraint
@@ -314,9 +314,8 @@ class RouteSearch:
                 why = unruled.get(span.place.probe)
                 obstacle = _with_why_unruled(constraint.obstacle, why)
                 by_constraint.setdefault((devs, obstacle), []).append(span)
-            # The entries fix a span as a whole or not at all, so its first address tells: a taken
-            # destination cuts spans, and ``Constraints`` gives places that need too many routes an
-            # obstacle.
+            # Entries fix a whole span or nothing of it, so its first address is enough. A taken
+            # destination cuts spans. A place that needs too many routes has an obstacle.
             elif _needs_route(span) and span.first not in fixed:
                 by_taken.setdefault((devs, taken), []).append(span)
         return by_constraint | by_taken

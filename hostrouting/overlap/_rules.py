@@ -9,9 +9,9 @@ routes that main has, also those to this host's pods::
     5270  lookup 52    192.168.1.0/24 dev tailscale0       fails
     entry              to 192.168.1.0/24 priority 5269     main decides: dev eth0
 
-An entry may also cover places that don't fail, if main gives the same answers. It covers no place
-about which a later rule decides for packets that no check asks about: marked ones, those that
-another interface's address or a pod sends, those that come in through an interface.
+An entry may also cover places that don't fail, if main gives the same answers. A later rule may
+decide about packets to a place that no check asks about: marked packets, packets from a pod or
+another interface's address, and packets that come in. An entry covers no such place.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ class RuleSearch:
         """Return the fewest entries, and why some places get none.
 
         Args:
-            wanted: the places for which main must decide, by their probes, each with the lowest
-                preference of the rules that decide now.
+            wanted: the places for which main must decide, by their probes. Each comes with the
+                lowest preference of the rules that decide now.
         """
         refused = {probe: _NONE_LEFT for probe, each in wanted.items() if each < 2}
         possible = wanted.keys() - refused.keys()
@@ -177,7 +177,7 @@ class RuleSearch:
             is_free = is_local or is_cut((span.first, bits))
             if not (is_free and self._is_same(span.place, priority)):
                 return Segment(span.first, span.last, length_max=-1)
-            # Where as many prefixes do, those are taken that cover fewer places.
+            # Among sets with equally many prefixes, take one that covers fewer places.
             return Segment(span.first, span.last, length_max=bits if is_local else bits - 1)
 
         return fewest_prefixes([*map(segment, self._places.spans)], self._family)
@@ -219,7 +219,7 @@ class RuleSearch:
         return Sockets(model, rules, state.routes, self._family, called).ask(places)
 
     def _kept_network(self, networks: Iterable[IpNetwork], priority: int) -> IpNetwork | None:
-        """Return the network of a kept interface whose rules an entry would precede, if any."""
+        """Return a kept interface's network if an entry would precede its rules, or None."""
         if priority > KEEP_PRIORITIES[-1]:
             return None
         for address in self._state.addresses:
@@ -265,8 +265,8 @@ class RuleSearch:
     def _about_others(self) -> list[tuple[int, frozenset[IpAddress]]]:
         """The positions of the rules about packets that the check may not ask about.
 
-        Each comes with the addresses of this host that send these packets, or an empty set if
-        others do.
+        Each comes with the addresses of this host that send these packets. The set is empty if
+        other hosts do.
         """
         found = enumerate(map(self._senders, self._state.rules))
         return [(position, own) for position, own in found if own is not None]

@@ -3,9 +3,9 @@
 This module does no I/O.
 
 Packets from two addresses leave in the same way unless a rule, or an IPv6 route, matches the source
-of only one of them. A host may have a rule and a table for each of its many addresses, so what
-matters is found for each destination: a rule that looks up a table only matters if that table has
-an entry for the destination.
+of only one of them. A host may have a rule and a table for each of its many addresses. So the rules
+that matter are found for each destination. A rule only matters if its table has an entry for the
+destination.
 """
 
 from __future__ import annotations

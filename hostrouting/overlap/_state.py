@@ -45,8 +45,8 @@ class State:
         silent_routers: routers that the kernel skips because they don't respond; always empty for
             IPv4.
         labels: the labels of IPv6 addresses; always empty for IPv4.
-        is_merged: whether tables local and main share one trie, or None if that is unknown or has
-            no effect.
+        is_merged: whether tables local and main share one trie. None if that is unknown or
+            irrelevant.
     """
 
     family: Family
@@ -93,7 +93,7 @@ class State:
 
     @cached_property
     def model(self) -> Model:
-        """Return a model of these tables and rules, for what no lookup in the kernel tells."""
+        """Return a model of these tables and rules, for questions that no kernel lookup answers."""
         from hostrouting.kernel.known import KnownHost
         from hostrouting.kernel.model import model_of
 

@@ -182,10 +182,10 @@ def _joined_fixes(fixes: Sequence[Fix]) -> Fix:
 
 
 def _with_uplinks_of_both(config: Config, reports: dict[Family, OverlapReport]) -> list[Fix]:
-    """Return each family's fix, whose answers keep what carries the other family's traffic.
+    """Return each family's fix, with answers that don't divert the other family's traffic.
 
-    The config names uplinks for the whole node, so an answer for one family must not divert traffic
-    of the other family that may be wanted.
+    The config names uplinks for the whole node. So an answer for one family must not divert wanted
+    traffic of the other.
     """
     wanted: set[str] = set()
     for family, report in reports.items():
@@ -254,10 +254,9 @@ def check_overlap(
             InfiniBand addresses, as long as the config says.
 
     Returns:
-        The report. The verdict is ``unknown``, with a reason, if there is no default route to
-        compare with, if it isn't clear which default route applies, if no uplink exists, if this
-        host doesn't receive packets sent to it, if no CIDR is expected, or if the kernel can't be
-        queried.
+        The report. The verdict is ``unknown``, with a reason, in any of these cases: no CIDR is
+            expected; the kernel can't be queried; no uplink exists; there is no default route, or
+            several that contradict each other; this host doesn't receive packets sent to it.
     """
     overlap = config.route_overlap.of(backend.family)
     if not overlap.expected_cidrs:

@@ -128,7 +128,7 @@ class DiffReport(JsonObject):
 
     @property
     def differs(self) -> bool | None:
-        """Return whether any lookup has another result, or None if that isn't known."""
+        """Return whether any lookup has a new result, or None if that isn't known."""
         return True if self.changed else None if self.reason else False
 
     @property

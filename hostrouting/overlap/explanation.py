@@ -106,11 +106,11 @@ class Explanation:
             with.
         verified_since: since when these have been the node's uplinks; see ``OverlapReport``.
         lookups: the lookups performed by a socket, in order.
-        is_judged: whether there are interfaces to compare with: uplinks, or those that the config
-            names for the CIDR.
+        is_judged: whether there are interfaces to compare with. These are uplinks, or the
+            interfaces that the config names for the CIDR.
         findings: the check's failures for this address. Empty if nothing is judged.
         notes: the check's notes on this address.
-        is_torn: whether the host changed during every read, so that the result may be inconsistent.
+        is_torn: whether the host changed during every read. Then the result may be inconsistent.
         not_received: why packets to this host aren't delivered, or null if they are (see
             ``no-local-table``).
     """
@@ -130,8 +130,8 @@ class Explanation:
     def is_as_expected(self) -> bool | None:
         """Return whether all packets to this address are sent as expected, as the check judges it.
 
-        The result is None if there is nothing to compare with, or if this host doesn't receive what
-        is sent to its addresses.
+        The result is None in two cases: there is no interface to compare with, or this host doesn't
+        receive packets to its addresses.
         """
         if not self.is_judged or self.not_received:
             return None

@@ -93,30 +93,30 @@ class Finding(JsonObject):
     """An expected CIDR that fails.
 
     Args:
-        kind: type of failure: ``OVERLAP`` if packets leave through the wrong interface,
-            ``NO-ROUTE`` if there is no route, ``BLACKHOLE`` if packets are discarded, ``GATEWAY``
-            if the next hop is also an address of this host on another interface, so that the
-            router's ARP requests aren't answered, or ``PORT`` if packets leave through a port of a
-            bridge or bond, to which no reply comes back.
+        kind: type of failure: ``OVERLAP``: packets leave through the wrong interface. ``NO-ROUTE``:
+            there is no route. ``BLACKHOLE``: packets are discarded. ``GATEWAY``: the next hop is
+            also an address of this host on another interface, and the router's ARP requests aren't
+            answered. ``PORT``: packets leave through a port of a bridge or bond, and replies don't
+            come back to it.
         cidr: the expected CIDR, without host bits.
         probe: the first failing address.
         devs: sorted names of the interfaces that packets leave through, or empty if they are
             discarded or have no route.
         expected_devs: sorted names of the uplinks, or the config's interface patterns for this
             CIDR.
-        source: source address of the failing connections or replies, or null if the failing lookup
-            has no source, such as that of unconnected packets.
+        source: source address of the failing connections or replies. Null if the failing lookup has
+            no source, as for unconnected packets.
         ranges: the failing addresses, as the fewest CIDRs.
-        route: the entry that matches ``probe``, in the format of ``ip route show``, or null if no
-            entry matches or a policy rule discards the packets. For ``GATEWAY``, the route via that
-            next hop.
+        route: the entry that matches ``probe``, in the format of ``ip route show``. Null if no
+            entry matches, or a policy rule discards the packets. For ``GATEWAY``, the route via
+            that next hop.
         fix: the routes that fix this failure, as far as routes can fix it.
         rules: the rules that it also takes, because a policy rule decides before table main.
         shadowed: the failing addresses as a shorter list of prefixes that also includes adjacent
             local and broadcast addresses. Not included in the JSON.
         discarded_by: types of the entries that discard packets. Not included in the JSON.
-        behind: sorted names of further unexpected interfaces that packets would use in turn if the
-            matching routes were removed. Not included in the JSON.
+        behind: sorted names of further unexpected interfaces. Packets would use them in turn, as
+            the matching routes are removed. Not included in the JSON.
         gateway: for ``GATEWAY``, this host's address. Not included in the JSON.
         port: for ``PORT``, the interface whose master takes the replies. Not included in the JSON.
         is_reply: whether a server's replies from ``source`` fail, rather than connections. Not

@@ -164,8 +164,7 @@ def _with_policy(model: Model, policy: PolicyPlan) -> Model:
 def as_installed(config: Config, host: Host, scope: CancelScope | None = None) -> PlannedHost:
     """Return a host as it would be with a config's routes, rules and kept interfaces.
 
-    Routes and rules that don't win count as installed, too, because a fix may have a rule that
-    makes them win.
+    Routes and rules that don't win are included, because a rule of the fix may make them win.
 
     Raises:
         RouteError: the routes can't currently be installed.

@@ -74,8 +74,8 @@ class Question(NamedTuple):
         devs: the interfaces that carry the addresses now.
         entry: the entry, or None if packets have none. All static routes that an earlier run has
             installed are one question, without an entry.
-        near: the interface in whose connected network the addresses are, although the entry takes
-            precedence, or an empty string.
+        near: the interface whose connected network contains the addresses, although the entry takes
+            precedence. An empty string if there is none.
         is_ours: whether it is about static routes that an earlier run has installed.
         answers: the answers, the likeliest first.
         otherwise: what helps if the packets are meant to go through the uplinks, and no answer
@@ -142,7 +142,7 @@ class Obstacle(NamedTuple):
         is_policy: whether a route could fix the addresses, but isn't proposed because the traffic
             may be wanted.
         question: what to ask the user before a route is proposed, or None if nothing is asked.
-        change: what helps, if that is a change that a model can show, or None.
+        change: the change that helps, or None if a model can't show it.
     """
 
     reason: str

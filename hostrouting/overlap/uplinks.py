@@ -47,10 +47,9 @@ class Uplinks:
             interface may take precedence.
         default: the default route to compare with, limited to live next hops on uplinks, or None if
             there is none.
-        contested: default routes that make the expected interface ambiguous: either those with the
-            lowest metric, if they lead through different interfaces, or one through a container's
-            interface and those that it takes precedence over. For IPv6, these may be IPv4 default
-            routes.
+        contested: default routes that make the expected interface ambiguous. Either several with
+            the lowest metric lead through different interfaces, or one through a container's
+            interface precedes the others. For IPv6, these may be IPv4 default routes.
         unknown: why there is nothing to compare with, or None.
         is_configured: whether the config names the uplinks.
         is_verified: whether they are the verified uplinks, because the config names none.
@@ -221,7 +220,8 @@ def how_to_name(
     """Return how to name the interfaces of one of some default routes as uplinks.
 
     The answers are ready to paste, unless a config can't name these interfaces. An answer that
-    breaks nothing comes first; if there is none among them, that is all of the interfaces.
+    breaks nothing comes first. If each answer with one route's interfaces breaks something, the
+    first one names all interfaces.
 
     Args:
         defaults: the default routes to choose from.
@@ -391,9 +391,9 @@ def wait_for_addresses(
 
 
 def _has_default_beside_main(backend: RouteBackend, named: tuple[str, ...] | None) -> bool:
-    """Return whether another table than main has a default route for every packet.
+    """Return whether a table other than main has a default route for every packet.
 
-    Then no default route in main is waited for: that one may be all that the host ever gets.
+    Then the wait ends, because the host may never get a default route in main.
     """
     tables = tables_for_all(backend.facts().rules)
     return any(
