@@ -3,8 +3,8 @@
 A task does one thing within a `CancelScope`. `Serial`, `Parallel` and `Timeout` combine tasks, and
 `task` turns a function into a task. `run` runs a tree, and `run_async` runs it from asyncio;
 `call_async` calls a function with a scope from asyncio. Tasks wait and run programs through the
-scope, so that they can be cancelled or time out. `all_or_nothing` rolls back the changes of a
-failed task.
+scope. This lets them be cancelled or time out. `all_or_nothing` rolls back the changes of a failed
+task.
 """
 
 # The modules of this package. When a module is imported, it only imports modules above it.

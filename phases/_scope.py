@@ -207,10 +207,10 @@ class CancelScope(AbstractContextManager["CancelScope"]):
 
         On a cancellation or deadline, the group gets SIGTERM, and SIGKILL at most 50 ms later.
         Children that have created their own session or group (setsid) survive. So do processes that
-        are still running when the program exits on its own; their later output is lost. The program
-        runs in real time, regardless of the clock. All output is kept in memory. KeyboardInterrupt
-        also kills the program. A custom signal handler should cancel a scope. If it raises an
-        exception instead while the program is being started, the program keeps running.
+        run longer than the program. Their later output is lost. The program runs in real time,
+        regardless of the clock. All output is kept in memory. KeyboardInterrupt also kills the
+        program. A custom signal handler should cancel a scope. If it raises an exception instead
+        while the program is being started, the program keeps running.
 
         Args:
             argv: the program and its arguments.
@@ -251,8 +251,7 @@ class Undo:
 
     For its use as a context manager, see `all_or_nothing`.
 
-    Each step is pushed *before* its change is made, so it must be a no-op if the change was never
-    made.
+    Each step is pushed *before* its change is made. Without the change, it must be a no-op.
     """
 
     def __init__(self) -> None:

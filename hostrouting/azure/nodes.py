@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class LoadBalancerProbeError(HostRoutingError):
-    """The error if probes can't be rewritten, or if it is unknown whether the node needs it."""
+    """The error if probes can't be rewritten, or the node's need for that is unknown."""
 
 
 class AzureVnetError(HostRoutingError):

@@ -59,8 +59,8 @@ def matching(folder: Path, pattern: str) -> list[Path]:
         translate_errors(f"look through {folder}"),
         contextlib.suppress(FileNotFoundError, NotADirectoryError),
     ):
-        # Make no Path for the entries that don't match: for a unit folder, that would take longer
-        # than the rest of a run without changes.
+        # Make no Path for entries that don't match. For a unit folder, that would take longer than
+        # the rest of a run without changes.
         return [folder / name for name in sorted(fnmatch.filter(os.listdir(folder), pattern))]  # noqa: PTH208
     return []
 

@@ -11,9 +11,9 @@ fails or restarts, a running machine isn't stopped. Dependencies between units c
   masked. And whenever the required unit is restarted, systemd restarts the machine.
 
 The drop-ins are the same whichever parts are installed. Only the script list changes, and the gate
-script rereads it before each step. The reason: if a reload removes the command that systemd is
-running for a unit, systemd skips the other commands of the same setting. This may also happen to
-the command of another program, so the gate's commands are spread over two settings. All lines
+script rereads it before each step. The reason: a reload may remove the command that systemd is
+running for a unit. Then systemd skips the other commands of the same setting. This may also happen
+to the command of another program, so the gate's commands are spread over two settings. All lines
 differ, because systemd would confuse identical ones and skip the lines between them.
 
 If an ``ExecCondition=`` fails, systemd skips the unit without an error and without ``Restart=``.
@@ -38,13 +38,13 @@ _SCRIPT = Layout().gate_script
 _HOLD = ("ExecCondition", "-+", f"{_SCRIPT} hold")
 _AGAIN = ("ExecStartPre", "+", f"{_SCRIPT} again")
 _LAST = ("ExecStartPre", "+", f"{_SCRIPT} last")
-# The gate script creates this file for a start that passes. test(1) verifies that, because a
-# truncated gate script may exit with 0 too early.
+# The gate script creates this file for a start that passes. A truncated gate script may exit with 0
+# too early, so test(1) looks for the file.
 _PASS = f"/{RUN_DIR}/passed/${{INVOCATION_ID}}"
 _PASSED = ("ExecStartPre", "+", f"/usr/bin/test -f {_PASS} -o -e {Layout().gate_off}")
-# _AGAIN isn't needed, because it only repeats the check where _HOLD has failed, which systemd
-# ignores. A drop-in of an instance may reset ExecStartPre= and thereby remove _AGAIN, but not _LAST
-# and _PASSED, which are in a drop-in that comes later.
+# _AGAIN isn't needed. It only repeats the check after a failure of _HOLD, which systemd ignores. A
+# drop-in of an instance may reset ExecStartPre=, and so remove _AGAIN. It doesn't remove _LAST and
+# _PASSED, because they are in a later drop-in.
 _NEEDED = (_HOLD, _LAST, _PASSED)
 
 _HEAD = f"""\
@@ -165,7 +165,7 @@ def _has_command(prefix: str, argv: str, commands: str) -> bool:
 
 
 def _naming_settings(shown: Mapping[str, str], environment: Collection[str]) -> Iterator[str]:
-    """Yield the settings that change INVOCATION_ID, by which the gate tells starts apart."""
+    """Yield the settings that change INVOCATION_ID. The gate identifies a start by this ID."""
     for key, (pattern, consequence) in _NAMELESS.items():
         if re.search(pattern, shown[key]):
             yield f"{key}=INVOCATION_ID {consequence}"

@@ -52,8 +52,8 @@ def is_go_package_script(text: str) -> bool:
 def routes_to_adopt(host: Host, *, replaces_script: bool) -> tuple[StaticRoute, ...]:
     """Return the Go package's routes that the next run takes over.
 
-    These are the routes in the package's script. If a killed run has already replaced the script,
-    they are the routes in the file that the killed run wrote (``Layout.adopted``). Routes that a
+    These are the routes in the package's script. A killed run may have replaced the script already.
+    Then they are the routes in the file that this run wrote (``Layout.adopted``). Routes that a
     config can't contain, such as a default route, aren't returned, so they stay as they are.
 
     Args:
@@ -78,8 +78,8 @@ def hand_over(routes: Iterable[StaticRoute], layout: Layout, undo: Undo) -> None
     If this run is then killed, the next run or the routes script takes these routes over.
 
     Args:
-        routes: the routes. If a route has no interface, it stands for those through any interface,
-            and likewise if it has no gateway.
+        routes: the routes. A route without an interface means routes through any interface. A route
+            without a gateway means routes via any gateway.
 
     Raises:
         FileError: the file can't be written.

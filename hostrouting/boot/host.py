@@ -41,8 +41,8 @@ class Host:
     Args:
         routes: the routes backend; defaults to the kernel via netlink.
         units: the service manager; defaults to the running systemd via systemctl.
-        layout: the file layout. If its root isn't ``/``, ``routes`` and ``units`` are required, so
-            that an image's files aren't combined with the running kernel's routes by mistake.
+        layout: the file layout. If its root isn't ``/``, ``routes`` and ``units`` are required. An
+            image's files must not be combined with the running kernel's routes by mistake.
         routes6: the IPv6 routes backend, without which IPv6 CIDRs can't be checked. If ``routes``
             isn't given, it defaults to the kernel via netlink.
 
@@ -205,7 +205,7 @@ class Host:
         return running_systemd() if self._units is None else self._units
 
     def within(self, scope: CancelScope) -> Host:
-        """Return a copy of this host whose systemd calls stop waiting if the scope is cancelled."""
+        """Return a copy of this host. If the scope is cancelled, its systemd calls stop waiting."""
         units = self.units.within(scope)
         return self._of(
             backend=self.backend,
@@ -280,7 +280,7 @@ class Host:
 
     @property
     def _record(self) -> str:
-        # Import the layout only if there is another one, because a check has no other use for it.
+        # Import the layout only for another root. A check has no other use for the module.
         return f"/{VERIFIED_PATH}" if self._layout is None else str(self._layout.verified)
 
     def with_verified(self, config: Config) -> Config:

@@ -352,9 +352,8 @@ def _remove_all(layout: Layout, paths: Iterable[Path]) -> Iterator[Changes]:
             yield Changes(files=(Change(layout.relative(path), "removed"),))
 
 
-# By now, the list of a gate that is being removed is empty, or has only the script that removes our
-# routes. So a gate that starts now soon admits its unit. A gate that started before takes at most
-# 20 s.
+# A gate that is being removed has an empty list by now, or only the script that removes our routes.
+# So a gate that starts now soon admits its unit. A gate that started before takes at most 20 s.
 _START_WAIT_SECONDS = 15
 _START_POLL_SECONDS = 0.1
 
@@ -362,8 +361,8 @@ _START_POLL_SECONDS = 0.1
 def _wait_for_starts(units: UnitManager, consumers: Iterable[str], scope: CancelScope) -> None:
     """Wait until no instance is running its pre-start commands, but for at most 15 s.
 
-    If systemd reloads while it runs a command that has been removed, it skips the commands after
-    that one.
+    systemd may reload while it runs a command that has been removed. Then it skips the commands
+    after that one.
     """
     instances: list[str] = []
     for consumer in filter(None, consumers):
@@ -452,7 +451,7 @@ KUBELET = "kubelet.service"
 
 
 def has_free_kubelet(host: Host, consumer: str) -> bool:
-    """Return whether a kubelet starts at boot that isn't the consumer, and so isn't gated.
+    """Return whether an ungated kubelet starts at boot, because the consumer is another unit.
 
     Raises:
         UnitError: systemd can't be queried.

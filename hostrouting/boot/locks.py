@@ -1,7 +1,7 @@
 """Locks for the kernel's routing table and for a whole run.
 
-The boot scripts take the routing table's lock, too. If a run fails while it holds the run lock, its
-error lists the changes that remain in place.
+The boot scripts take the routing table's lock, too. A run may fail while it holds the run lock. Its
+error then lists the changes that remain.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from phases import Cancelled, CancelScope, TimedOut
 LOCK_WAIT_SECONDS = 60
 _POLL_SECONDS = 0.05
 
-# How long another run may hold the run lock: it may wait for the network for up to 10 min, and for
-# the routing table's lock for 1 min.
+# How long another run may hold the run lock. It may wait up to 10 min for the network, and 1 min
+# for the routing table's lock.
 _RUN_WAIT_SECONDS = 660
 
 
@@ -118,8 +118,8 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_installing: bool) -> Ite
     """Hold the run lock, and attach the remaining changes to any error that ends the run.
 
     A second run waits for the first one to end. Images aren't locked, because they have no
-    concurrent runs and no /run. If there is nothing to install, a host is only locked if a previous
-    run has left its lock file, its manifest or the routes unit.
+    concurrent runs and no /run. With nothing to install, a host is only locked after a previous
+    run. Such a run has left its lock file, its manifest or the routes unit.
 
     Yields:
         The record to which the caller adds its changes.

@@ -30,7 +30,7 @@ _ORDER = {ROUTES: 0, CHECK: 1}
 
 _PART = re.compile(r"[a-z][a-z0-9-]*")
 _UNIT = re.compile(r"[A-Za-z0-9:_@-][A-Za-z0-9:_.@-]*\.service")
-# Uninstalling removes every file in the manifest, so restrict the paths to those that we install.
+# Uninstalling removes every file in the manifest. So accept only paths that we install.
 _FILE = re.compile(
     r"/etc/aks-flex-node/[A-Za-z0-9_-][A-Za-z0-9_.-]*"
     rf"|/etc/systemd/system/{_UNIT.pattern}(\.d/([0-9a-z]+-)?hostrouting(-[a-z-]+)?\.conf)?"
@@ -202,7 +202,7 @@ class Manifest:
             "former": self.former,
             **self.sections,
         }
-        # Write one line per key, so that the file is about as short as the config: the watcher
+        # Write one line per key. The file is then about as short as the config, and the watcher
         # limits the size of both.
         lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in document.items()]
         return "{\n" + ",\n".join(lines) + "\n}\n"
@@ -302,8 +302,8 @@ def _reconstruct(layout: Layout) -> Manifest:
     units = filter(_is_ours, files.matching(layout.units, "*.service"))
     names = {path.stem for path in units}
     if gated:
-        # Drop-ins make the consumer run the scripts that exist, even if these have no units. So
-        # both parts count as installed.
+        # Drop-ins make the consumer run all existing scripts, even those without units. So both
+        # parts count as installed.
         names |= {ROUTES, CHECK}
     parts = {name: _reconstruct_part(name, layout, folders) for name in names}
     consumer, *former = [folder.name.removesuffix(".d") for folder in gated] or [""]

@@ -100,7 +100,7 @@ class BootPlan:
         gate: the changes to the gate's scripts and their list.
         files: the changes to all other files.
         units: the changes to units.
-        is_installing: whether there are parts to install, so that the gate has to be verified.
+        is_installing: whether there are parts to install. Then the gate must be verified.
         changes: all changes, for printing.
     """
 
@@ -367,8 +367,8 @@ def _plan_units(
 
 
 def _units_to_enable(host: Host, wanted: Wanted, links: Iterable[Path]) -> tuple[str, ...]:
-    # The Go package's symlinks enable our units, too. The run removes these symlinks, so it has to
-    # enable each unit that lacks a symlink of our own.
+    # The Go package's symlinks enable our units, too. The run removes these symlinks. So it must
+    # enable each unit without a symlink of our own.
     losing = {
         link.stem for link in links if not files.is_present(host.layout.enablement(link.stem))
     }

@@ -276,7 +276,7 @@ def wanted_manifest(manifest: Manifest, wanted: Wanted, layout: Layout) -> Manif
 def differing_parts(manifest: Manifest, config: Config, layout: Layout) -> list[str]:
     """Return the names of the parts that a config would change.
 
-    If the gate would move to another consumer, the last item is a phrase that says so.
+    If the gate would move to another consumer, the last item says so.
     """
     wanted = Wanted.of(config, layout)
     old = manifest.parts

@@ -34,10 +34,10 @@ def python_of(layout: Layout) -> str:
 def why_unsuitable(layout: Layout) -> str:
     """Return why units and scripts can't run this Python as root, or an empty string.
 
-    Another user may own PYTHONPATH's folders, the working directory or the user's site-packages.
-    So units and scripts run Python with ``-I``, which ignores them. This Python is unsuitable if
-    hostrouting can only be imported from there, or if another user can change what is imported: at
-    boot, it judges what the scripts can't, so it has to be as well protected as they are.
+    Another user may own PYTHONPATH's folders, the working directory or the user's site-packages. So
+    units and scripts run Python with ``-I``, which ignores them. This Python judges at boot what
+    the scripts can't, so it must be as well protected as they are. It is unsuitable if hostrouting
+    can only be imported from there, or another user can change an imported file.
 
     Raises:
         FileError: running the interpreter times out.

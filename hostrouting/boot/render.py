@@ -200,9 +200,9 @@ _PLACEHOLDER = r"@([A-Z_]+|[a-z-]+\.[a-z]+)@"
 def fill(asset: str, *, package: str = PACKAGE, **values: str) -> str:
     """Fill in a template's placeholders.
 
-    ``@NAME@`` stands for a value, and ``@common.sh@`` for another template without its comments. If
-    a line consists of a placeholder whose value is empty, the line is dropped. Of a script's own
-    comments, those in its first paragraph stay, which say what it does and how to call it.
+    ``@NAME@`` stands for a value, and ``@common.sh@`` for another template without its comments. A
+    line with nothing but an empty placeholder is dropped. Of a script's comments, only the first
+    paragraph stays. It says what the script does and how to call it.
 
     Args:
         asset: the template's file name.

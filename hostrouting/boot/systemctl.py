@@ -131,8 +131,8 @@ class Systemctl:
     def instances(self, consumer: str) -> tuple[str, ...]:
         """Return the units that a consumer refers to.
 
-        For a template, these are the instances that are loaded or enabled, those with unit files or
-        drop-ins of their own, and a dummy instance.
+        For a template, these are a dummy instance, the loaded and enabled instances, and instances
+        with unit files or drop-ins of their own.
         """
         if "@." not in consumer:
             return (consumer,) if self._root is None else ()
@@ -177,7 +177,7 @@ class Systemctl:
         if self._root is not None:
             return {}
         # Also name the enabled units, because systemd unloads some of them, together with their
-        # Before=: those that have stopped, and those that it didn't start because of a cycle.
+        # Before=. It unloads stopped units, and units that it didn't start because of a cycle.
         names = sorted({*units, *_enabled()})
         after: dict[str, set[str]] = {}
         for shown in self._show(("Id", "After", "Before", "LoadState"), "*", *names):

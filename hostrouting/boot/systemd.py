@@ -71,8 +71,7 @@ class UnitManager(Protocol):
         """Return the units that a consumer's name stands for.
 
         Args:
-            consumer: a service, which stands for itself, or a template, which stands for all of its
-                instances.
+            consumer: a service, or a template for all of its instances.
 
         Returns:
             The sorted unit names; empty for an image.

@@ -92,8 +92,8 @@ def forget_trial(host: Host) -> None:
 
     The caller holds the run lock, so that no other trial begins.
     """
-    # If a process was killed while it confirmed the trial, this file would make the trial's timer
-    # complete the confirmation. That must no longer happen.
+    # A process may have been killed while it confirmed the trial. This file would then make the
+    # trial's timer complete the confirmation. That must no longer happen.
     remove(host.layout.confirmed)
     if is_present(host.layout.trial_script) and not is_present(host.layout.trial):
         _stop_timer(host)

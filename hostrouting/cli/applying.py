@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from hostrouting.tasks.reports import ConfigureReport
 
-# If the terminal is stopped, the command waits this long and goes on, so that a signal still ends
-# the trial.
+# If the terminal is stopped, the command waits this long and goes on. A signal then still ends the
+# trial.
 _TRIAL_SECONDS = 5.0
 
 

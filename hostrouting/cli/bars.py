@@ -36,10 +36,10 @@ Bar = list[tuple[CellKind, tuple[IpNetwork, ...]]]
 def cells(cidr: IpNetwork, bar: Bar, count: int) -> tuple[CellKind | None, ...]:
     """Split a CIDR into equal cells, and return the kind of each.
 
-    If the addresses of a cell are of several kinds, the worst kind is drawn: a failure before a
-    note, and a note before what is expected. Of two failures, or two notes, the one with fewer
-    addresses in the bar is drawn. So a single failing address in a /12 is visible. If the number of
-    cells is a power of two, each cell is a prefix.
+    For a cell with addresses of several kinds, the worst kind is drawn. A failure is worse than a
+    note, and a note is worse than an expected address. Of two failures, or two notes, the one with
+    fewer addresses in the bar is drawn. So a single failing address in a /12 is visible. If the
+    number of cells is a power of two, each cell is a prefix.
 
     Args:
         cidr: the CIDR to draw.
@@ -191,7 +191,7 @@ def bar_text(line: Iterable[CellKind | None], paints: dict[CellKind | None, Pain
 
 
 def cells_in(columns: int | None, label: int) -> int:
-    """Return how many cells fit next to a label: a power of two, so that each is a prefix."""
+    """Return how many cells fit next to a label: a power of two, because each cell is a prefix."""
     count = _CELLS
     while columns is not None and columns - label - len("✗   ") < count > 8:
         count //= 2

@@ -144,8 +144,8 @@ def _file_line(change: Change) -> str:
 def _has_diff(change: Change) -> bool:
     """Return whether a diff of a file tells more than a line.
 
-    It doesn't for a removed file, a long new one, a replaced script of the Go package, and a file
-    of which only the mode or owner changes.
+    A line is enough for a removed file, a long new file, a replaced script of the Go package, and a
+    change of only the mode or owner.
     """
     from hostrouting.boot.go_package import is_go_package_script
 

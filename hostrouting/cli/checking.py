@@ -191,8 +191,8 @@ def _answer_boot_script(verdict: Verdict, host: Host) -> Result:
     stderr.
 
     Args:
-        verdict: the script's verdict, or ``unknown``. If it differs from the verdict of this check,
-            the host has changed, so nothing is explained and no report is written.
+        verdict: the script's verdict, or ``unknown``. If this check's verdict differs, the host has
+            changed. Then nothing is explained, and no report is written.
         host: this host.
     """
     from hostrouting.boot.files import write_if_changed

@@ -1,4 +1,4 @@
-"""The other commands, which neither apply nor check. Each docstring is the command's help text."""
+"""The commands that don't apply or check. Each docstring is the command's help text."""
 
 from __future__ import annotations
 

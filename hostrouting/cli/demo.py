@@ -322,6 +322,6 @@ def _socket(dev: str) -> socket.socket:
 
 def run() -> NoReturn:
     """Run ``main`` and exit with its exit code."""
-    # SIGTERM raises KeyboardInterrupt, so that the temporary directory is removed.
+    # SIGTERM raises KeyboardInterrupt. The temporary directory is then removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())

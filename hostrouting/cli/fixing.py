@@ -142,7 +142,7 @@ def _require_keys_once(document: object, keys: Iterable[str], path: Path) -> Non
 
 
 def _is_ours_on_a_line(text: str, keys: Container[str]) -> bool:
-    """Return whether a JSON object has nothing but our keys, none of which begins a line."""
+    """Return whether a JSON object has only our keys, and none of them begins a line."""
     members = [*_members(text)]
     is_ours = all(member.name in keys and member.indent is None for member in members)
     return bool(members) and is_ours

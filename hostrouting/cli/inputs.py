@@ -211,8 +211,8 @@ def choose(
         options: the command's options.
         host: this host.
         is_needed: whether it is an error if there is no config.
-        verb: what is done with the installed config, for a line on stderr that says so. An empty
-            string if nothing is to be said.
+        verb: the verb for a line on stderr about the use of the installed config. An empty string
+            if nothing is to be said.
     """
     return _with_options(_choose(options, host, is_needed=is_needed, verb=verb), options)
 

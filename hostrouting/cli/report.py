@@ -369,8 +369,9 @@ def nagios(report: OverlapReport) -> tuple[int, str]:
         report: the check's report.
 
     Returns:
-        The exit code (0 OK, 1 failures in WARN mode, 2 failures in STRICT mode, 3 unknown), and a
-        line with the status, the failures and, after ``|``, the number of failing CIDRs.
+        The exit code, and a line. Codes: 0 OK, 1 failures in WARN mode, 2 failures in STRICT mode,
+            3 unknown. The line has the status, the failures and, after ``|``, the number of failing
+            CIDRs.
     """
     if not report.cidrs:
         return nagios_unknown("no CIDRs are expected: there is nothing to check")

@@ -35,7 +35,7 @@ def run_task(
         task: the task to run.
         scope: a scope that signals cancel already; a new one by default.
         waits: whether the task's progress says what the task is waiting for. If so, it is printed
-            even without a terminal, because readers of a log want to know it.
+            even without a terminal, for readers of a log.
     """
     if scope is not None:
         return phases.run(task, scope=scope, observers=[_Progress(is_logged=waits)])
@@ -97,13 +97,13 @@ def say_result(options: argparse.Namespace, result: Result, patience: float | No
 
 @contextmanager
 def cancelled_by_signals(scope: phases.CancelScope) -> Iterator[None]:
-    """Cancel the scope on SIGINT, SIGTERM and SIGHUP, so that changes are rolled back.
+    """Cancel the scope on SIGINT, SIGTERM and SIGHUP. The changes are then rolled back.
 
     A signal that is ignored stays ignored: nohup(1) ignores SIGHUP, and a shell ignores SIGINT for
     its background jobs. A second SIGINT or SIGTERM ends the process at once, and the rollback stays
-    incomplete. A second signal within half a second is ignored, because it may have the same cause:
-    timeout(1) sends each signal twice, and for one Ctrl-C, both the shell and the terminal may send
-    a signal.
+    incomplete. A second signal within half a second is ignored, because it may have the same cause.
+    timeout(1) sends each signal twice. For one Ctrl-C, both the shell and the terminal may send a
+    signal.
     """
     asked_at: list[float] = []
 

@@ -282,8 +282,8 @@ class StaticRule(Section):
 
     Args:
         to: an IPv4 or IPv6 prefix without host bits, with the limits of a route's destination.
-        priority: the preference from which on table main decides, from 1 to 32765, but not 2170 to
-            2172, which belong to ``keep``.
+        priority: the preference of the rule, from 1 to 32765. From there on, table main decides.
+            2170 to 2172 belong to ``keep``.
 
     Raises:
         ConfigError: one or more fields are invalid; the error lists all of them.
@@ -431,20 +431,19 @@ class RouteOverlap(Section):
         mode: how to handle failures. ``WARN`` reports them and lets the node start. ``STRICT``
             reports them and holds the node back.
         container_devs: shell patterns for pod interfaces. Traffic through a pod interface is
-            reported as a note, not a failure, if its route may lead to pods. A route doesn't if its
-            destination is wider than /8 (IPv6: /16), contains an address or gateway of an uplink,
-            or lies in an uplink's subnet. But single addresses may lie in an uplink's subnet, and
-            so may networks if that subnet is /11 or wider (IPv6: /64 or wider). Traffic to
-            169.254.0.0/16 through a pod interface is a failure, except to single addresses in
-            169.254.172.0/22, which EKS gives to pods. So is traffic to 168.63.129.16. Setting this
-            key replaces
-            the default list.
+            reported as a note, not a failure, if its route may lead to pods. A route doesn't in
+            three cases. Its destination is wider than /8 (IPv6: /16), contains an address or
+            gateway of an uplink, or lies in an uplink's subnet. But single addresses may lie in an
+            uplink's subnet. So may networks, in a subnet of /11 or wider (IPv6: /64 or wider).
+            Traffic to 169.254.0.0/16 through a pod interface is a failure, except to single
+            addresses in 169.254.172.0/22, which EKS gives to pods. So is traffic to 168.63.129.16.
+            Setting this key replaces the default list.
         allowed_devs: shell patterns for interfaces that may carry expected traffic, such as
             secondary NICs, storage networks and VPNs.
         settle_seconds: how long to wait for InfiniBand interfaces to get an address, from 0 to 600.
             By default, a ``STRICT`` check waits up to 60 s for interfaces that are up, because
-            Azure's agent assigns their addresses late, and a ``WARN`` check doesn't wait.
-            Immediately before the node starts, the check waits for at most 5 s.
+            Azure's agent assigns their addresses late. A ``WARN`` check doesn't wait. Immediately
+            before the node starts, the check waits for at most 5 s.
         foreseen: CIDRs that may be assigned to another interface later. If such a CIDR would shadow
             expected addresses, the check reports these addresses as a note.
 
@@ -558,7 +557,7 @@ class Config(Section):
 
     @property
     def is_gated(self) -> bool:
-        """Return whether the config enables routes or a check, either of which needs the gate."""
+        """Return whether the config enables routes or a check. Each of these needs the gate."""
         return self.static_routes.is_wanted or bool(self.route_overlap.expected_cidrs)
 
     def _problems(self) -> list[Problem]:

@@ -6,9 +6,9 @@ the key ``waitSeconds``, and the field's converter validates it. ``checked_at_on
 are set, and raises one ``ConfigError`` with all problems. Therefore the same rules apply to
 mappings and constructor calls, and problems in nested objects have full paths.
 
-This module doesn't use cattrs, because cattrs coerces values (``"1"`` to 1, ``True`` to 1) unless
-every type has a hook, and because an error's path in cattrs ends at the object if an attrs
-validator rejects a field. The remaining benefits of cattrs don't justify the dependency.
+This module doesn't use cattrs, for two reasons. Without a hook for every type, cattrs coerces
+values (``"1"`` to 1, ``True`` to 1). And if an attrs validator rejects a field, the error's path
+ends at the object. The remaining benefits of cattrs don't justify the dependency.
 """
 
 from __future__ import annotations

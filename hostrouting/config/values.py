@@ -21,7 +21,7 @@ _CONSUMER = r"(?!-)[A-Za-z0-9:_.-]+@?\.service"
 _INSTANCE = r"([A-Za-z0-9:_.-]+)@[A-Za-z0-9:_.-]+\.service"
 _WORD = r"[A-Za-z]*"
 _PATTERN = r"[][A-Za-z0-9_.*?-]+"
-# The components "." and ".." aren't allowed, so that each file has a unique path.
+# The components "." and ".." aren't allowed, because each file must have a unique path.
 _TEXTFILE = r"(/(?!\.\.?/)[^/\0]+)+(?<!/)\.prom"
 
 # NAME_MAX and PATH_MAX from limits.h (without the trailing NUL), and the number of bytes that a
@@ -29,8 +29,8 @@ _TEXTFILE = r"(/(?!\.\.?/)[^/\0]+)+(?<!/)\.prom"
 _NAME_BYTES_MAX = 255
 _PATH_BYTES_MAX = 4095
 _TEMPORARY_BYTES = len(".") + len(".hostrouting-12345678")
-# Leave room for the name of an instance's drop-in folder. "hostrouting-probe" is the name of an
-# instance that never starts, for which the gate is verified (``ANY_INSTANCE``).
+# Leave room for the name of an instance's drop-in folder. "hostrouting-probe" is an instance that
+# never starts. The gate is verified for it (``ANY_INSTANCE``).
 _CONSUMER_MAX = _NAME_BYTES_MAX - len("hostrouting-probe") - len(".d")
 _WAIT_SECONDS_MAX = 600
 _TOO_LONG = rf"(?s).{{{_CONSUMER_MAX + 1},}}"

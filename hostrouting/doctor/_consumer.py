@@ -501,8 +501,8 @@ def _costs(unit: str, keys: Iterable[str]) -> Iterator[str]:
         yield "after hostrouting remove, a start is refused"
 
 
-# If the gate refuses a start, that takes at least this long (HOLD_SECONDS in gate.sh), and the gate
-# exits with this status.
+# When the gate refuses a start, it takes at least this long (HOLD_SECONDS in gate.sh), and exits
+# with this status.
 _HOLD_SECONDS = 3
 _FAILS_WITH = "255"
 

@@ -296,8 +296,7 @@ class DoctorCheck:
         fine: a clause to print if there are no findings.
         look: a function that yields findings.
         is_of_the_installed: whether the check is skipped if nothing is installed.
-        is_of_images: whether the check also runs on images, which have no kernel and no systemd
-            that runs.
+        is_of_images: whether the check also runs on images, without a running kernel and systemd.
     """
 
     name: str

@@ -24,9 +24,9 @@ class GroupFailure(JsonObject):
     Args:
         kind: type of failure.
         cidr: the expected CIDR.
-        devs: the interfaces through which packets leave, and those through which packets would
-            leave if the matching routes were removed, sorted by name. Of eight similar interfaces,
-            a different one may win on each host. Such hosts are in one group, because all eight are
+        devs: the interfaces that packets leave through, sorted by name. Also those that packets
+            would leave through if the matching routes were removed. Of eight similar interfaces, a
+            different one may win on each host. Such hosts are in one group, because all eight are
             named. If packets don't leave the host, there are none.
     """
 
@@ -77,7 +77,7 @@ class HostGroup(JsonObject):
     Args:
         verdict: the verdict for each host.
         failures: the failures on each host.
-        fix: the entries that fix those failures that routes can fix.
+        fix: the entries for all failures that routes can fix.
         rules: the rules that it also takes, where a policy rule decides before table main.
         keep: the interfaces to keep with the fix.
         hosts: the names of the snapshots' files without ``.json``, in the order of the snapshots.

@@ -473,8 +473,8 @@ def _without_tunnel(value: object) -> object:
     """Return a route without its tunnel's destination and tos.
 
     ip prints the tunnel's under the same keys as the route's own. The route's own destination comes
-    first, and its own tos last. For a tunnel over IPv4, ip always prints a tos, so if there is only
-    one, it is the tunnel's.
+    first, and its own tos last. For a tunnel over IPv4, ip always prints the tunnel's tos. A single
+    tos is thus the tunnel's.
     """
     if not isinstance(value, Mapping) or "encap" not in value:
         return value

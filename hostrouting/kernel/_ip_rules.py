@@ -64,8 +64,8 @@ _RULES = {
 # ip prints source and destination ports in one of two forms. "ports" is our own key.
 _PORT = ("sport", "dport", "ports")
 _PORT_RANGES = (("sport_start", "sport_end"), ("dport_start", "dport_end"))
-# Since 6.15, ip prints the mask of each DSCP and port. With or without a mask, a rule matches
-# packets with DSCP 0 only if its DSCP is 0, and a rule about ports is one about unknown ports.
+# Since 6.15, ip prints the mask of each DSCP and port. The mask makes no difference here. A rule
+# matches packets with DSCP 0 only if its DSCP is 0. A rule about ports is one about unknown ports.
 _MASKS = ("dscp_mask", "sport_mask", "dport_mask")
 # Any key that isn't among these may be a selector. "flow_from" and "flow_to" aren't selectors: they
 # set realms.

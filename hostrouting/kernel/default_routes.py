@@ -58,7 +58,7 @@ def uplink_patterns(
     verified: Sequence[str],
     ipv4_defaults: Iterable[Route] | None,
 ) -> tuple[str, ...] | None:
-    """Return patterns for the interfaces whose default routes count, or None if any interface's do.
+    """Return patterns for the interfaces whose default routes count, or None for all interfaces.
 
     Any router on a link can advertise an IPv6 default route, so the IPv4 default route determines
     the uplinks for IPv6.
@@ -114,10 +114,10 @@ def in_turn(
     look_up: Callable[..., Iterable[Lookup]],
     routes: Iterable[Route],
 ) -> Callable[..., list[Lookup]]:
-    """Wrap a lookup function so that it returns every default route that the kernel may choose.
+    """Wrap a lookup function: the result returns every default route that the kernel may choose.
 
-    If several IPv4 default routes have the same table and metric, and each has a single hop with a
-    gateway, the kernel chooses one of them per lookup, based on neighbour states
+    Several IPv4 default routes may have the same table and metric, and a single hop with a gateway
+    each. Then the kernel chooses one for each lookup by the states of neighbours
     (fib_select_default).
 
     Args:

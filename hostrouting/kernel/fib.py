@@ -8,14 +8,14 @@ net/core/fib_rules.c and net/ipv4/route.c. This module does no I/O.
 How a lookup goes, from the outside in:
 
 - ``lookup`` is what inet_rtm_getroute answers. It refuses some addresses without a lookup, asks
-  ``decide``, and reports an entry as the kernel does: with the type of the packet, and with table
-  main for an entry of table local while both share one trie.
+  ``decide``, and reports an entry as the kernel does. The type is the packet's. While local and
+  main share one trie, the table is main for entries of both.
 - ``decide`` goes through the policy rules by ``evaluated_rules``, until one ends the lookup. A rule
-  that leads to a table ends it only if the table has an entry, the entry isn't ``throw``, and the
-  rule doesn't suppress it (``is_final``). Otherwise the next rule has its turn: that is why a
-  missing route in one table leads to a default route in another.
-- ``find`` searches one table. Until the first custom rule, tables local and main share one trie, in
-  which the longer prefix wins, whatever its table (``is_merged``).
+  for a table ends it only if the table has a final entry (``is_final``). An entry is final unless
+  it is ``throw``, or the rule suppresses it. Otherwise the kernel goes on with the next rule. So if
+  a route is missing in one table, a default route in another may be used.
+- ``find`` searches one table. Until the first custom rule, tables local and main share one trie
+  (``is_merged``). The longer prefix wins there, regardless of its table.
 - ``longest_match`` looks for the longest prefix, then the first usable entry by metric. A hop is
   usable if it isn't dead. Entries with a tos don't match our packets, which have tos 0.
 
@@ -252,9 +252,8 @@ class Fib:
             flow: the lookup key.
             positions: the positions of the rules to evaluate. By default, rules that can't affect
                 the address are skipped.
-            through: the interface of a hypothetical host route in table main. If the rule that
-                finds an entry in table main would suppress such a route, the lookup continues with
-                the next rule.
+            through: the interface of a hypothetical host route in table main. The rule for table
+                main may suppress such a route. Then the lookup continues with the next rule.
 
         Yields:
             A rule, whether it matches (None if unknown), and the longest match in its table, if
@@ -404,7 +403,8 @@ class Fib:
             dev: the hop's interface.
 
         Returns:
-            True if the kernel finds a route, or if there are VRFs, which aren't modelled.
+            True if the kernel finds a route. Also true if there are VRFs, because the model lacks
+                these.
         """
         if self._has_vrf:
             return True

@@ -196,7 +196,7 @@ class Fib6(Fib):
 
         Args:
             address: the destination.
-            route: the entry, or None if no entry matches, in which case no interface is preferred.
+            route: the entry. None if no entry matches; then no interface is preferred.
         """
         return tuple(
             sorted(
@@ -217,8 +217,7 @@ class Fib6(Fib):
     ) -> Sequence[tuple[IpAddress, ...]]:
         """Return the sources that may be selected for a destination, by interface of an entry.
 
-        If ``labels`` is None, these are all addresses that are equally good before labels are
-        compared.
+        If ``labels`` is None, labels aren't compared, and all equally good addresses are returned.
 
         Args:
             address: the destination.

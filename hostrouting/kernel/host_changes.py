@@ -2,11 +2,12 @@
 
 This module does no I/O.
 
-The values of a snapshot are compared key by key: links by name, addresses by interface, rules by
-preference, entries by ``Route.key`` (table, destination, metric and so on), silent routers one by
-one, and labels by prefix. A different order of the values with one key is a change too. To undo a
-change, the old values of its keys are restored in the later snapshot, except entries that a kernel
-couldn't hold because their interfaces or source address are missing.
+Two snapshots are compared key by key. The key of a link is its name, that of an address its
+interface, that of a rule its preference, that of a label its prefix. Entries have ``Route.key``
+(table, destination, metric and so on). A silent router is its own key. A different order of the
+values with one key is a change too. To undo a change, the old values of its keys are restored in
+the later snapshot. An entry is left out if its interfaces or its source address are missing,
+because no kernel could hold it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from hostrouting.model.rules import Rule
 class HostChangeKind(StrEnum):
     """The kinds of changes.
 
-    If two changes each explain a difference, the one whose kind is listed later is named.
+    If each of two changes explains a difference, the change with the later kind is named.
     """
 
     LINK = "link"

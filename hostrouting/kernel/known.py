@@ -36,13 +36,14 @@ class KnownHost:
         kernel: the kernel's name and release, or None if unknown.
         is_torn: whether the host changed during the read.
         has_odd_sources: whether the kernel's source address selection differs from RFC 6724.
-        uses_deleted: whether the kernel still uses tables local and main without their rules, which
-            were deleted, or None if unknown. IPv6 only.
+        uses_deleted: whether the kernel still uses tables local and main after their rules were
+            deleted. None if unknown. IPv6 only.
         is_ordered: whether IPv6 addresses are in the order in which the kernel considers them.
-        is_recorded: whether hostrouting took this snapshot, so that another one tells no more.
-        is_live: whether the kernel itself has just answered for this state. If so, an unknown fact
-            is no reason for an error: selectors of rules that aren't supported count as not
-            matching, and if the kernel hasn't reported a source, every possible source counts.
+        is_recorded: whether hostrouting took this snapshot. Then another snapshot would add no
+            facts.
+        is_live: whether the kernel itself has just answered for this state. If so, unknown facts
+            raise no error. Unsupported selectors of rules count as not matching. If the kernel
+            hasn't reported a source, every possible source counts.
     """
 
     family: Family

@@ -60,7 +60,7 @@ def are_merged(
 def _reports_main(addresses: Sequence[Address], asked: Lookups) -> bool | None:
     """Return whether the kernel reports table main for the host's first address.
 
-    The result is None if the host has no address, or if that address isn't local to the kernel.
+    The result is None if the host has no address, or the kernel doesn't deliver that address here.
     """
     for found in asked.lookup([address.local for address in addresses[:1]]):
         if found.route is not None and found.route.type is RouteType.LOCAL:

@@ -1,8 +1,8 @@
 """Predict what a kernel answers, from what is known of a host, before and after changes.
 
-A snapshot, a fix, a plan and a comparison all ask the same question: where would packets go on a
-host with these links, addresses, rules and routes? ``Model`` is the one class that answers it. It
-implements the reading half of the routes port, so the check runs on a model as it runs on a kernel.
+Where would packets go on a host with these links, addresses, rules and routes? Snapshots, fixes,
+plans and comparisons all ask this question, and only ``Model`` answers it. It implements the
+reading half of the routes port, so the check runs on a model as it runs on a kernel.
 
 What it is made of. ``KnownHost`` holds the facts. ``Fib`` and ``Fib6`` imitate the kernel's lookup
 on them, and ``Sources`` and ``Fib6`` its choice of a source. ``with_routes``, ``with_rules`` and
@@ -74,8 +74,8 @@ def model_of(known: KnownHost, beneath: RouteBackend | None = None) -> Model:
 
     Args:
         known: what is known of the host.
-        beneath: the host's kernel, which answers for addresses that no change affects; or None if
-            the model answers for all.
+        beneath: the host's kernel. It answers for addresses that no change affects. None if the
+            model answers for all.
     """
     return (Model if known.family is Family.IPV4 else Model6)(known, beneath)
 
@@ -90,7 +90,7 @@ class Model(RouteBackend):
 
     Args:
         known: what is known of the host, with all changes.
-        beneath: the host's kernel, which answers for addresses that no change affects, or None.
+        beneath: the host's kernel, or None. It answers for addresses that no change affects.
         before: the host before the first change, or None if nothing has changed.
         added: the added routes, in order.
         changed: the prefixes outside of which no lookup has changed.
@@ -153,7 +153,7 @@ class Model(RouteBackend):
     def _reach(self, known: KnownHost) -> set[Prefix]:
         """Return prefixes outside of which no lookup changes with other policy rules.
 
-        A rule that looks up a table only matters to addresses for which the table has an entry.
+        A rule for a table only matters to addresses that an entry of the table covers.
 
         Args:
             known: the host with the other rules.
@@ -177,7 +177,7 @@ class Model(RouteBackend):
         return reach
 
     def _reach_of_separation(self) -> set[Prefix]:
-        """Return prefixes outside of which no lookup changes if tables local and main separate.
+        """Return prefixes with every address whose lookup changes if local and main separate.
 
         While both share one trie, a longer prefix in main wins.
         """
@@ -526,7 +526,7 @@ class Model6(Model):
 
 
 def _are_reordered(old: KnownHost, new: KnownHost, changed: Container[Rule]) -> bool:
-    """Return whether rules that stay may have another effect, given those that come or go."""
+    """Return whether added or removed rules may change the effect of the other rules."""
     if any(rule.action is RuleAction.GOTO for rule in (*old.rules, *new.rules)):
         return True
     # See Model6._alternatives.

@@ -125,8 +125,8 @@ class NamespaceKernel(IpCommands, NetlinkBackend):
         body = rtnl.LINK.pack(0, 0, self._index(name), 0, 0)
         link = self._read(f"look at the link {name}", lambda talk: talk.get(rtnl.RTM_GETLINK, body))
         _, _, _, flags, _ = rtnl.LINK.unpack_from(link, rtnl.HEADER_BYTES)
-        # linkwatch_do_dev sets the operational state (IFF_RUNNING) and updates the routes under the
-        # same lock, so when both flags agree, the routes are up to date.
+        # linkwatch_do_dev sets the operational state (IFF_RUNNING), and updates the routes under
+        # the same lock. So once both flags agree, the routes are up to date.
         return bool(flags & rtnl.IFF_LOWER_UP) == bool(flags & rtnl.IFF_RUNNING)
 
     def del_link(self, name: str) -> None:

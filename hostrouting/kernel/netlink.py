@@ -13,10 +13,10 @@ What this module adds is what the kernel doesn't promise:
 - *A dump isn't atomic.* For links, addresses and rules, the kernel marks an interrupted dump, and
   ``read`` repeats it. For IPv4 routes it doesn't, so ``entries`` listens during the dump, and reads
   again if something has changed.
-- *An error may get lost.* So changes go in batches, each so small that all errors fit into the
+- *An error may get lost.* So changes go in small batches. All errors of a batch fit into the
   socket's buffer. An error's sequence number says to which route it belongs.
-- *A deletion matches loosely.* A missing metric or gateway matches any, so ``_delete`` first reads
-  the entries, and refuses a route that isn't exactly among them (``refusals.Deletable``).
+- *A deletion matches loosely.* A missing metric or gateway matches any. So ``_delete`` reads the
+  entries first. It refuses a route that doesn't equal one of them (``refusals.Deletable``).
 - *A lookup has no ports.* A rule for all ports matches every packet, but not a lookup without
   ports. So ``lookup`` asks with a port that no other rule selects.
 - *A table may be huge.* A ``Selection`` goes down to the decoder, which skips what isn't wanted.
@@ -131,8 +131,8 @@ class NetlinkBackend(RouteBackend):
         """Return the wanted entries of the FIB, in the kernel's order.
 
         If a table changes during a read, the read is retried a few times. If the table never stops
-        changing, the result isn't atomic: each entry existed at some point during the call, but not
-        necessarily all of them at the same time. Nexthop objects are resolved to their hops.
+        changing, the result isn't atomic. Each entry existed at some point during the call, but
+        maybe not all at the same time. Nexthop objects are resolved to their hops.
 
         Unwanted entries are never decoded, so memory use depends on the size of the result, not on
         the size of the tables. The kernel filters by table and protocol, and in a large table, most

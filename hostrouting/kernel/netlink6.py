@@ -49,8 +49,8 @@ class NetlinkBackend6(NetlinkBackend):
     ) -> tuple[Lookup, ...]:
         """Return the best route to each address; see ``NetlinkBackend.lookup``.
 
-        If entries share a nexthop object, the kernel may report the wrong entry, because it caches
-        a single result per object (rt6_get_pcpu_route). So if the kernel reports an entry with an
+        For entries that share a nexthop object, the kernel may report the wrong one. It caches a
+        single result per object (rt6_get_pcpu_route). So if the kernel reports an entry with an
         object, the result is computed from the tables.
 
         Raises:
@@ -180,9 +180,9 @@ class NetlinkBackend6(NetlinkBackend):
         (fib6_add_rt2node). Instead, the new next hops are added, and then our old ones are deleted
         one by one. If a next hop stays but its source, MTU, weight or ``onlink`` flag changes, the
         route is missing for a moment. A route to which another program has added a next hop fails
-        with EEXIST and isn't changed. If one of our next hops can't be put back after a failure,
-        for example because another program's next hop is now the first, the route fails with
-        ENOTRECOVERABLE.
+        with EEXIST and isn't changed. After a failure, one of our next hops may be impossible to
+        put back. Another program's next hop may now be the first, for example. Then the route fails
+        with ENOTRECOVERABLE.
         """
         if not routes:
             return ()
@@ -190,8 +190,8 @@ class NetlinkBackend6(NetlinkBackend):
         swaps = [_Swap(route, there.get(route.key, {}), _by_hop(route)) for route in routes]
         added = [hop for swap in swaps for hop in swap.added]
         failures = {failure.route.key: failure for failure in self._append(added)}
-        # The kernel shows only the first next hop's protocol. If another program added a next hop
-        # before our new ones, that next hop would become the first once our old ones are deleted.
+        # The kernel shows only the first next hop's protocol. Another program may have added a next
+        # hop before our new ones. It would become the first once our old ones are deleted.
         now = self._our_hops(routes) if added else there
         for swap in swaps:
             key = swap.route.key
@@ -286,7 +286,7 @@ class NetlinkBackend6(NetlinkBackend):
 
         def pack(route: Route, sequence: int) -> bytes:
             hop = route.hops[0] if route.hops else NextHop()
-            # If a request has a gateway, the kernel compares the next hop's protocol and deletes
+            # For a request with a gateway, the kernel compares the next hop's protocol. It deletes
             # only that next hop (ip6_route_del). The gateway :: matches only next hops without a
             # gateway.
             if hop.gateway is None:

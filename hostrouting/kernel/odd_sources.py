@@ -59,8 +59,8 @@ def _tried(state: Ipv6State) -> Iterator[IpAddress]:
     )
     yield from _unreserved(IPv6Address(int(local) ^ last_bit) for local, last_bit in lasts)
     by_devs: dict[tuple[str, ...], dict[IpAddress, None]] = {}
-    # Include discarding entries: if a lookup matches one, the kernel repeats the lookup with a
-    # source, which it selects without preferring an interface.
+    # Include discarding entries. After a lookup that matches one, the kernel selects a source
+    # without preferring an interface, and repeats the lookup with it.
     for route in state.routes:
         tried = by_devs.setdefault(route.devs, {})
         if len(tried) < _TRIED_A_DEV:

@@ -6,7 +6,7 @@ same. ``ForwardingBackend`` (forwarding.py) wraps another backend. ``NamespaceKe
 (namespace.py) uses the real kernel in a disposable network namespace, where links and addresses can
 be changed as well.
 
-The port has few methods, so that it is easy to implement: facts, entries, lookup, sources, write,
+The port has few methods, and is easy to implement: facts, entries, lookup, sources, write,
 write_rules and changes. Functions such as ``read_routes`` build on these.
 """
 
@@ -45,8 +45,8 @@ class Facts:
         links: all network interfaces, sorted by index.
         addresses: all of the host's addresses, in the order in which the kernel considers them.
         rules: the policy rules, in evaluation order.
-        labels: the labels by which the kernel selects source addresses, longest prefix first; empty
-            for IPv4, which has none.
+        labels: the labels that the kernel compares to select IPv6 sources, longest prefix first.
+            Empty for IPv4.
         silent_routers: the routers that the kernel avoids as long as other routes lead to the same
             destination. They have a FAILED neighbour entry. Always empty for IPv4, and for hosts
             that forward packets.
@@ -175,17 +175,17 @@ class RouteBackend(Lookups, Protocol):
 
         ``ADD``: a route whose ``key`` already exists fails with EEXIST (NLM_F_CREATE | NLM_F_EXCL).
 
-        ``REPLACE``: the first existing route with the same ``key`` is replaced, whatever its owner;
-        if there is none, the route is added (NLM_F_CREATE | NLM_F_REPLACE).
+        ``REPLACE``: the first existing route with the same ``key`` is replaced, regardless of its
+        owner. Without such a route, the new one is added (NLM_F_CREATE | NLM_F_REPLACE).
 
         ``DELETE``: exactly these routes are deleted. A route that doesn't exist fails with ESRCH.
         The destination, table, tos, metric, type, protocol and first hop must match. The scope,
         source, MTU and later hops are ignored. A first hop with ``dev=None`` matches any device. If
-        the first hop's device doesn't exist, the error is ENODEV rather than ESRCH, because the
-        request can't be encoded. An IPv6 route's next hops are deleted one by one; each next hop
-        that fails is returned as a route of its own. The kernel compares less than this, and could
-        delete another route instead. So a backend may have to read the existing entries first: one
-        call with many routes is cheaper than many calls with a few routes each.
+        the first hop's device doesn't exist, the request can't be encoded. The error is then
+        ENODEV, not ESRCH. An IPv6 route's next hops are deleted one by one; each next hop that
+        fails is returned as a route of its own. The kernel compares less than this, and could
+        delete another route instead. So a backend may have to read the existing entries first. One
+        call with many routes is cheaper than many calls with few.
 
         Returns:
             The failed routes, in the same order. An empty tuple means success.
@@ -206,8 +206,8 @@ class RouteBackend(Lookups, Protocol):
         A rule with ports or an unsupported selector fails with EOPNOTSUPP.
 
         ``DELETE``: exactly these rules are deleted. A rule that doesn't exist fails with ENOENT. If
-        the kernel would delete another rule (``rule_deleted_for``), the error is ENOTRECOVERABLE,
-        so a call has to read the rules first.
+        the kernel would delete another rule (``rule_deleted_for``), the error is ENOTRECOVERABLE.
+        So a call must read the rules first.
 
         Args:
             change: ``ADD`` or ``DELETE``. The kernel can't replace a rule.
@@ -304,11 +304,11 @@ def is_relevant(table: int, prefix: Prefix, inside: PrefixSet) -> bool:
     """
     (first, length), bits = prefix, inside.bits
     # When an IPv6 dump resumes, the kernel skips a number of entries, counted from the start of the
-    # table (fib6_dump_table), so any change may make the dump miss or repeat entries.
+    # table (fib6_dump_table). So after any change, the dump may miss or repeat entries.
     if bits == Family.IPV6.bits:
         return True
     # When an IPv4 dump resumes among entries with the same first address, the kernel skips a number
-    # of these (fn_trie_dump_leaf), so a change to any of them is relevant.
+    # of these (fn_trie_dump_leaf). So a change of any of these entries is relevant.
     while length and not first >> (bits - length) & 1:
         length -= 1
     return table == Table.LOCAL or inside.overlaps(*ends((first, length), bits))

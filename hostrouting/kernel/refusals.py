@@ -30,8 +30,8 @@ class NetlinkError(Exception):
 class Deletable:
     """The existing routes, used to filter a batch of deletions.
 
-    The kernel compares less than ``RouteBackend.write`` promises: a metric of 0 matches any metric,
-    and a device without a gateway matches that device with any gateway (fib_nh_match in
+    The kernel compares less than ``RouteBackend.write`` promises. A metric of 0 matches any metric.
+    A device without a gateway matches this device with any gateway (fib_nh_match in
     net/ipv4/fib_semantics.c). A request to delete a route that doesn't exist could therefore remove
     another one. To prevent this, the backend first reads the entries with the destinations to
     delete. Each entry can be deleted only once.

@@ -33,8 +33,8 @@ def refused_in_memory(known: KnownHost, routes: Sequence[Route]) -> tuple[RouteF
         return ()
     net = _load(known)
     gateways = _gateways(routes)
-    # The kernel looks up the gateways of each route. That takes one lookup for all routes that
-    # differ only in their destinations, until a route is added that contains a gateway.
+    # The kernel looks up the gateways of each route. Routes that differ only in their destinations
+    # share one lookup. A new lookup is made once an added route contains a gateway.
     accepted: dict[tuple[object, ...], Callable[[IpNetwork], Route]] = {}
     refused: list[RouteFailure] = []
     for route in routes:
@@ -88,8 +88,8 @@ def _load(known: KnownHost) -> Net:
 def _as_held(route: Route) -> Route:
     """Return a dumped route as the kernel holds it.
 
-    The kernel removes a route when all its hops die. So if a dump shows all hops as dead, some of
-    them are alive: those without a carrier, which the kernel only ignores because of the sysctl
+    The kernel removes a route when all its hops die. So if a dump shows all hops as dead, some are
+    alive: those without a carrier. The kernel ignores them only because of the sysctl
     ignore_routes_with_linkdown.
     """
     if not route.is_dead:

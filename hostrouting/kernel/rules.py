@@ -11,9 +11,9 @@ from hostrouting.model.links import Hardware, Link
 from hostrouting.model.routes import Protocol, Scope, Table
 from hostrouting.model.rules import Rule, end_words
 
-# The kernel matches rules against this address until a source has been chosen. This address stands
-# for "no source" in IPv6 too: without a source, the kernel doesn't match any source prefix
-# (fib6_rule_match), and no IPv6 prefix contains this address.
+# The kernel matches rules against this address until a source has been chosen. This address means
+# "no source" in IPv6, too. Without a source, the kernel matches no source prefix (fib6_rule_match),
+# and no IPv6 prefix contains this address.
 NO_SOURCE = IPv4Address(0)
 
 TCP = 6
@@ -103,12 +103,12 @@ def matches(
         rule: a policy rule.
         flow: the key for a packet or a gateway lookup.
         loopback: the loopback interface, which is the iif of packets from this host.
-        lacks_unknown: whether to assume that unsupported selectors don't match, so that inverted
-            rules with them match.
+        lacks_unknown: whether to assume that unsupported selectors don't match. Inverted rules with
+            such selectors then match.
 
     Returns:
-        True if the rule's action applies, False if it doesn't, or None if that depends on an
-        unsupported selector. An l3mdev selector is assumed not to match.
+        Whether the rule's action applies. None if an unsupported selector decides about that. An
+            l3mdev selector is assumed not to match.
     """
     is_match = _mismatch(rule, flow, loopback) is None
     if is_match and rule.has_unknown:

@@ -2,8 +2,8 @@
 
 A table may hold a million entries, most of which differ only in their destinations. So a backend
 may return groups: a template, and the prefixes of all entries that otherwise equal it. Iterating
-over ``Entries`` makes the routes. A reader that needs only some entries passes a ``Selection``, so
-that a backend can skip the others early: the kernel filters tables and protocols, and
+over ``Entries`` makes the routes. A reader that needs only some entries passes a ``Selection``. A
+backend can then skip other entries early. The kernel filters tables and protocols, and
 ``RouteReader`` skips hundreds of plain entries at a time. This module does no I/O.
 """
 
@@ -163,9 +163,9 @@ def except_plain(
 class PlainThrough:
     """A predicate for plain entries through certain interfaces.
 
-    A plain entry is one whose packets all leave through these interfaces (``leaves_through``), and
-    that has tos 0. Entries with scope link or narrower aren't plain, because gateways are reached
-    through them.
+    A plain entry has tos 0, and all of its packets leave through these interfaces
+    (``leaves_through``). Entries with scope link or narrower aren't plain, because gateways are
+    reached through them.
 
     Args:
         devs: the interface names.

@@ -88,8 +88,8 @@ class Ipv6State:
         silent_routers: the routers that the kernel avoids because they are unreachable.
         has_odd_sources: whether the kernel's source address selection differs from RFC 6724, for
             example because of the sysctl use_oif_addrs_only.
-        uses_deleted: whether the kernel still uses tables local and main without their rules, which
-            were deleted, or None if unknown.
+        uses_deleted: whether the kernel still uses tables local and main after their rules were
+            deleted. None if unknown.
         labels: the labels of addresses (ip-addrlabel(8)), or None if unknown.
         is_ordered: whether the addresses are in the order in which the kernel considers them as
             sources. Otherwise, the order is known only among the addresses of the same interface.
@@ -121,7 +121,7 @@ class Snapshot:
         kernel: the kernel's name and release, or None if unknown.
         is_merged: whether tables local and main share one trie, or None if unknown.
         is_torn: whether the host changed during the read. If so, the host may never have been in
-            this state, so no verdict is given.
+            this state. Then there is no verdict.
         sources: entries, each with the source addresses of connections through it or through
             entries with the same next hops. Sources that can be derived from addresses and entries
             are omitted.
@@ -290,7 +290,7 @@ class Snapshot:
         return _KEYS.write(fields)
 
     def to_text(self) -> str:
-        """Return the document as JSON with an item per line, so that documents are easy to diff."""
+        """Return the document as JSON with an item per line, for diffs that are easy to read."""
         parts = (f'"{key}": {_to_json(value)}' for key, value in self.to_document().items())
         return "{" + ",\n ".join(parts) + "}\n"
 

@@ -139,8 +139,8 @@ class Sources:
 
         Returns:
             The interface's address. If the interface has no suitable address, the kernel uses the
-            first interface that has one, so the result contains an address for each interface that
-            may be first.
+                first interface that has one. Several interfaces may be first. The result contains
+                an address for each of them.
         """
         local = [
             each

@@ -103,7 +103,7 @@ def _read_ipv6(backend: RouteBackend) -> Ipv6State:
 
 
 def _uses_deleted(state: Ipv6State, backend: RouteBackend) -> bool | None:
-    """Return whether the kernel uses tables whose rules were deleted, or None if it can't be told.
+    """Return whether the kernel uses tables whose rules were deleted, or None if that is unknown.
 
     Until a rule is added, it does (fib6_rule_lookup).
     """
@@ -130,7 +130,7 @@ def _asked_sources(
         One entry per set of next hops, with its sources. Only entries that a lookup without a
         source finds are included.
     """
-    # If a rule has an unknown selector, such as all source ports, the backend may be unable to tell
+    # A rule may have an unknown selector, such as all source ports. Then the backend may not know
     # how TCP is routed, so it isn't queried.
     if any(rule.has_unknown for rule in facts.rules):
         return ()

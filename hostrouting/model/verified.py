@@ -4,10 +4,10 @@ A NIC keeps its MAC address when its name changes: Azure doesn't guarantee the o
 reboots. A redeployed VM's NIC keeps its name when its MAC address changes. So a verified uplink is
 recognized by its MAC address or else by its name.
 
-A bond takes the address of one of its NICs, and all of them lead to the same network, so a bond is
-recognized by its name. A bridge takes a NIC's address, too. But if that NIC is in no bridge now, it
-counts, and not the bridge: the NIC that has been added to the bridge may have got there because
-two NICs have swapped their names.
+A bond takes the address of one of its NICs, and all of them are on the same network. So a bond is
+recognized by its name. A bridge takes a NIC's address, too. But if that NIC is in no bridge now,
+the NIC counts, and not the bridge. Two NICs may have swapped their names, so that the wrong one was
+added to the bridge.
 
 The boot scripts follow the same rules.
 
@@ -26,7 +26,7 @@ from hostrouting.model.links import Link, is_like
 VERIFIED_PATH = "etc/hostrouting/uplink"
 """The file with the verified uplinks, below a host's root."""
 
-# What a link of these kinds sends leaves through another link, whose MAC address it may have.
+# Packets of a link of these kinds leave through another link. Both may have the same MAC address.
 _STACKED = ("ipvlan", "ipvtap", "macsec", "macvlan", "macvtap", "vlan")
 # A link of these kinds takes over the network of its ports.
 _GROUPS = ("bond", "bridge", "team")
@@ -93,8 +93,7 @@ def find_verified(
     An uplink is the link with its MAC address, or of several such links the one with its name. If
     no link has the address, or a bond with ports has the name, it is the link with the name. If
     that is a port of a bridge or bond, the topmost one takes its place. Ports of other interfaces
-    and links on top of others are no uplinks, but a link on top of another may be one under its
-    recorded name.
+    are no uplinks. A link on top of another is one only under its recorded name.
     """
     by_name = {link.name: link for link in links}
     found: dict[str, None] = {}

@@ -77,8 +77,9 @@ class PlacedRule:
 def as_ip(routes: Sequence[Route], rules: Sequence[PlacedRule] = ()) -> str:
     """Render routes and rules as commands that are safe to paste, even twice.
 
-    The commands use ``add``, which fails if a route or rule exists (EEXIST), because ``replace``
-    would overwrite DHCP routes. Their protocol isn't ours, because our next run would remove them.
+    The commands use ``add``, because ``replace`` would overwrite DHCP routes. If a route or rule
+    exists, ``add`` fails (EEXIST). Their protocol isn't ours, because our next run would remove
+    them.
 
     Args:
         routes: the result of ``resolve``, in the same order.

@@ -66,7 +66,7 @@ def apply_routes(
     undo: Undo,
     before_removals: Callable[[], None] = lambda: None,
 ) -> RoutePlan:
-    """Add, then replace, then remove routes, so that no destination is ever without a route.
+    """Add, then replace, then remove routes. In this order, each destination always has a route.
 
     Args:
         plan: the changes to make.
@@ -76,8 +76,8 @@ def apply_routes(
         before_removals: called when all routes are added and replaced, and none is removed.
 
     Returns:
-        The plan. Its ``remove`` has only the routes and next hops that this call removed, not those
-        that another program had added or had already removed.
+        The plan. Its ``remove`` has only the routes and next hops that this call removed. Those
+            that another program had added or removed aren't in it.
 
     Raises:
         RouteError: the kernel rejected a change. ``undo`` covers the changes made so far.
@@ -137,7 +137,7 @@ def _converge_once(
     backend: RouteBackend,
     added: Sequence[Route] | None,
 ) -> tuple[RoutePlan, list[RouteFailure], list[RouteFailure]]:
-    """Return the plan, the routes that can't be put back, and those that can't be removed."""
+    """Return the plan, the routes that can't be restored, and the routes that can't be removed."""
     keys = {route.key for route in wanted}
     unwanted: list[Route] = []
     others: list[Route] = []

@@ -211,7 +211,7 @@ def plan_possible(
     ours = [*(entry for entry in main if entry.is_ours), *adopted]
     keys = {route.key for route in wanted} if ours else set()
     unwanted = [entry for entry in ours if entry.key not in keys]
-    # Routes that make gateways reachable are removed last, so that a rollback, in reverse order,
+    # Routes that make gateways reachable are removed last. A rollback, in reverse order, then
     # restores them first.
     remove = sorted(unwanted, key=lambda entry: entry.is_near)
     plan = RoutePlan(
@@ -517,7 +517,7 @@ def find_missing(config: Config, *backends: RouteBackend) -> str | None:
     """Return a phrase that says what is missing, as ``plan_now`` does, or None.
 
     If gateways are configured, all entries of table main are read. Otherwise, only the default
-    routes are read, so that a large table takes no time.
+    routes are read, because a large table takes time.
 
     Raises:
         RouteError: a route can never be installed as configured, or the kernel can't be queried.

@@ -1,16 +1,17 @@
 """Policy routing: the rules and side tables that a config's ``rules`` and ``keep`` stand for.
 
 A rule of the config makes table main decide about a CIDR before any later policy rule. It stands
-for two rules of the kernel: the first looks up table local, so that the host's own addresses stay
-its own even where another program has moved the rule for table local behind ours; the second looks
-up table main.
+for two rules of the kernel. The first looks up table local. It keeps the host's own addresses local
+if another program has moved the rule for table local behind ours. The second looks up table main.
 
 A kept interface has a side table with its connected networks and its gateway, and rules that look
-it up for packets from the interface's addresses. With a gateway there are three rules an address:
-the side table without its default route, then table main without its default route, because this
-host's own pods are there, then the side table's gateway.
+it up for packets from the interface's addresses. With a gateway there are three rules for each
+address. The first looks up the side table without its default route. The second looks up table main
+without its default route, for this host's own pods. The third looks up the side table with its
+gateway.
 
-``resolve_policy`` tells what is wanted, and ``PolicyPlan`` compares that with what is there.
+``resolve_policy`` returns the wanted rules and tables, and ``PolicyPlan`` compares them with the
+present ones.
 
 This module does no I/O.
 """
@@ -83,7 +84,7 @@ class PolicyRouting:
         routes: the routes in side tables, in the order in which they are added.
         left_out: the interfaces and addresses that aren't kept, although the config names them.
         pending: a phrase for each kept interface that has no address yet, or is down.
-        awaited: those of the phrases whose interfaces are up, so that a run waits for an address.
+        awaited: the phrases about interfaces that are up. A run waits for their addresses.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -239,7 +240,7 @@ class KeptInterface:
 
 @attrs.frozen
 class KeptInterfaces:
-    """The interfaces that a config keeps on a host, and those that it doesn't.
+    """The interfaces that a config keeps on a host, and the others that it names.
 
     Args:
         interfaces: the kept ones, in the order of their indexes.
@@ -287,7 +288,7 @@ def _without_interface(entries: Iterable[Keep], links: Sequence[Link]) -> Iterat
 
 @attrs.define
 class _Finder:
-    """The interfaces that a config names, sorted into those that are kept, and the others."""
+    """The interfaces that a config names, divided into kept ones and others."""
 
     config: Config
     facts: Facts
@@ -395,7 +396,7 @@ def _networks(addresses: Iterable[Address]) -> dict[IpNetwork, IpAddress]:
 
 @attrs.define(slots=False)
 class _SideTables:
-    """The side tables of a host, and those that interfaces have taken so far.
+    """The side tables of a host, and the side tables that interfaces have taken so far.
 
     Args:
         rules: all policy rules, in evaluation order.
@@ -454,8 +455,8 @@ class RuleSteps(NamedTuple):
     """The changes to policy rules, in the order in which they are made.
 
     Args:
-        remove_first: rules that would be before a rule that they have to follow, or that the kernel
-            would mistake for one that is added.
+        remove_first: rules to remove before others are added. Such a rule would precede a rule that
+            it must follow, or the kernel would mistake it for an added one.
         add: the rules to add.
         remove: the rules to remove afterwards.
     """
@@ -500,7 +501,7 @@ class PolicyPlan:
 
     @cached_property
     def remove(self) -> tuple[Route, ...]:
-        """The routes in side tables that aren't wanted, those that may lead to gateways last."""
+        """The unwanted routes in side tables. Routes that gateways may need come last."""
         left = [*self.there.routes]
         for route in self._wanted_keys:
             left.remove(route)
@@ -607,7 +608,7 @@ def _may_be_mistaken(rule: Rule, other: Rule) -> bool:
     """Return whether a request about one of two rules of ours may match the other.
 
     A request without a source or destination matches rules with any (rule_exists and rule_find in
-    net/core/fib_rules.c), and a deletion without a limit for prefixes those with any.
+    net/core/fib_rules.c). A deletion without a limit for prefixes matches rules with any limit.
     """
     is_alike = (rule.preference, rule.action, rule.table) == (
         other.preference,

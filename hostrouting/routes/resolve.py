@@ -53,9 +53,9 @@ def resolve(
         and the phrase names an affected route for each missing item.
 
     Raises:
-        RouteError: some routes can never be installed: a device is a port of another device, a
-            gateway is a local address, or the default route has several interfaces and no device is
-            configured. The error lists all such routes.
+        RouteError: some routes can never be installed. A device is a port of another device, or a
+            gateway is a local address. Or no device is configured, and the default route has
+            several interfaces. The error lists all such routes.
     """
     resolver = _resolver(wanted, links, addresses, main, uplinks)
     like_of = cache(resolver.like)  # thousands of routes may have the same values
@@ -131,12 +131,12 @@ def _on_link(
     main: Sequence[Route],
     wanted: Sequence[StaticRoute],
 ) -> list[tuple[IpNetwork, tuple[str | None, ...]]]:
-    """Return prefixes that may contain gateways, each with the interfaces that lead there.
+    """Return prefixes that may contain gateways, each with the interfaces of its routes.
 
     None stands for the default route's interface.
 
-    Our own existing routes are considered only if they are wanted, because routes that this run
-    adds must not depend on routes that this run removes.
+    Of our own existing routes, only the wanted ones count. Routes that this run adds must not
+    depend on routes that this run removes.
     """
     there = (
         route

@@ -1,6 +1,6 @@
 """Check that every route is in effect, from the tables where they suffice, or else by lookups.
 
-The tables suffice if a route has an address outside of longer prefixes: longest-prefix match then
+The tables suffice if a route has an address outside of longer prefixes. Longest-prefix match then
 selects the entries with the route's own destination, and the lowest metric wins. Lookups in the
 kernel decide in all other cases: custom policy rules, entries in table local that cover the
 address, dead hops, and multiple metrics.
@@ -73,8 +73,8 @@ def losing_routes(
     facts = backend.facts()
     local = read_routes(backend, Table.LOCAL)
     entries = backend.entries(Selection(Table.MAIN)).groups
-    # As long as old routes are there, leave out all of ours: the old ones will be removed, and the
-    # wanted ones are then looked up in the kernel.
+    # While old routes exist, leave out all of ours. The old ones will be removed. Then the wanted
+    # ones are looked up in the kernel.
     main = _of_others(entries) if has_old else entries
     left = unproven(wanted, rules=facts.rules, main=main, local=local)
     beaten = _beaten_in_kernel(left, wanted, backend)
@@ -308,11 +308,11 @@ def unproven(
 
 
 def _do_tables_decide(family: Family, rules: Sequence[Rule]) -> bool:
-    """Return whether the entries alone tell which of them the kernel uses for a packet."""
+    """Return whether the entries alone determine which of them the kernel uses for a packet."""
     # With the default rules, every packet is looked up in table local first and then in main. Until
     # the first custom rule is added, the two share one trie, in which the longer prefix wins. For
-    # IPv6, the tables don't tell whether a route is used, because the kernel passes over
-    # unreachable routers.
+    # IPv6, the tables don't show whether a route is used. The kernel passes over unreachable
+    # routers.
     return family is Family.IPV4 and tuple(rules) == KERNEL_RULES
 
 

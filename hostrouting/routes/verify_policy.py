@@ -34,8 +34,8 @@ _OF_THIS_HOST = (RouteType.LOCAL, RouteType.BROADCAST, RouteType.ANYCAST)
 def verify_policy(wanted: PolicyRouting, backend: RouteBackend) -> None:
     """Check that table main decides about the CIDRs of rules, and side tables about kept addresses.
 
-    A lookup that fails is right, because a rule may lead to a table in which nothing matches. Only
-    a kept interface with a gateway must have a route to an address elsewhere.
+    A failed lookup is right, because a rule may look up a table where nothing matches. Only a kept
+    interface with a gateway must have a route to an address elsewhere.
 
     Args:
         wanted: the rules, and the routes in side tables, that must be in effect.
@@ -198,7 +198,7 @@ def _jump_over(ours: Rule, fib: Fib, flow: Flow) -> Rule | None:
 
 
 def _deciding_rule(answer: Lookup, fib: Fib, flow: Flow) -> Rule | None:
-    """Return the rule by which the kernel has come to an answer, if a model comes to the same."""
+    """Return the rule that decides in a model, or None if its answer isn't the kernel's."""
     decision = fib.decide(flow)
     if answer.route is None:
         return decision.rule if decision.errno == answer.errno else None

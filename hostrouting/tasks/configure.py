@@ -122,7 +122,7 @@ class CheckRouteOverlap(ConfigTask):
     name = "check-route-overlap"
 
     def do(self, scope: CancelScope) -> OverlapReport:
-        """Check the expected CIDRs, and install the check so that it runs at every boot.
+        """Check the expected CIDRs, and install the check, which then runs at every boot.
 
         Returns:
             The report. In WARN mode, it is returned even if an expected CIDR fails.
@@ -323,7 +323,7 @@ class Run:
         wanted: the parts to install or remove.
         started: when the run started, in seconds on its scope's clock.
         warnings: warnings for the report, or for the error of a failing check.
-        done: the changes made so far, except for those that were rolled back.
+        done: the changes made so far, without rolled-back ones.
         boot: the plan for the next boot; ``install`` makes it.
         notes: a sentence for each kept interface or address that ``install`` leaves out.
     """
@@ -488,7 +488,7 @@ def _record_uplinks(config: Config, report: OverlapReport, host: Host) -> Iterat
 
 
 def change_to_record(config: Config, report: OverlapReport, host: Host) -> Change | None:
-    """Return the change that records the uplinks with which a check has passed, if there is one.
+    """Return the change that records the uplinks of a passed check, or None if nothing changes.
 
     They are recorded under their present names. A recorded uplink that is missing while another one
     is there stays in the record.

@@ -41,8 +41,8 @@ class NextStart:
 
     Args:
         consumer: the unit to be started.
-        is_admitted: whether the gate would let it start, or None for an image, which has no kernel
-            to query, and if ``Configure`` can't install the plan here.
+        is_admitted: whether the gate would let it start. None for an image, which has no kernel to
+            query, and for a plan that ``Configure`` can't install here.
         reason: the reason for the decision, as a clause.
     """
 

@@ -79,8 +79,8 @@ def check_kernel(
 
     Args:
         host: the host that the report names.
-        backends: a function that returns the kernel to query for a family, for example a model in
-            which the config's routes are installed. None stands for the host's own kernel.
+        backends: a function that returns the kernel to query for a family. This may be a model with
+            the config's routes. None stands for the host's own kernel.
     """
     # Snapshots and models never change, so there is nothing to wait for.
     is_live = host.snapshot is None and backends is None

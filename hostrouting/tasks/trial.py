@@ -60,10 +60,11 @@ class TryRoutes(ConfigTask):
 
     Units and files outside /run aren't changed.
 
-    If the trial isn't confirmed in time, a systemd timer restores the routes of the installed
-    config, even if this process has died. Another run or a start of the consumer ends the trial
-    earlier. If a STRICT check fails, the routes are restored immediately. When a trial ends, every
-    route of hostrouting that isn't installed is removed, even if ``InstallRoutes`` added it before.
+    Without a confirmation in time, a systemd timer restores the routes of the installed config. It
+    does so even if this process has died. Another run or a start of the consumer ends the trial
+    earlier. If a STRICT check fails, the routes are restored immediately. At the end of a trial,
+    every route of hostrouting that isn't installed is removed. This includes routes that
+    ``InstallRoutes`` added earlier.
 
     Args:
         config: the config to try.
@@ -184,8 +185,7 @@ class EndTrial(HostTask):
         """End the trial, even if the process that confirmed it was killed.
 
         Returns:
-            The routes and rules that were added, replaced and removed, and those that the trial
-            left unchanged.
+            The routes and rules that the trial added, replaced, removed and left unchanged.
 
         Raises:
             RouteError: there is no trial. Or a process was killed while it confirmed the trial,

@@ -27,10 +27,10 @@ needs a second kernel to change links, addresses and rules. Use ``pair`` to comb
 
     TestMyBackend = conformance_test(my_backend)
 
-A disagreement is reported as it was found, because finding the shortest example may take five
-minutes, in which Hypothesis prints nothing: pass ``shrink=True`` to get that. In each example,
-Hypothesis disables some of the rules (swarm testing), so that it also finds effects that another
-rule would always undo.
+A disagreement is reported as it was found. Pass ``shrink=True`` to get the shortest example.
+Finding it may take five minutes, in which Hypothesis prints nothing. In each example, Hypothesis
+disables some of the rules (swarm testing). It then also finds effects that another rule would
+always undo.
 
 For each call, the test compares the errors of refused routes by errno. After each step, it compares
 the addresses, the rules, the lookup results, and the links except for their indexes. It also

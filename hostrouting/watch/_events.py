@@ -114,8 +114,8 @@ def of_routes(repair: Repair, managers: Mapping[str, str]) -> Iterator[Event]:
 
     Args:
         repair: the result of the repair.
-        managers: for each interface, a clause that names its network manager and says how to make
-            that manager keep routes.
+        managers: a clause for each interface. It names the network manager, and says how to make it
+            keep routes.
     """
     for drift, (kind, what) in _FIXED.items():
         if routes := repair.fixed.get(drift):

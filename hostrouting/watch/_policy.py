@@ -19,7 +19,7 @@ from hostrouting.watch._backoff import Failures
 from phases import CancelScope, all_or_nothing
 
 # A program that removes whatever the watcher restores is faster. systemd-networkd removes all rules
-# at certain events, but leaves alone what comes back.
+# at certain events, but not the restored ones.
 _CONTEST_SECONDS = 1.0
 
 CONTESTED = (
@@ -110,7 +110,7 @@ class PolicyReconciler:
         return sum(isinstance(part, Rule) for part in self.kept)
 
     def _count_losses(self, plans: Iterable[PolicyPlan], now: float) -> float | None:
-        """Count a loss, and return when to restore what is lost, or None if that is now."""
+        """Count a loss, and return the time for restoring it, or None for now."""
         lost: set[Hashable] = set()
         for plan in plans:
             lost.update(plan.rule_steps.add)

@@ -47,12 +47,12 @@ class Repair:
         kept: number of our routes that are in the table.
         fixed: the repaired routes in their new state, by kind of drift.
         contested: the routes that another program has repeatedly removed, by failure counter.
-        waiting: the lost routes whose next attempt isn't due yet, because another program keeps
-            removing them.
-        unmoved: the routes that stay as they are, although they inherit from a default route that
+        waiting: the lost routes that another program keeps removing. Their next attempt isn't due
+            yet.
+        unmoved: the routes that stay as they are, although the default route that they inherit from
             has moved to another interface. Each is listed as it is and as it would be.
-        policy: the repair of rules and side tables, or None if the config has none, or if they
-            weren't looked at.
+        policy: the repair of rules and side tables. None if the config has none, or they weren't
+            read.
         problems: descriptions of everything that couldn't be repaired.
     """
 
@@ -106,7 +106,7 @@ class Reconciler:
                         problems=("doesn't change routes during a trial",),
                     )
                 if is_held(host.layout.run_lock):
-                    # If the other run fails, it restores the old routes, and after that the old
+                    # If the other run fails, it first restores the old routes, and then the old
                     # manifest. In between, the manifest still lists the new routes, and a repair
                     # would install them again.
                     self.due = scope.clock.monotonic() + _RUN_SECONDS
@@ -167,7 +167,7 @@ class Reconciler:
                 del self.failures[key]
 
         # If the kernel has refused nothing, everything that was due is completed. ``done`` may lack
-        # a route that was to be removed, if it is gone or now belongs to another program.
+        # a route to remove, because it is gone or now belongs to another program.
         completed = _changes(done if refused else due)
         left = {key: self.failures[key] for key in _changes(plan) if key not in completed}
         self.kept = {route.key: route for route in plan.unchanged} | written
@@ -247,7 +247,7 @@ def _by_drift(done: RoutePlan, follows: Container[Hashable]) -> dict[Drift, list
 
 
 def _waiting(plan: RoutePlan, left: Mapping[Hashable, Failures]) -> tuple[Route, ...]:
-    """Return the routes that weren't written because they wait, and not because of an error."""
+    """Return the unwritten routes that wait, without those that an error concerns."""
     wanted = _writes(plan).items()
     return tuple(route for key, route in wanted if key in left and not left[key].reason)
 
@@ -316,8 +316,8 @@ def without_moves(
     """Take out of a plan each change that would move an inheriting route to another interface.
 
     If a VPN adds a default route, for example, this must not divert a running node. A route follows
-    the default route to another interface only if the route's own interface is gone or has become a
-    port of a bridge, or if the uplinks are named or verified.
+    the default route to another interface in two cases only. Its own interface is gone, or has
+    become a port of a bridge. Or the uplinks are named or verified.
 
     Args:
         plan: the plan.

@@ -23,7 +23,7 @@ _BYTES_A_ROUTE = 64
 
 @attrs.define
 class LastSnapshots:
-    """The snapshots that the watcher keeps, so that ``diff`` can tell what has changed.
+    """The snapshots that the watcher keeps for ``diff``.
 
     Args:
         host: the host.
@@ -88,5 +88,5 @@ class LastSnapshots:
 
 
 def _is_newer(path: Path, than: Path) -> bool:
-    """Return whether a file exists and is newer than another one, which may be missing."""
+    """Return whether a file exists and is newer than another one, if that exists."""
     return exists(path) and (not exists(than) or path.stat().st_mtime > than.stat().st_mtime)

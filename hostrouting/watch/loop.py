@@ -1,7 +1,7 @@
 """Keep a host correct after boot: repair, check and report at each change, and once a minute.
 
-Each round has four steps. It repairs our routes, checks the CIDRs, writes the markers, the report
-and the metrics, and reports what has changed since the last round. No step stops a running machine,
+Each round has four steps. It repairs our routes and checks the CIDRs. It writes the markers, the
+report and the metrics, and reports changes since the last round. No step stops a running machine,
 and an error in a step never terminates the watcher.
 """
 
@@ -47,9 +47,9 @@ from hostrouting.watch.metrics import gate_metrics
 from hostrouting.watch.outputs import metrics_text
 from phases import Cancelled, CancelScope, TimedOut
 
-# The longest time between two rounds. Routes can get lost without a netlink event: when a link goes
-# down, or when a program removes a nexthop object or an address. Because each round pings systemd's
-# watchdog, this is a third of the unit's WatchdogSec=.
+# The longest time between two rounds. Routes can get lost without a netlink event. This happens
+# when a link goes down, or a program removes a nexthop object or an address. Because each round
+# pings systemd's watchdog, this is a third of the unit's WatchdogSec=.
 LOOK_SECONDS = 60.0
 # A burst of changes ends when nothing changes for this long. If a burst doesn't end, the rounds go
 # on at increasing intervals.
@@ -69,8 +69,8 @@ class WatchHostRouting:
     """Keep the static routes and the verdict up to date until the scope ends.
 
     Args:
-        read: a function that returns the config, called in each round so that a new config takes
-            effect immediately.
+        read: a function that returns the config. Each round calls it, so a new config takes effect
+            immediately.
         host: the host to watch.
         say: a callback for events; each event is reported once.
         tell: a callback for messages to systemd (see sd_notify(3)).
@@ -245,7 +245,7 @@ class _Watch:
     def keep_snapshot(self) -> None:
         """Keep a snapshot for ``diff`` if one is due.
 
-        This runs after the round, so that no verdict waits for it.
+        This runs after the round, because no verdict must wait for it.
         """
         if self.report is not None and self.report.cidrs:
             self.snapshots.keep(self.report.verdict, self.scope)
@@ -322,7 +322,7 @@ class _Watch:
         is_changing = self.has_changed(max(QUIET_SECONDS, min(left, LOOK_SECONDS)))
         end = clock.monotonic() + self.burst_seconds
         while is_changing and clock.monotonic() < end:
-            # Wait first, so that all changes until then count as one.
+            # Wait first: all changes until then count as one.
             self.scope.wait(QUIET_SECONDS)
             is_changing = self.has_changed(_AT_ONCE_SECONDS)
         self.burst_seconds = (

@@ -53,7 +53,7 @@ def assigned_addresses(scope: CancelScope) -> tuple[IPv6Address, ...]:
 
 
 def _query(scope: CancelScope) -> tuple[IPv6Address, ...]:
-    """Send a query in a thread, so that it can be cancelled even if the response is slow."""
+    """Send a query in a thread, because a slow response must not delay a cancellation."""
     outcome: Future[tuple[IPv6Address, ...]] = Future()
     is_over = threading.Event()
     outcome.add_done_callback(lambda _: is_over.set())

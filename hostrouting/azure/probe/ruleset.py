@@ -15,7 +15,7 @@ from hostrouting.boot.parts import BootFile, Part
 from hostrouting.boot.render import fill
 from hostrouting.model.parsing import parse_device
 
-# The source address of probes, and the address that replaces it, so that the node can forward them.
+# The source address of probes, and the address that replaces it. The node can forward the new one.
 # AgentBaker's ipv6_nftables uses the same two.
 PROBE_SOURCE = IPv6Address("fe80::1234:5678:9abc")
 REWRITTEN_SOURCE = IPv6Address("2603:1062:0:1:fe80:1234:5678:9abc")
@@ -88,8 +88,8 @@ FLUSH_DROP_INS = {
         f"{_HEADER}[Service]\nExecStartPost={_GIVE_BACK}\nExecReload={_GIVE_BACK}\nExecStopPost={_GIVE_BACK}\n"
     ),
     # The Go package's machines require this flush unit, and our drop-in orders them after it. So if
-    # the unit failed, so would the machines, and Restart= doesn't retry that (Result=dependency).
-    # If nft is missing, the condition therefore skips the unit.
+    # the unit failed, the machines would fail, too. Restart= doesn't retry that
+    # (Result=dependency). If nft is missing, the condition therefore skips the unit.
     "nftables-flush.service": (
         f"{_HEADER}[Unit]\nConditionFileIsExecutable=/usr/sbin/nft\n\n[Service]\nExecStartPost={_GIVE_BACK}\n"
     ),

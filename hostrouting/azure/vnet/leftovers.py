@@ -1,8 +1,8 @@
 """Decide which leftovers to remove. Anything that may belong to a running pod is kept.
 
-This module does no I/O. A pod's veth pair shows whether the pod is running: by its host end, by the
-MAC of the other end, and by the MACs that the bridge has learned. An entry in azure-vnet's state
-proves nothing: if azure-vnet gets no DEL command for a pod, the entry stays.
+This module does no I/O. A pod's veth pair shows whether the pod is running. The evidence is its
+host end, the MAC of the other end, and the MACs that the bridge has learned. An entry in
+azure-vnet's state proves nothing: if azure-vnet gets no DEL command for a pod, the entry stays.
 """
 
 from __future__ import annotations

@@ -100,8 +100,8 @@ class RemoveStaleAzureVnet:
         node = _node(host, self.node)
         lock_file = host.layout.of(LOCK_FILE)
         # If the lock's folder is missing, only versions of azure-vnet without this lock have run
-        # since boot, so it isn't taken. If such a version is setting up a pod, the pod's veth pair
-        # already exists.
+        # since boot. Then it isn't taken. If such a version is setting up a pod, the pod's veth
+        # pair already exists.
         azure_vnets_lock: AbstractContextManager[None] = nullcontext()
         if lock_file.parent.is_dir():
             azure_vnets_lock = locked(lock_file, scope, seconds=stale.lock_wait_seconds)
@@ -116,7 +116,7 @@ class RemoveStaleAzureVnet:
 def _remove(plan: AzureVnetReport, node: BridgeNode) -> None:
     """Remove a plan's neighbours, and then its rules.
 
-    If the process dies in between, the rules still tell whose the neighbours are.
+    If the process dies in between, the rules still show which neighbours to remove.
     """
     neighbours = [item.what for item in plan.removed if isinstance(item.what, Neighbour)]
     rules = [item.what for item in plan.removed if isinstance(item.what, str)]

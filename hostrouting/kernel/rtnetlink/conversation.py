@@ -6,9 +6,9 @@ don't fit and reports ENOBUFS once. The batch size is therefore limited by the b
 reply is lost anyway, a read is retried, but the result of a change is unknown.
 
 Query sockets don't join multicast groups. Unrelated messages have a different sequence number or
-port and are ignored. Notification sockets read only the destination from each event. An event
-merely triggers a read, because the kernel removes some routes without an event (for example when a
-link goes down, fib_disable_ip).
+port and are ignored. Notification sockets read only the destination from each event. An event only
+triggers a read, because the kernel removes some routes without an event. It does so, for example,
+when a link goes down (fib_disable_ip).
 """
 
 from __future__ import annotations
@@ -369,7 +369,7 @@ class Listener(Socket):
 
     Links and addresses are included because routes disappear without an event when their link goes
     down or loses its last address. Rules are included because they determine which tables are used.
-    Dumps of IPv4 routes never set NLM_F_DUMP_INTR when routes change, so only events show that.
+    Dumps of IPv4 routes never set NLM_F_DUMP_INTR when routes change. Only events show a change.
 
     Args:
         inside: the prefixes in which changes to entries are relevant. Changes in their address

@@ -207,8 +207,8 @@ def _decode_rule(message: bytes, _names: rtnl.Names) -> Rule:
         source=_selector(found.get(_SRC), src_len),
         destination=_selector(found.get(_DST), dst_len),
         # Since Linux 6.13, a rule may select a full DSCP. The tos in the header is then zero. The
-        # mask of a DSCP is ignored here: with or without a mask, a rule matches packets with DSCP 0
-        # only if the rule's DSCP is 0.
+        # mask of a DSCP is ignored here, because it makes no difference. A rule matches packets
+        # with DSCP 0 only if the rule's DSCP is 0.
         tos=value(_DSCP) << 2 if _DSCP in found else tos,
         tun_id=int.from_bytes(found.get(_TUN_ID, b""), "big"),
         # fib_nl_fill_rule omits a zero mark but includes its mask.
@@ -321,7 +321,7 @@ def port_of_any(rules: Iterable[bytes]) -> int | None:
         rules: rule messages from a dump.
 
     Returns:
-        The port, or None if no rule selects all ports, so that a lookup needs no ports.
+        The port. None if no rule selects all ports; then a lookup needs no ports.
     """
     ranges = {
         ports

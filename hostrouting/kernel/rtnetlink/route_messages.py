@@ -47,8 +47,8 @@ A hop in RTA_MULTIPATH is a struct rtnexthop with its own attributes::
     | length | flags | weight - 1 | ifindex | [GATEWAY or VIA]
     +--------+-------+------------+---------+-------------------
 
-Requests specify everything that identifies an entry, because the kernel treats missing fields as
-wildcards or zero, and a missing DST as the default route.
+Requests specify everything that identifies an entry. The kernel treats missing fields as wildcards
+or zero, and a missing DST as the default route.
 """
 
 from __future__ import annotations
@@ -212,8 +212,8 @@ class RoutePacker:
         Raises:
             NetlinkError: an interface doesn't exist, or a number doesn't fit into the message.
         """
-        # The kernel shows a route with a blackhole nexthop object as a blackhole but stores it as
-        # unicast, so use type 0, which matches any type. Scope 0 would mean universe and cause
+        # The kernel shows a route with a blackhole nexthop object as a blackhole, but stores it as
+        # unicast. So use type 0, which matches any type. Scope 0 would mean universe and cause
         # ESRCH for on-link routes, so use NOWHERE, which matches any scope. For IPv4, the kernel
         # compares only the first hop.
         kind = route.type if route.nexthop_id is None else 0
