@@ -65,7 +65,7 @@ from hostrouting.model.parsing import parse_address
 from hostrouting.model.routes import Route
 from hostrouting.model.rules import Rule
 from hostrouting.model.text import shown
-from hostrouting.model.verified import VerifiedUplink
+from hostrouting.model.verified import VerifiedUplink, is_recordable
 
 SNAPSHOT_SCHEMA = 1
 
@@ -392,6 +392,13 @@ def _text(value: object) -> str:
     return value
 
 
+def _line(value: object) -> str:
+    # It stands in reports, where it could inject lines or control a terminal.
+    if not (line := _text(value)).isprintable():
+        raise ValueError(f"{shown(line)} is not a line of text")
+    return line
+
+
 def _name(value: object) -> str:
     if len((name := _text(value)).splitlines()) > 1:
         raise ValueError(f"{shown(name)} is not the name of a host; expected a line")
@@ -444,10 +451,16 @@ def _routes(family: Family, key: str, default: object) -> Key:
     return listed._replace(parse=parse)
 
 
+def _recorded(value: object) -> str:
+    if not is_recordable(name := _text(value)):
+        raise ValueError(f"{shown(name)} is not the name of a recorded uplink")
+    return name
+
+
 _VERIFIED = Keys(
-    Key("name", "name", _text),
-    Key("mac", "mac", _text, None),
-    Key("since", "since", _text, None),
+    Key("name", "name", _recorded),
+    Key("mac", "mac", _line, None),
+    Key("since", "since", _line, None),
 )
 
 
@@ -476,9 +489,9 @@ _OF_IPV6 = ("rules6", "routes6", "neighbours6", "has_odd_sources6", "uses_delete
 _KEYS = Keys(
     Key("schema", "schema", _schema, None),
     Key("host", "host", _name, None),
-    Key("time", "time", _text, None),
-    Key("kernel", "kernel", _text, None),
-    Key("ip", "ip", _text, None),
+    Key("time", "time", _line, None),
+    Key("kernel", "kernel", _line, None),
+    Key("ip", "ip", _line, None),
     Key("isTorn", "is_torn", parse_boolean, False),
     Key("isMerged", "is_merged", parse_boolean, None),
     Key("hasOddSources6", "has_odd_sources6", parse_boolean, False),

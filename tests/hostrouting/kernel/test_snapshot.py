@@ -284,6 +284,16 @@ def test_an_impossible_interface_name_is_refused(name: object) -> None:
         assert "is not " in problem
 
 
+@pytest.mark.parametrize("key", ["time", "kernel", "ip", "name", "mac", "since"])
+@pytest.mark.parametrize("text", ["x\nfix: y", "\x1b[31mx", "x\u2028y", "x\x00"])
+def test_no_text_injects_lines_into_a_report(key: str, text: str) -> None:
+    document: dict[str, Any] = {"rules": [], "routes": [], "links": [], "addresses": []}
+    is_about_uplink = key in ("name", "mac", "since")
+    more: dict[str, Any] = {"uplink": [{"name": "eth0", key: text}]}
+    with pytest.raises(ConfigError, match=f"(uplink\\[0\\][.])?{key}: "):
+        Snapshot.from_document(document | (more if is_about_uplink else {key: text}))
+
+
 @pytest.mark.parametrize("selector", ["iif", "oif"])
 def test_a_rule_may_name_an_impossible_interface(selector: str) -> None:
     """The kernel accepts any name of up to 15 bytes, but a report shows it on one line."""
@@ -634,6 +644,7 @@ def tuples(items: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
 
 
 _NAME_OF, _INDEX_OF = attrgetter("name"), attrgetter("index")
+lines = st.text().filter(str.isprintable)
 snapshots = st.builds(
     Snapshot,
     links=st.lists(links, max_size=4, unique_by=(_NAME_OF, _INDEX_OF)).map(tuple),
@@ -643,8 +654,8 @@ snapshots = st.builds(
     nameservers=tuples(ipv4),
     ignoring_linkdown=st.none() | tuples(names),
     host=st.none() | st.text().filter(lambda name: len(name.splitlines()) < 2),
-    time=st.none() | st.text(),
-    kernel=st.none() | st.text(),
+    time=st.none() | lines,
+    kernel=st.none() | lines,
 )
 
 
