@@ -476,13 +476,20 @@ class Run:
         # leave both markers behind.
         with locked(host.layout.lock, scope):
             write_markers(host.layout, report)
-        self.done.add(_record_uplinks(self.config, report, host))
+        self.done.add(_record_uplinks(self.config, report, host, scope))
         return report
 
 
-def _record_uplinks(config: Config, report: OverlapReport, host: Host) -> Iterator[Changes]:
+def _record_uplinks(
+    config: Config, report: OverlapReport, host: Host, scope: CancelScope
+) -> Iterator[Changes]:
     change = change_to_record(config, report, host)
-    if change is not None and change.after is not None:
+    if change is None or change.after is None:
+        return
+    # A link may have been renamed since the check. If this one and the links after it say the same,
+    # the uplinks had these MAC addresses when it passed.
+    again = check_families(config, host.routes_of, scope, host=host)
+    if change_to_record(config, again, host) == change:
         write_if_changed(host.layout.verified, change.after)
         yield Changes(files=(change,))
 

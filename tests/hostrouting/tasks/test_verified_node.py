@@ -42,6 +42,7 @@ from hostrouting.backend import NextHop, Route, Write, read_default_routes
 from hostrouting.cli import main
 from hostrouting.doctor.checks import Severity
 from hostrouting.model.verified import VerifiedUplink
+from hostrouting.overlap.check import check_families
 from hostrouting.overlap.findings import NoteKind, UnknownReason, Verdict
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import FakeClock
@@ -460,6 +461,26 @@ def test_a_run_that_died_before_it_wrote_it_is_made_up_for(node: Node) -> None:
     node.layout.verified.unlink()
     assert [change.what for change in node.apply().changes.files] == ["/etc/hostrouting/uplink"]
     assert node.record == f"eth0 {MAC}\n"
+
+
+def test_a_rename_right_after_the_check_records_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another interface's MAC address would be recorded, and that one expected from then on."""
+    node = build(tmp_path)
+
+    def check_before_a_rename(*given: Any, **more: Any) -> OverlapReport:
+        report = check_families(*given, **more)
+        if "ens3" not in node.devs:
+            node.rename("ens3")
+            node.kernel.add_link("eth0", mac=OTHER_MAC)
+        return report
+
+    monkeypatch.setattr("hostrouting.tasks.configure.check_families", check_before_a_rename)
+    node.apply()
+    assert node.record is None
+    node.apply()
+    assert node.record == f"ens3 {MAC}\n"
 
 
 def test_one_of_two_recorded_uplinks_may_be_missing(tmp_path: Path) -> None:
