@@ -284,9 +284,9 @@ class Host:
         return f"/{VERIFIED_PATH}" if self._layout is None else str(self._layout.verified)
 
     def with_verified(self, config: Config) -> Config:
-        """Return a config with this host's verified uplinks, if they count.
+        """Return a config with this host's verified uplinks, or as it is if it doesn't keep them.
 
-        Without STRICT mode or an expected CIDR, and before an image is booted, none do.
+        Only STRICT mode with an expected CIDR keeps them, and only on a host that runs.
 
         Raises:
             FileError: the record of them can't be read.

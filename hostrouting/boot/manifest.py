@@ -255,7 +255,7 @@ class Manifest:
     def with_parts(self, names: Collection[str], parts: dict[str, InstalledPart]) -> Manifest:
         """Return a copy of the manifest with the named parts replaced.
 
-        The config values that all parts share (``SHARED_KEYS``) change in the other parts, too.
+        All parts have the same values of ``SHARED_KEYS``: the parts that stay get the new ones.
         """
         wanted = Manifest(parts=parts).sections
         others = {

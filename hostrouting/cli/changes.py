@@ -46,7 +46,7 @@ def changed_text(plan: RoutePlan, changes: Changes, *, is_verbose: bool) -> str:
 
     Args:
         plan: the plan that was applied.
-        changes: the changes that were made.
+        changes: what was changed on the host.
         is_verbose: whether to list each unchanged route.
     """
     same = _unchanged_lines(plan, "unchanged", is_changed=bool(changes), is_verbose=is_verbose)

@@ -218,7 +218,7 @@ def _answer_boot_script(verdict: Verdict, host: Host) -> Result:
 
 
 def _installed_routes(host: Host) -> StaticRoutes:
-    """Return the configured routes, or none if the manifest is broken: the verdict needs none."""
+    """Return the installed config's routes, or an empty value if the manifest is broken."""
     try:
         return _installed(host).static_routes
     except FileError as error:

@@ -215,9 +215,10 @@ class Fib6(Fib):
         *,
         is_ordered: bool = True,
     ) -> Sequence[tuple[IpAddress, ...]]:
-        """Return the sources that may be selected for a destination, by interface of an entry.
+        """Return the sources that the kernel may select for a destination.
 
-        If ``labels`` is None, labels aren't compared, and all equally good addresses are returned.
+        The result has a tuple for each interface of the entry. If ``labels`` is None, labels aren't
+        compared, and all equally good addresses are returned.
 
         Args:
             address: the destination.

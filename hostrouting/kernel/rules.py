@@ -44,7 +44,7 @@ class Flow(NamedTuple):
         source: the source address, or ``NO_SOURCE``.
         protocol: UDP, TCP, or 0 for a gateway lookup, which ignores missing carriers.
         oif: the required output interface, or None.
-        scope: the minimum scope of matching entries.
+        scope: the smallest number of an entry's scope that matches (RT_SCOPE_UNIVERSE is 0).
         iif: the interface through which the packet comes in, or None for a packet from this host.
     """
 

@@ -182,7 +182,7 @@ class Diversions:
         return None
 
     def takes_pods(self, failure: Judgement) -> str:
-        """Return which network of pods a lookup's entry takes packets from, or an empty string."""
+        """Return a clause that names the pods' network in which a route takes packets, or ""."""
         devs = self._diverting(failure)
         found = self._bounds.network_of_pods(failure.address) if devs else None
         if found is None or found[1] in devs:

@@ -97,7 +97,7 @@ def _through_containers(
 
 
 def _moved(state: State) -> Iterable[Note]:
-    """Yield a note if a default route through another interface than the verified uplinks wins."""
+    """Yield a note if another interface's default route wins over that of the verified uplinks."""
     best = default_route(state.defaults)
     uplinks = state.uplinks
     if best is None:

@@ -84,7 +84,7 @@ def _first_beyond(answers: Iterable[Lookup]) -> Lookup | None:
 
 
 def _is_by_main(answer: Lookup) -> bool:
-    """Return whether table main decides about a packet, or no table does."""
+    """Return whether no other table than main decides about a packet."""
     return answer.route is None or answer.route.table == Table.MAIN
 
 

@@ -35,7 +35,7 @@ class PolicyRepair:
 
     Args:
         kept: number of our rules that are in place.
-        changes: the changes that were made.
+        changes: what was changed on the host.
         problems: descriptions of everything that couldn't be repaired.
         due: when to try again, on the scope's clock, or None if nothing waits.
     """

@@ -1,4 +1,4 @@
-"""Keep two snapshots: the last one with the verdict ``ok``, and one of the first other verdict."""
+"""Keep two snapshots: of the last verdict ``ok``, and of the first other verdict after it."""
 
 from __future__ import annotations
 
