@@ -229,6 +229,9 @@ class Node:
             out, err = "".join(f"{route}\n" for route in read_routes(self.kernel, Table.MAIN)), ""
         elif words[:3] == ["ip", "route", "get"]:
             out, err = self._looked_up(words[3], *words[5:]), ""
+        elif program == "ip":
+            self.kernel.ip(shlex.join(arguments).partition(" type ")[0])
+            out, err = "", ""
         else:
             out, err = OTHERS[program](self, arguments), ""
         if where is not None:
