@@ -130,7 +130,7 @@ def _lines(
 
 
 def _ranges_text(ranges: Sequence[IpNetwork]) -> str:
-    """Return the first ranges, or a CIDR and what it has beside the ranges if that is shorter.
+    """Return the first ranges, or the CIDR without its other parts if that is shorter.
 
     Args:
         ranges: the ranges, which don't overlap, by address.

@@ -172,7 +172,7 @@ def _section(group: HostGroup, *, is_drawn: bool) -> dict[str, Any]:
 
 
 def _lists(group: HostGroup) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return the hosts, each with its own name if that differs, by what they don't share."""
+    """Return the hosts, each with its own name if that differs, by their differences."""
     apart = next((each for each in (group.reasons, group.uncompared) if len(each) > 1), None)
     lists = [SharedReason("", group.hosts)] if apart is None else apart
     return [

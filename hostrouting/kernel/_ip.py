@@ -324,7 +324,7 @@ def _read_address(value: object) -> Callable[[str], Address] | None:
 
 
 def write_addresses(addresses: Iterable[Address]) -> list[dict[str, Any]]:
-    """Convert addresses to what ``read_addresses`` accepts, grouped by interface."""
+    """Convert addresses to the format of ``read_addresses``, grouped by interface."""
     return [
         {"ifname": dev, "addr_info": [*map(_write_address, run)]}
         for dev, run in groupby(addresses, lambda address: address.dev)

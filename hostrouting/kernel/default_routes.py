@@ -190,7 +190,7 @@ def missing_default_route(
 def tables_for_all(rules: Iterable[Rule]) -> list[int]:
     """Return the tables other than local and main that rules look up for every packet of ours.
 
-    Not among them are tables for all packets except some, as those of VPNs.
+    Tables for nearly all packets, such as VPNs', aren't included.
     """
     tables = dict.fromkeys(rule.table for rule in rules if _is_for_all(rule))
     return [table for table in tables if table not in (Table.LOCAL, Table.MAIN)]

@@ -1,9 +1,9 @@
-"""A model of the kernel's route lookup, for what the kernel can't be asked or doesn't tell.
+"""A model of the kernel's route lookup, for questions that the kernel doesn't answer.
 
-On a live host, checks query the kernel. This model adds what a lookup doesn't reveal, such as which
-entry discards a packet, or the effect of a more specific route. It also serves snapshots and the
-in-memory kernel, which modifies the tables in place. It follows net/ipv4/fib_trie.c,
-net/core/fib_rules.c and net/ipv4/route.c. This module does no I/O.
+On a live host, checks query the kernel. This model adds facts that no lookup reveals, such as the
+entry that discards a packet, or the effect of a more specific route. The model also serves
+snapshots, and the in-memory kernel, which modifies the tables in place. The model follows
+net/ipv4/fib_trie.c, net/core/fib_rules.c and net/ipv4/route.c. This module does no I/O.
 
 How a lookup goes, from the outside in:
 
@@ -20,7 +20,7 @@ How a lookup goes, from the outside in:
   usable if it isn't dead. Entries with a tos don't match our packets, which have tos 0.
 
 A rule may have a selector that isn't known here. ``matches`` then returns None, and the rule
-doesn't end the lookup. ``possible_decisions`` tells how it would have ended.
+doesn't end the lookup. ``possible_decisions`` yields the possible ends of the lookup.
 
 What makes it fast: entries are in dicts by table, prefix length and first address, so a lookup
 tries each length once. With many rules, ``rules_around`` only evaluates those whose destination

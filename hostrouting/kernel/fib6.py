@@ -124,7 +124,7 @@ class Fib6(Fib):
         return all(hop.gateway is None for hop in found.hops if hop.dev == dev)
 
     def contradicts(self, gateway: IpAddress, dev: str) -> bool:
-        """Return whether table main leads to an onlink gateway through another interface.
+        """Return whether table main routes an onlink gateway through another interface.
 
         The kernel then refuses the gateway (ip6_route_check_nh_onlink). It ignores routes to ::/N,
         such as default routes, and routes that discard packets.

@@ -1,29 +1,29 @@
-"""Predict what a kernel answers, from what is known of a host, before and after changes.
+"""Predict a kernel's answers from the known facts of a host, before and after changes.
 
 Where would packets go on a host with these links, addresses, rules and routes? Snapshots, fixes,
-plans and comparisons all ask this question, and only ``Model`` answers it. It implements the
-reading half of the routes port, so the check runs on a model as it runs on a kernel.
+plans and comparisons all ask this question, and only ``Model`` answers it. The model implements the
+reading half of the routes port. So the check runs on a model as on a kernel.
 
 What it is made of. ``KnownHost`` holds the facts. ``Fib`` and ``Fib6`` imitate the kernel's lookup
 on them, and ``Sources`` and ``Fib6`` its choice of a source. ``with_routes``, ``with_rules`` and
 ``without`` return the model of the host after a change, and ``refused`` says which of the added
 routes a kernel would refuse.
 
-What it can't know. A dump doesn't show everything that decides about a packet. Therefore:
+What it can't know. A dump lacks some facts that decide about a packet. Therefore:
 
-- What the kernel has reported is used, not imitated: the sources of connections, and whether tables
-  local and main share one trie.
-- Where a fact is missing, a model of a snapshot looks up the packet under each assumption. If the
-  results differ, it raises a ``RouteError`` that names the fact: no verdict is better than a wrong
-  one. ``_alternatives`` makes the assumptions, and ``_refuse_doubt`` compares the results. For
-  sources, ``_sources`` does both.
-- For a live host (``KnownHost.is_live``), the kernel has just answered with all facts. The model is
-  only asked what would change, and considers every source that the kernel may choose.
+- Reported facts of the kernel are used, not imitated: the sources of connections, and whether
+  tables local and main share one trie.
+- If a snapshot lacks a fact, its model looks up the packet under each assumption. If the results
+  differ, it raises a ``RouteError`` that names the fact: no verdict is better than a wrong one.
+  ``_alternatives`` makes the assumptions, and ``_refuse_doubt`` compares the results. For sources,
+  ``_sources`` does both.
+- For a live host (``KnownHost.is_live``), the kernel has just answered with all facts. The model
+  only answers about changes, and considers every source that the kernel may choose.
 - A model of a plan has the live kernel beneath it. A changed route only affects packets to
-  addresses inside its destination, so the kernel itself answers for all others. By a new entry,
-  every source counts that the kernel may choose.
+  addresses inside its destination, so the kernel itself answers for all others. For a new entry,
+  the model considers every source that the kernel may choose.
 
-This module does no I/O, apart from what the kernel beneath a model does.
+This module does no I/O, apart from calls of the kernel beneath a model.
 """
 
 from __future__ import annotations
@@ -365,7 +365,7 @@ class Model(RouteBackend):
         if reported is not None:
             return reported
         doubtful = self._chosen.doubtful(entry, self._scopes_of_objects)
-        # The kernel beneath has told the sources by entries that it has.
+        # The kernel beneath has reported sources only for its own entries.
         if self.known.is_live or self.beneath is not None:
             return doubtful or self._chosen.of(entry)
         if self._are_told_apart(doubtful):
@@ -399,7 +399,7 @@ class Model(RouteBackend):
 
     @property
     def _hint(self) -> str:
-        """Return what tells a fact that this snapshot lacks."""
+        """Return the command that shows a fact that this snapshot lacks."""
         return _CHECK_HINT if self.known.is_recorded else RECORD_HINT
 
     def _unknown_fact(self, what: str, address: IpAddress, advice: str) -> RouteError:

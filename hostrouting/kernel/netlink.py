@@ -8,7 +8,7 @@ How it is built, from the bottom up (in ``rtnetlink``):
   notification could otherwise be mistaken for a reply.
 - entries.py decodes the entries of a FIB, hundreds at a time if only their destinations differ.
 
-What this module adds is what the kernel doesn't promise:
+This module adds guarantees that the kernel doesn't give:
 
 - *A dump isn't atomic.* For links, addresses and rules, the kernel marks an interrupted dump, and
   ``read`` repeats it. For IPv4 routes it doesn't, so ``entries`` listens during the dump, and reads
@@ -19,7 +19,7 @@ What this module adds is what the kernel doesn't promise:
   entries first. It refuses a route that doesn't equal one of them (``refusals.Deletable``).
 - *A lookup has no ports.* A rule for all ports matches every packet, but not a lookup without
   ports. So ``lookup`` asks with a port that no other rule selects.
-- *A table may be huge.* A ``Selection`` goes down to the decoder, which skips what isn't wanted.
+- *A table may be huge.* A ``Selection`` goes down to the decoder, which skips unwanted entries.
 """
 
 from __future__ import annotations

@@ -206,7 +206,7 @@ class NetlinkBackend6(NetlinkBackend):
         added: Iterable[Route],
         failures: dict[tuple[object, ...], RouteFailure],
     ) -> tuple[RouteFailure, ...]:
-        """Delete what was added for routes that failed, and return the failures in order."""
+        """Delete additions for routes that failed, and return the failures in order."""
         if failures:
             self._delete([hop for hop in added if hop.key in failures])
             self._delete_lost(swaps, failures)

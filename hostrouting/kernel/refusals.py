@@ -1,4 +1,4 @@
-"""Errors for requests that a kernel rejects, and filters for deletions of what doesn't exist."""
+"""Errors for requests that a kernel rejects, and filters for deletions without a target."""
 
 from __future__ import annotations
 
@@ -95,8 +95,9 @@ class DeletableRules:
 def rule_deleted_for(request: Rule, rules: Iterable[Rule]) -> Rule | None:
     """Return the rule that the kernel deletes for a request, or None (rule_find).
 
-    It is the first rule that has all selectors of the request. Neither the rule's further selectors
-    count, nor ``not``, the target of ``goto``, or ports, which a request doesn't contain.
+    The kernel deletes the first rule that has all selectors of the request. Further selectors of
+    the rule don't count. Nor do ``not``, the target of ``goto``, and ports, which a request doesn't
+    contain.
 
     Args:
         request: the rule to delete. Protocol 0 stands for any.

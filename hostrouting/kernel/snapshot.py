@@ -304,7 +304,7 @@ def _refuse_doubled_links(links: Iterable[Link]) -> None:
 
 
 def _complete_routes(fields: dict[str, Any]) -> None:
-    """Fill in what the links and nexthop objects of a document say about its routes."""
+    """Complete a document's routes from its links and nexthop objects."""
     without_carrier = {link.name for link in fields["links"] if link.is_up and not link.has_carrier}
     nexthops = {nexthop.id: nexthop for nexthop in fields.pop("nexthops")}
 

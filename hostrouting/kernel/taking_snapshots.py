@@ -1,4 +1,4 @@
-"""Take a snapshot of a host, with what only its kernel can tell: the sources that it chooses."""
+"""Take a snapshot of a host, with the sources that only its kernel knows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Create and enter network namespaces with unshare(2) and setns(2), and explain failures.
 
-The namespaces are anonymous and leave nothing behind. They exist as long as a thread, socket or
-file descriptor refers to them.
+The namespaces are anonymous and leave nothing behind. A namespace exists as long as a thread,
+socket or file descriptor refers to it.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ the host is a ``State`` (``_state``), which no step changes::
                  172.16.128.0/17                        |---------------------|
 
 Cut (``_cut``). Routes and rules match prefixes, so a result can only change where a prefix begins
-or ends. All addresses whose innermost prefix is the same are one place, even if they form several
+or ends. All addresses with the same innermost prefix are one place, which may consist of several
 spans. One lookup of each kind, of the place's first address (its probe), stands for all of them. A
 FIB may have 100,000 plain routes through the uplinks. From one of them to the next, nothing fails,
 so they cut only within a suspect. Suspects are routes through other interfaces, and prefixes that a
@@ -33,11 +33,11 @@ rule names. Outside of suspects, they aren't even read.
 Ask (``_ask``). Three kinds of sockets send to a place, and all must leave as expected:
 
 - *unconnected*: a datagram without a source. This lookup also selects a client's source.
-- *client*: the lookup is made again, from that source. It differs if a rule or route matches on
-  sources, or if the source is no longer an address of this host.
+- *client*: the lookup is made again, from that source. The result differs if a rule or route
+  matches on sources, or the source is no longer this host's.
 - *server*: a reply has the address at which the server was called, on an uplink or on lo.
 
-TCP and UDP are asked about separately if a rule tells them apart. Where the kernel alternates
+TCP and UDP are asked about separately if a rule distinguishes them. Where the kernel alternates
 between default routes (fib_select_default), every one of them counts.
 
 Judge (``_judge``). This is done for each expected CIDR that contains the place. Each lookup that
@@ -47,23 +47,23 @@ The interface may be a port of a bridge (PORT), or the gateway may be an address
 (GATEWAY). It leaves through allowed interfaces or pods': a note. It leaves through others: OVERLAP.
 A name such as ``cali1`` says who added a route, not that the cluster expects it. So the exemptions
 are limited to the routes that a CNI adds on a healthy node (``_exemptions``). The kernel doesn't
-tell which entry discards a packet, so there a model of the tables does.
+report which entry discards a packet. A model of the tables does.
 
 Group (``_group``). Spans of a CIDR that fail in the same way are one finding. ``_host_notes`` adds
-what concerns the host as a whole.
+notes on the host as a whole.
 
-Fix (``_fix``). A static route in main fixes a place if main is asked, and the route wins there. It
-wins if it is longer than the present entry, or as long with a lower metric. It harms no other place
-if it is shorter than the entry there. So each place has a constraint (``_constraint``):
-``NeedsRoute`` or ``MayBeCovered``, and ``_fewest_prefixes`` finds the smallest set of prefixes that
-satisfies all of them. Sometimes no route can fix a place, or the traffic may be wanted where it is
-(``_diversions``). Then the constraint is ``NoRoute``, with an obstacle: a reason with advice, or a
-question to the operator. ``_entries`` makes the entry for each prefix. Then the routes are proven
-(``_modelled_host``): the installation's planner accepts them, and a model of the host with these
-routes is asked about the same places. The results are judged again. A route that an installation
-would refuse is excluded, and the search runs again (``_routes``). If any other proof fails, no
-route at all is proposed. Remaining failures, such as replies that no route can move, are reported
-with a reason.
+Fix (``_fix``). A static route in main fixes a place if main is asked, and the route wins there. A
+route wins if it is longer than the present entry, or as long with a lower metric. The route harms
+no other place if it is shorter than the entry there. So each place has a constraint
+(``_constraint``): ``NeedsRoute`` or ``MayBeCovered``, and ``_fewest_prefixes`` finds the smallest
+set of prefixes that satisfies all of them. Sometimes no route can fix a place, or the traffic may
+be wanted where it is (``_diversions``). Then the constraint is ``NoRoute``, with an obstacle: a
+reason with advice, or a question to the operator. ``_entries`` makes the entry for each prefix.
+Then the routes are proven (``_modelled_host``): the installation's planner accepts them, and a
+model of the host with these routes is asked about the same places. The results are judged again. A
+route that an installation would refuse is excluded, and the search runs again (``_routes``). If any
+other proof fails, no route at all is proposed. Remaining failures, such as replies that no route
+can move, are reported with a reason.
 
 If another table decides before main, the obstacle is a rule. Then ``_rules`` finds the fewest rules
 after which main decides, and the search for routes runs again on a model of the host with these
@@ -78,8 +78,8 @@ the whole check again, on the model of the host.
 What the next owner must keep:
 
 - *Ask the kernel instead of imitating it.* The model (``State.fib``) answers only where no lookup
-  can: which entry discards a packet, whether packets arrive here, and what happens after a fix.
-  Where it disagrees with the kernel about a failing place, no route is proposed there. Lookups are
+  can: which entry discards a packet, whether packets arrive here, and what happens after a fix. If
+  the model and the kernel disagree about a failing place, no route is proposed there. Lookups are
   RTM_GETROUTE with RTM_F_FIB_MATCH, for user 0, without an output interface: with one, nearly every
   address counts as reachable.
 - *One moment is one moment.* Changes are noticed from the first read to the last lookup, and then

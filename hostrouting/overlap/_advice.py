@@ -1,4 +1,4 @@
-"""Prove what the owner of a route, an address or a rule is advised to change.
+"""Prove the changes that the owner of a route, an address or a rule is advised to make.
 
 This module does no I/O.
 """
@@ -21,7 +21,7 @@ from hostrouting.overlap._places import Places
 from hostrouting.overlap._state import State
 from hostrouting.overlap.proposals import OwnersChange, Unfixable
 
-# A limit on what is proven for one host, because each proof takes a model of its own.
+# A limit on the proofs for one host, because each proof takes a model of its own.
 _PROVEN_MAX = 16
 
 
@@ -53,7 +53,7 @@ def loss_by(before: ModelledHost, change: OwnersChange, intended: Iterable[IpNet
     Args:
         before: the host.
         change: the change.
-        intended: the failing addresses that the change is to lead elsewhere.
+        intended: the failing addresses whose packets the change diverts on purpose.
     """
     after = attrs.evolve(before, model=_changed(before.model, change))
     lines = taken_away(losses(before, after, intended))

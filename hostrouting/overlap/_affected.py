@@ -48,7 +48,7 @@ def _changed_tables(before: Fib, after: Fib) -> set[int]:
 
 
 def _changed_routes(before: Sequence[Route], after: Sequence[Route]) -> Iterable[Route]:
-    # A fix adds routes before the others. Then most routes needn't be hashed.
+    # A fix adds routes before the others. In that case, most routes needn't be hashed.
     added = after[: len(after) - len(before)]
     if len(after) >= len(before) and after[len(added) :] == before:
         return added

@@ -219,7 +219,7 @@ def selects_source(rules: Iterable[Rule], routes: Iterable[Route], family: Famil
 
 
 def separates_tcp(rules: Iterable[Rule]) -> bool:
-    """Return whether a policy rule may lead TCP elsewhere than UDP."""
+    """Return whether TCP may leave otherwise than UDP because of a policy rule."""
     return any(rule.ip_protocol and not rule.has_ports for rule in rules)
 
 
@@ -304,7 +304,7 @@ def _without_owner(lookup: Lookup) -> Lookup:
 def modelled_lookups(fib: Fib) -> Callable[..., list[Lookup]]:
     """Return a function that looks up addresses in a model.
 
-    Where the kernel may choose between default routes, it returns a result for each of them.
+    If the kernel may choose between default routes, there is a result for each of them.
     """
 
     def look_up(addresses: Sequence[IpAddress], **flow: Any) -> list[Lookup]:

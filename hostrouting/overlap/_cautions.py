@@ -31,7 +31,7 @@ def cautions(
             leave elsewhere.
         lost: what the fix takes away.
         fixed: the tables after the fix.
-        keeping: the interfaces whose own packets the fix leads away.
+        keeping: the interfaces from whose addresses the fix diverts packets.
     """
     yield from taken_away(lost, lambda loss: _about_neighbours(loss, settings, keeping))
     yield from keeping.refused
@@ -46,7 +46,7 @@ def cautions(
 
 
 def _about_neighbours(loss: Loss, settings: HostSettings, keeping: Keeping) -> str:
-    """Return clauses about what interfaces keep, and about what they drop."""
+    """Return clauses about the packets that interfaces keep, and those that they drop."""
     devs = loss.neighbours_of
     if keeping.kept.issuperset(devs):
         return ", except from these interfaces' own addresses; with keep, such packets stay on them"
@@ -63,6 +63,6 @@ def _about_neighbours(loss: Loss, settings: HostSettings, keeping: Keeping) -> s
 
 
 def _dropped(devs: Iterable[str], settings: HostSettings) -> str:
-    """Return a clause with the interfaces that drop what neighbours send, or an empty string."""
+    """Return a clause with the interfaces that drop neighbours' packets, or an empty string."""
     strict = ",".join(dev for dev in devs if dev in settings.strict_devs)
     return f", and drops what they send to {strict}, as rp_filter is 1 there" if strict else ""

@@ -45,7 +45,7 @@ class Constraints:
     Args:
         state: the host's state.
         entries: the entries that a fix may propose.
-        diversions: the routes that may lead elsewhere on purpose.
+        diversions: the routes that may divert packets on purpose.
     """
 
     def __init__(self, state: State, entries: Entries, diversions: Diversions) -> None:
@@ -148,7 +148,7 @@ class Constraints:
         failure: Judgement,
         path: Path,
     ) -> int | Obstacle:
-        """Return the prefix length that a route must exceed, or why none leads packets back.
+        """Return the prefix length that a route must exceed, or why no route helps.
 
         Args:
             expected: the expected CIDR.

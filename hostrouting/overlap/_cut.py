@@ -47,8 +47,8 @@ class Cutter:
             interface.
         sources: the host's addresses. A route with any other source address isn't plain: it may
             break all connections.
-        subnets: the uplinks' subnets. A route inside one via a default route's gateway isn't plain:
-            it leads neighbours to the router.
+        subnets: the uplinks' subnets. In such a subnet, a route via a default route's gateway isn't
+            plain: it sends neighbours' packets to the router.
     """
 
     def __init__(
@@ -153,11 +153,11 @@ class Cutter:
 def _falls_through_to_default(rules: Sequence[Rule]) -> bool:
     """Return whether packets that match only plain routes always reach main's default route.
 
-    They do if the rules look up main for every packet, before any rule jumps or discards. Three
-    kinds of rules before that one don't matter. Some are for a destination, which is a suspect.
-    Some never match our packets. Some look up another table, where each route is plain or a
-    suspect. A rule for only some of our packets (``_is_for_some``) isn't the one that looks up
-    main, but it may jump or discard.
+    Packets fall through if the rules look up main for every packet, before any rule jumps or
+    discards. Three kinds of rules before that one don't matter. Some are for a destination, which
+    is a suspect. Some never match our packets. Some look up another table, where each route is
+    plain or a suspect. A rule for only some of our packets (``_is_for_some``) isn't the one that
+    looks up main, but it may jump or discard.
     """
     nowhere = Flow(IPv4Address(0))
     for rule in rules:

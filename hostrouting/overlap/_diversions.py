@@ -1,10 +1,11 @@
-"""Tell which program leads addresses through another interface, and whether that may be on purpose.
+"""Find the program that diverts addresses to another interface, and whether that may be wanted.
 
 A private network of a cloud, a storage network and a tunnel look like an overlap, but a host may
-need them. A static route would take their traffic away, so none is proposed until the config says
-what is wanted. No question is asked about a route that can't be wanted. Such a route leads to one
-of these: the network of an InfiniBand fabric or a bridge, an uplink's whole subnet, or a large part
-of the address space. A VPN, for example, takes half of that space. This module does no I/O.
+need them. A static route would divert their traffic. So none is proposed until the config says
+which interface is wanted. No question is asked about a route that can't be wanted. Such a route
+leads to one of these: the network of an InfiniBand fabric or a bridge, an uplink's whole subnet, or
+a large part of the address space. A VPN, for example, takes half of that space. This module does no
+I/O.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _NETWORK_LENGTH_MIN = {Family.IPV4: 8, Family.IPV6: 16}
 
 
 class Diversions:
-    """The routes on one host that may lead elsewhere on purpose.
+    """The routes on one host that may divert packets on purpose.
 
     Whether a route may do so is judged only by the names and types of its interfaces.
 
@@ -76,7 +77,7 @@ class Diversions:
         self._links = {link.name: link for link in state.links}
 
     def hints(self, findings: Sequence[Finding], expected: Iterable[ExpectedCidr]) -> Iterator[str]:
-        """Yield advice on each unexpected interface in the findings: what its owner can change.
+        """Yield advice to the owner of each unexpected interface in the findings.
 
         Args:
             findings: the findings of the check.
@@ -100,7 +101,7 @@ class Diversions:
                 yield from self._advice_on((dev,), is_limited=dev not in unlimited)
 
     def _advice_on(self, devs: Iterable[str], *, is_limited: bool) -> tuple[str, ...]:
-        """Return what the owner of each interface can change, for interfaces other than uplinks.
+        """Return advice to the owner of each interface that isn't an uplink.
 
         Args:
             devs: the interfaces.
@@ -124,7 +125,7 @@ class Diversions:
         return _OF_VPN if is_like(dev, _VPNS) else ""
 
     def asked(self, failure: Judgement, subnet: Prefix | None) -> Obstacle | None:
-        """Return what to ask before packets are led back, or None if nothing is asked.
+        """Return the question to ask before packets are moved back, or None if there is none.
 
         Args:
             failure: the judgement of a lookup that fails for an expected CIDR.
@@ -210,7 +211,7 @@ class Diversions:
         route: Route | None,
         subnet: Prefix | None,
     ) -> tuple[str, ...]:
-        """Return a route's interfaces if it may lead there on purpose.
+        """Return a route's interfaces if they may be wanted.
 
         The tuple is empty if there is nothing to ask.
         """

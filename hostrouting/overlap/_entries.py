@@ -1,4 +1,4 @@
-"""Make the static routes that lead to the expected interfaces. This module does no I/O."""
+"""Make the static routes through the expected interfaces. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Entries:
         return subnets | of_default
 
     def path(self, expected: ExpectedCidr, address: IpAddress) -> Path | Obstacle:
-        """Return how an entry leads to an expected CIDR's interface, or why none is proposed.
+        """Return an entry's path to an expected CIDR's interface, or why no entry is proposed.
 
         Args:
             expected: the expected CIDR.
@@ -236,8 +236,8 @@ class Entries:
         """Return the next hop through an interface for a prefix.
 
         The next hop is that of the longest route that contains the prefix. Without such a route,
-        the prefix may be on the interface's link. It is if the interface is point-to-point, or has
-        an address in the same subnet. Such an interface needs no gateway, so one with which no
+        the prefix may be on the interface's link. That is so if the interface is point-to-point, or
+        has an address in the same subnet. Such an interface needs no gateway, so one with which no
         entry is possible is left out.
         """
         hops, destinations, subnets = self._around_by(dev)

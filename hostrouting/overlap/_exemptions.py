@@ -3,7 +3,7 @@
 An interface's name or a route's protocol says who added a route, but not whether the cluster
 expects it. In public incidents, pods' interfaces had a default route, or were in the node's own
 subnet. In others, a CNI's routes discarded packets to the API server. So each exemption only covers
-what a CNI adds on a healthy node.
+routes that a CNI adds on a healthy node.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from hostrouting.overlap.uplinks import Uplinks
 # The blackhole route for Calico's own block has protocol 80; BIRD's has protocol 12.
 CNI_PROTOCOLS = (Protocol.BIRD, 80)
 
-# Interfaces that hold the addresses of Services or DNS caches. They don't show which blocks belong
-# to pods.
+# Interfaces that hold the addresses of Services or DNS caches. These protocols don't show which
+# blocks belong to pods.
 _SERVICE_DEVS = ("kube-ipvs0", "kube-dummy-if", "nodelocaldns", "localdns")
 
 _LINK_LOCAL = IPv4Network("169.254.0.0/16")
@@ -44,8 +44,8 @@ def local_gateway(route: Route, addresses: Sequence[Address]) -> Address | None:
     """Return this host's address that is a gateway of a route through another interface, if any.
 
     The kernel still sends to such a gateway, because it looks for the gateway on the route's
-    interface. But the router isn't reached reliably, because this host doesn't answer the router's
-    ARP requests. An IPv6 link-local address only counts if it is on the route's own interface.
+    interface. The router isn't reached reliably, because this host doesn't answer the router's ARP
+    requests. An IPv6 link-local address only counts if it is on the route's own interface.
     """
     if route.type is not RouteType.UNICAST:
         return None

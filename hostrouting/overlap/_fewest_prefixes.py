@@ -91,8 +91,8 @@ def fewest_prefixes(
     lengths_max = [segment.length_max for segment in segments]
     # The length that a prefix must exceed to serve a segment. Only targets need to be served.
     exceeds = [_NOT_NEEDED if each.longer_than is None else each.longer_than for each in segments]
-    # Up to this length, a prefix is of no use to a segment. It is never of use to one that isn't a
-    # target.
+    # Up to this length, a prefix is of no use to a segment. A prefix is never of use to a segment
+    # that isn't a target.
     useless_to = [
         _ANY_LENGTH if each.longer_than is None else each.longer_than for each in segments
     ]

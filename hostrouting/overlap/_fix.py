@@ -3,9 +3,10 @@
 This module does no I/O.
 
 First routes are searched for (``_routes``). Where a policy rule decides before table main, no route
-helps. Then rules are searched for after which main decides (``_rules``), and routes again, on the
-host as it would be with these rules. Places that still fail need no rule, so the search is repeated
-without them. At last, the interfaces are found whose own packets the routes lead away (``_keep``).
+helps. Then ``_rules`` finds rules after which main decides. The search for routes runs again, on
+the host as it would be with these rules. Places that still fail need no rule, so the search is
+repeated without them. At last, ``_keep`` finds the interfaces from whose addresses the routes
+divert packets.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def find_fix(
     Args:
         findings: the findings of the check.
         moment: the host, with judged places.
-        config: the config with the expected CIDRs, and what it already installs.
+        config: the config, with the expected CIDRs and the entries that it already installs.
         missing: why there is no default route, or an empty string if there is one.
         settings: the host's settings that the cautions depend on.
     """
@@ -81,7 +82,7 @@ def _complete(
     config: Config,
     settings: HostSettings,
 ) -> Fix:
-    """Return a fix with rules, interfaces to keep, and what it takes away."""
+    """Return a fix with rules, interfaces to keep, and the losses that it causes."""
     state = moment.state
     wanted = _with_new_rules(config, rules)
     before = host_now(state, moment.places)

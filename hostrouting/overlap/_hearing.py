@@ -56,7 +56,7 @@ class _Lost(NamedTuple):
 
 
 def why_not_received(state: State, expected: Iterable[ExpectedCidr], kernel: Lookups) -> str:
-    """Return why this host doesn't receive what is sent to its addresses, or an empty string.
+    """Return why this host doesn't receive packets to its addresses, or an empty string.
 
     The addresses are those on uplinks, those inside an expected CIDR, and some on the loopback
     interface: those whose replies are judged.
@@ -100,7 +100,7 @@ def _first_lost(state: State, cidrs: Sequence[Prefix], kernel: Lookups) -> _Lost
         asked = [address for address in asked if address.local not in entries]
         if not asked:
             return None
-    # The kernel is asked first, as it may be unable to tell.
+    # The kernel is asked first, but may have no answer.
     from_here = _lost_from_here(_sent_to(asked, state, is_first=is_first), state, kernel)
     # As long as IPv6 has never had another rule, the kernel searches local and main, whatever the
     # rules say.
@@ -146,7 +146,7 @@ def _usable(state: State) -> Iterator[Address]:
 
 
 def _entries_of_local(state: State) -> set[IpAddress]:
-    """Return the addresses with an entry of type local, before which no other leads elsewhere.
+    """Return the addresses with an entry of type local, if no entry before it diverts packets.
 
     ``ip route prepend`` may have added such an entry.
     """

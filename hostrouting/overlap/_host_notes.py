@@ -232,7 +232,7 @@ def _beyond_mtu(state: State, places: Places) -> Iterable[Note]:
 
 
 def _led_to_router(state: State, places: Places) -> Iterator[Note]:
-    """Yield a note for each route that leads neighbours in an uplink's subnet to a router."""
+    """Yield a note for each route that sends packets to neighbours on an uplink via a router."""
     connected = _connected(state)
     if not connected:
         return
@@ -253,7 +253,7 @@ def _spans_by_router(
     places: Places,
     connected: Mapping[Prefix, Route],
 ) -> dict[tuple[Route, Prefix], set[Span]]:
-    """Return the spans in subnets that routes lead to a router, by route and subnet."""
+    """Return the spans in subnets that are reached via a router, by route and subnet."""
     index = PrefixIndex(connected, state.family.bits)
     routers = _routers(state)
     found: dict[tuple[Route, Prefix], set[Span]] = {}

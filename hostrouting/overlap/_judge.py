@@ -58,7 +58,7 @@ class Judge:
 
         Returns:
             The judgement of an unconnected datagram. After it come the judgements of other lookups
-            that tell more (``_worth_telling``).
+            that add something (``_worth_telling``).
         """
         if len(lookups) == 1:
             return tuple(self._of_lookups(lookups, expected))
@@ -257,7 +257,7 @@ def _worth_telling(unconnected: Judgement, others: Sequence[Judgement]) -> list[
             continue
         if lookup.source is not None and (judgement.kind, judgement.devs) in without_source:
             continue
-        # A reply tells nothing more than a connection from the same source.
+        # A reply adds nothing to a connection from the same source.
         as_connection = judgement._replace(lookup=lookup._replace(is_reply=False))
         if told_groups.isdisjoint((judgement.group, as_connection.group)):
             told_groups.add(judgement.group)

@@ -1,4 +1,4 @@
-"""Find the interfaces whose own packets a fix leads away, to keep them there.
+"""Find interfaces to keep: a fix would divert packets that are sent from their addresses.
 
 This module does no I/O.
 
@@ -77,7 +77,7 @@ def keepable(state: State) -> list[Address]:
 
 
 def _keepable_devs(links: Iterable[Link]) -> set[str]:
-    """Return the interfaces that are up, that are no ports except of VRFs, and that keep names."""
+    """Return interfaces that are up, and that keep can name. Of ports, only those of VRFs."""
     vrfs = {link.name for link in links if link.kind == "vrf"}
     return {
         link.name
@@ -111,8 +111,8 @@ def _leaves(fib: Fib, to: IpAddress, address: Address) -> bool:
 def entries_for(devs: Sequence[str], state: State) -> tuple[Keep, ...]:
     """Return entries that match exactly some interfaces.
 
-    They may also match InfiniBand interfaces that are down or have no address, which is likely to
-    change.
+    The patterns may also match InfiniBand interfaces that are down or have no address, because that
+    may change.
     """
     ready = {link.name for link in state.links if link.is_up}
     ready.intersection_update(address.dev for address in state.addresses)
@@ -129,7 +129,7 @@ class Keeping:
 
     Args:
         host: the host with the proposed entries.
-        lost: what the fix with these takes away.
+        lost: the packets that the fix with these entries takes away.
         keep: the proposed entries.
         kept: the interfaces that these keep.
         offers: the entries that would keep further interfaces, by interface. Entries that don't
@@ -156,7 +156,7 @@ class KeepSearch:
         before: the host before the fix.
         host: the host after the fix.
         lost: what the fix takes away.
-        intended: the failing addresses that the fix is to lead elsewhere.
+        intended: the failing addresses whose packets the fix diverts on purpose.
         config: the config, with the rules of the fix.
         is_infiniband: whether an interface is one of InfiniBand.
     """

@@ -40,10 +40,10 @@ from hostrouting.overlap._state import State
 
 # A limit for human-readable lines.
 _SHOWN = 8
-# Where more prefixes would be needed, the one around them is shown.
+# If more prefixes would be needed, the single prefix around them is shown.
 _EXACT_MAX = 3
-# How many packets from own addresses are compared. A host with hundreds of addresses that rules
-# tell apart, and hundreds of prefixes, would take minutes.
+# How many packets from own addresses are compared. A comparison would take minutes for hundreds of
+# prefixes, and hundreds of addresses that rules distinguish.
 _COMPARED_MAX = 50_000
 
 
@@ -63,7 +63,7 @@ class Loss:
         network: the connected network that contains the destinations. None if the interfaces that
             carried the packets aren't connected to it.
         neighbours_of: the interfaces that are connected to this network.
-        is_intended: whether the change is to lead other packets to the destinations elsewhere.
+        is_intended: whether the change diverts other packets to the destinations on purpose.
         uncompared: the number of packets to compare, if they are too many, or else 0. Then the
             losses aren't known, and no other loss is reported.
     """
@@ -100,7 +100,7 @@ def losses(
     Args:
         before: the host before the change.
         after: the host after the change, whose model was made from the same host.
-        intended: the failing addresses that the change is to lead elsewhere.
+        intended: the failing addresses whose packets the change diverts on purpose.
     """
     changed = changed_prefixes(before, after)
     return _Comparison(before, after, changed, [*intended]).losses() if changed else ()
@@ -213,7 +213,7 @@ _BROADCAST = _Result(("broadcast",))
 
 
 class _Change(NamedTuple):
-    """The change of what becomes of packets that are reported together; see ``Loss``.
+    """How a change affects packets that are reported together; see ``Loss``.
 
     Args:
         senders: their senders.
@@ -221,7 +221,7 @@ class _Change(NamedTuple):
         after: the interfaces now.
         devs: the interfaces before, without gateways.
         network: the connected network that the destinations are in.
-        is_intended: whether other packets to the destinations are to be led elsewhere.
+        is_intended: whether other packets to the destinations are diverted on purpose.
         homes: the connected networks of the interface that carries the packets after the change.
     """
 
@@ -296,8 +296,8 @@ class _Comparison:
     def _alike(self) -> Collection[list[Place]]:
         """Return lists of places to which packets take the same ways.
 
-        Between the failing addresses, there may be many of this host's own, which cut what is
-        intended into many places.
+        This host may have many own addresses between the failing ones. They cut the intended ranges
+        into many places.
         """
         alike: dict[tuple[Place, bool], list[Place]] = {}
         for place in self._places:

@@ -94,7 +94,7 @@ class Rejudged(NamedTuple):
 
 
 def why_unproven(judged: Iterable[Rejudged], fixed: Container[int]) -> str:
-    """Return why a fix doesn't do what it is to do, or an empty string.
+    """Return why a fix fails its purpose, or an empty string.
 
     A place that was fine must stay fine, and a place that counts as fixed must no longer fail. Any
     other place may go on failing.
@@ -185,7 +185,7 @@ def _why_not_fixed(state: State, model: Model, fixed: Mapping[int, str | None]) 
 def _why_harmful(host: ModelledHost, model: Model, fixed: Mapping[int, str | None]) -> str:
     """Return why added routes change an address that they only cover, or an empty string.
 
-    The search for the routes excludes that, but a proof must not rely on what it proves.
+    The search for the routes excludes that. But a proof must not rely on the search.
     """
     for route in model.added:
         prefix = numbers(route.destination)

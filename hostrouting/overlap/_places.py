@@ -48,7 +48,7 @@ class SocketLookup(NamedTuple):
     def route(self) -> Route | None:
         """Return the matching entry, or None if no entry matches.
 
-        The result is also None if an entry discards the packet: the kernel doesn't tell which.
+        Also None if an entry discards the packet, because the kernel doesn't report that entry.
         """
         return self.result.route
 
@@ -122,7 +122,7 @@ class Judgement(NamedTuple):
 
     @property
     def is_of_lost_router(self) -> bool:
-        """Return whether this host delivers to itself what is sent to its router."""
+        """Return whether this host delivers packets to its router to itself."""
         route = self.lookup.route
         return self.gateway is not None and route is not None and route.type is RouteType.LOCAL
 
@@ -148,7 +148,7 @@ class NeedsRoute(NamedTuple):
     Args:
         longer_than: the prefix length that the route must exceed, or -1 if any route fixes the
             place.
-        dev: the interface to which the route must lead, or None for the uplinks.
+        dev: the interface that the route must leave through, or None for the uplinks.
         entry: the entry in table main that covers the place now, or None.
     """
 

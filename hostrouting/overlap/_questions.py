@@ -2,9 +2,9 @@
 
 This module does no I/O.
 
-Each answer is a change of the config. It is tried on the model of the host: the check and the
-search for a fix run again with that config. Only an answer that settles its question is given. With
-it comes a clause on what the resulting fix takes away.
+Each answer is a change of the config. Each answer is tried on the model of the host. The check and
+the search for a fix run again with the changed config. Only an answer that settles its question is
+given. With it comes a clause on what the resulting fix takes away.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Outcome:
 
     Args:
         left: the failures that its fix doesn't fix.
-        effect: what the fix is, and what it takes away, as a clause.
+        effect: a clause on the fix, and on the packets that it takes away.
     """
 
     left: tuple[Unfixable, ...] = ()
@@ -82,8 +82,8 @@ class Questions:
     Args:
         moment: the host, with judged places.
         config: the config, without an answer.
-        diversions: the routes that may lead elsewhere on purpose.
-        fix: what is proposed without an answer.
+        diversions: the routes that may divert packets on purpose.
+        fix: the fix without an answer.
         find_fix: the search for a fix.
     """
 
@@ -153,7 +153,7 @@ class Questions:
         return attrs.evolve(unfixable, obstacle=obstacle)
 
     def _about_ours(self, unfixable: Unfixable, question: Question) -> tuple[Question, str]:
-        """Return a question about static routes, and what it is about."""
+        """Return a question about static routes, and a clause on its subject."""
         ours = self._our_routes(unfixable.ranges, {*question.devs})
         listed = shortened([*map(str, ours)], "; ", _SHOWN_ENTRIES)
         what = "is a static route" if len(ours) == 1 else "are static routes"
@@ -223,7 +223,7 @@ class Questions:
             devs = {each: {*question.devs, *self._carrying[each]} for each in cidrs}
             yield _of_cidrs(AnswerKind.WANTED, devs)
         yield Answer(AnswerKind.WANTED, self._wanted)
-        # Otherwise routes would lead the interface's own neighbours to the uplinks.
+        # Otherwise, routes would divert packets to the interface's own neighbours to the uplinks.
         if not question.near or question.near in self._uplinks:
             yield Answer(AnswerKind.UNWANTED, self._uplinks)
 
@@ -237,7 +237,7 @@ class Questions:
 
     @cached_property
     def _carrying(self) -> dict[ExpectedCidr, set[str]]:
-        """Map each expected CIDR that names no interfaces to those that may carry a part of it.
+        """Map each expected CIDR without interfaces to those that may carry a part of it.
 
         These are the interfaces asked about that carry a part now. The uplinks are included if they
         carry a part now, or will after a fix.
@@ -279,7 +279,7 @@ class Questions:
     # --- trials -----------------------------------------------------------------------------------
 
     def _tried(self, answer: Answer) -> _Outcome | None:
-        """Return what a check with an answer reports, or None if it has no verdict."""
+        """Return the outcome of a check with an answer, or None if it has no verdict."""
         try:
             config = self._with_answer(answer)
             moment = moment_with(config, self._moment, self._model)
@@ -336,7 +336,7 @@ class Questions:
         return attrs.evolve(self._config, route_overlap=overlap)
 
     def _proposed(self, fix: Fix) -> str:
-        """Return what is only proposed after an answer, and what that takes away, as a clause."""
+        """Return a clause on the entries proposed only after an answer, and on their losses."""
         now = self._fix
         routes = {*map(self._led, fix.routes)}.difference(map(self._led, now.routes))
         rules = {*fix.rules}.difference(now.rules)
@@ -353,7 +353,7 @@ class Questions:
         return f", and hostrouting fix proposes {proposed}{after}"
 
     def _led(self, static: StaticRoute) -> tuple[IpNetwork, object, object]:
-        """Return where a static route leads, whether it names the uplink or inherits from it."""
+        """Return a static route's next hop, with the uplink's name also if it inherits."""
         return static.destination, static.gateway, static.dev or ",".join(self._uplinks)
 
     def _waits(self, config: Config, moment: Moment) -> str:

@@ -57,7 +57,7 @@ class Moment:
     Args:
         state: the state of the host.
         places: the places in the expected CIDRs, with their lookups.
-        not_received: why this host doesn't receive what is sent to it, or an empty string.
+        not_received: why this host doesn't receive packets to its addresses, or an empty string.
     """
 
     state: State
@@ -122,8 +122,8 @@ def read_once(
         backend: the kernel to query.
         ipv4: see ``uplinks.read_uplinks``.
         needs_uplinks: whether to skip the lookups if there is no uplink to compare with.
-        received: the CIDRs inside which this host must receive what is sent to it; by default, the
-            expected ones.
+        received: the CIDRs whose local addresses must receive packets. By default, the expected
+            ones.
     """
     state, cutter = _state_and_cutter(config, backend, ipv4)
     if needs_uplinks and state.uplinks.unknown:
@@ -226,7 +226,7 @@ def _with_routes_if_default(
 
     Whether they have one is only known once the routes are read: an IPv6 table even ends with it.
     """
-    # Only its existence matters, so it needs no next hops.
+    # Only the existence of the default route matters, so it needs no next hops.
     assumed = Route(state.family.network((0, 0)), ())
     uplinks = attrs.evolve(state.uplinks, default=assumed)
     return _with_routes(overlap, attrs.evolve(state, uplinks=uplinks), backend)
@@ -280,7 +280,7 @@ def _cutter(overlap: RouteOverlap, state: State, sources: Collection[IpAddress])
 
 
 def _needs_whole_tables(state: State) -> bool:
-    """Return whether plain routes matter, too: to connections after a fix, or to what arrives."""
+    """Return whether plain routes matter, too: to connections after a fix or incoming packets."""
     if not asks_local_first(state.rules):
         return True
     if any(rule.source is not None or rule.ip_protocol for rule in state.rules):
@@ -314,9 +314,9 @@ def _likely_suspects(state: State) -> Iterator[Prefix]:
 def _subnets_with_gateways(state: State) -> list[Prefix]:
     """Return the uplinks' subnets, in which plain routes may matter, too.
 
-    They may lead neighbours to the router. The kernel refuses an IPv6 route via a gateway that it
-    reaches through another gateway. A flat IPv4 network may hold the routes of a whole site, so
-    nothing is told about neighbours there.
+    Such routes may send neighbours' packets to the router. The kernel refuses an IPv6 route via a
+    gateway that it reaches through another gateway. A flat IPv4 network may hold the routes of a
+    whole site. So neighbours there get no note.
     """
     shortest = _NEIGHBOURS_LENGTH_MIN if state.family is Family.IPV4 else 0
     return [subnet for subnet, _ in state.uplinks.subnets if subnet[1] >= shortest]

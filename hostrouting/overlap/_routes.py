@@ -12,7 +12,7 @@ if it is shorter than their entry in main, because such a route doesn't affect t
     172.16.3.10    local         not affected by routes, so it may be covered
     172.16.9.0/24  dev eth0      as expected; a route that covers it must be shorter than /24
 
-Entries lead to the uplinks, or to one interface that an expected CIDR names. Each of these
+Entries go through the uplinks, or through one interface that an expected CIDR names. Each of these
 interfaces gets separate entries. They cover no failure that needs another one.
 """
 
@@ -60,10 +60,10 @@ _Unruled = Mapping[IpAddress, Obstacle]
 
 @attrs.frozen
 class _Proposal:
-    """Entries that fix failures, and what they leave.
+    """Entries that fix failures, and the failures that remain.
 
     Args:
-        fix: the fix, without what it leaves.
+        fix: the fix, without remaining failures.
         host: the host after the fix.
         covered: an address of each span that the constraints let an entry fix.
         fixed: the covered addresses that an entry fixes. None if the entries don't work.
@@ -82,7 +82,7 @@ class Proven:
     Args:
         proposal: the proposal.
         judged: the judgements on the host after it.
-        lost: what it takes away.
+        lost: the packets that the proposal takes away.
     """
 
     proposal: _Proposal
@@ -97,7 +97,7 @@ class Found:
     Args:
         search: the search.
         proven: the proposal, which ``RouteSearch.explained`` takes.
-        fix: the routes, and what they leave.
+        fix: the routes, and the failures that remain.
         host: the host after the fix.
         lost: what the fix takes away.
         blocked: the places that fail because a policy rule decides before table main. Each probe
@@ -237,7 +237,7 @@ class RouteSearch:
         return losses(before, proposal.host, intended)
 
     def _prefixes(self) -> dict[Prefix, str | None]:
-        """Return the fewest prefixes that fix every place, each with the interface to lead to.
+        """Return the fewest prefixes that fix every place, each with the interface of its route.
 
         None stands for the uplinks.
         """
@@ -379,7 +379,7 @@ def _with_why_unruled(obstacle: Obstacle, why: Obstacle | None) -> Obstacle:
 
 
 def _why_harmful(lost: Iterable[Loss]) -> str:
-    """Return what entries would take away that no fix may, or an empty string."""
+    """Return a clause on the losses that no fix may cause, or an empty string."""
     return next(iter(taken_away(loss for loss in lost if loss.is_refused)), "")
 
 

@@ -113,7 +113,8 @@ class RuleSearch:
         self._kept = tuple(keep.dev for keep in config.static_routes.keep)
         self.now = host_now(self._state, self._places).model
         self._look_up = modelled_lookups(self._state.fib)
-        # The same for every search of this moment: what main would answer at each priority.
+        # The answers with main deciding at each priority. They are the same for every search of
+        # this moment.
         self._answers: dict[int, dict[Place, tuple[SocketLookup, ...]]] = {}
 
     def entries(
@@ -159,8 +160,8 @@ class RuleSearch:
         if not targets:
             return []
         bits = self._family.bits
-        # Plain routes cut only where something may fail. Elsewhere, one address doesn't tell what
-        # main has for the whole place.
+        # Plain routes cut only where something may fail. Elsewhere, main may have several entries
+        # in one place, and one lookup finds only one of them.
         is_cut = PrefixSet(_decided(targets), bits).covers
         # A prefix that reaches beyond the targets covers no more of them.
         wanted = [span for place in targets for span in place.spans]
@@ -230,7 +231,7 @@ class RuleSearch:
     # --- what the check doesn't ask about -------------------------------------------------------
 
     def _why_moving(self, place: Place, priority: int) -> str:
-        """Return which other packets to a place a rule would lead elsewhere, or an empty string."""
+        """Return which other packets to a place a rule would divert, or an empty string."""
         fib = self._state.fib
         flow = Flow(place.probe)
         rules = self._state.rules

@@ -1,4 +1,4 @@
-"""Group this host's own addresses by what rules and routes tell apart.
+"""Group this host's own addresses: rules and routes treat those of a group in the same way.
 
 This module does no I/O.
 
@@ -29,7 +29,7 @@ _Kind = frozenset[_Selector]
 
 
 class Senders:
-    """Own addresses that nothing tells apart, as far as some destinations are concerned.
+    """Own addresses that rules and routes treat in the same way for some destinations.
 
     Args:
         source: one of the addresses, or ``NO_SOURCE``.
@@ -128,15 +128,15 @@ class OwnAddresses:
         return near
 
     def each(self) -> Iterable[Address]:
-        """Return an address of each interface, or several if something tells them apart."""
+        """Return an address of each interface, or several if rules or routes distinguish them."""
         return chain.from_iterable(found.values() for found in self._by_dev.values())
 
     def depend_on_source(self, destination: int) -> bool:
-        """Return whether anything may tell the sources of packets to a destination apart."""
+        """Return whether anything may distinguish the sources of packets to a destination."""
         return any(self._destinations.around((destination, self._bits)))
 
     def senders_to(self, destination: int) -> Sequence[Senders]:
-        """Return a sender without a source, and those that something tells apart."""
+        """Return a sender without a source, and those that rules or routes distinguish."""
         kinds = set[_Kind]()
         for prefix in self._destinations.around((destination, self._bits)):
             for selector in self._by_destination[prefix]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hostrouting.kernel.model import Model
 
 
-# The kinds of masters that take what comes in through their ports.
+# The kinds of masters that take packets which come in through their ports.
 _MASTERS = ("bridge", "bond", "team", "openvswitch")
 
 
@@ -68,7 +68,8 @@ class State:
     def ports(self) -> Mapping[str, Link]:
         """Return the interfaces that are ports of a bridge or bond, by name.
 
-        Their masters take what comes in (rx_handler), so no reply reaches a port's own address.
+        A port's master takes all incoming packets (rx_handler), so no reply reaches the port's own
+        address.
         """
         kinds = {link.name: link.kind for link in self.links}
         return {link.name: link for link in self.links if kinds.get(link.master or "") in _MASTERS}

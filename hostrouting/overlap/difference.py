@@ -1,4 +1,4 @@
-"""Compare two snapshots' lookups for every address, and find what changes explain a difference.
+"""Compare two snapshots' lookups for every address, and find the changes behind a difference.
 
 This module does no I/O. CIDRs are split and looked up as for a check. The causes of a difference
 are changes of the host: with all of them undone, the later snapshot gives the earlier results

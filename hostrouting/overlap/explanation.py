@@ -250,8 +250,8 @@ def _chosen_sources(lookup: SocketLookup, backend: RouteBackend) -> tuple[IpAddr
     if route is None or route.type is RouteType.LOCAL or lookup.source is not None:
         return ()
     if lookup.result not in backend.lookup([lookup.address], is_tcp=lookup.is_tcp):
-        # The kernel alternates between default routes, and only tells the source of the one that it
-        # takes now.
+        # The kernel alternates between default routes, and only reports the source of the present
+        # one.
         return Sources(backend.facts().addresses).of(route)
     sent = [(route, spread(route, [lookup.address]))]
     return backend.sources(sent, is_tcp=lookup.is_tcp)[0]

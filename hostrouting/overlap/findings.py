@@ -260,7 +260,7 @@ class OverlapReport(JsonObject):
         default_expires: for how many more seconds an uplink has an IPv6 default route, if the
             report is about IPv6. Not included in the JSON, in which ``families`` has it.
         verified_since: since when the uplinks have been those with which the check passed (RFC
-            3339). Null if the config or the default route tells the uplinks, or if the time is
+            3339). Null if the uplinks are those of the config or the default route, or the time is
             unknown.
     """
 
@@ -308,7 +308,7 @@ class OverlapReport(JsonObject):
 
     @property
     def unapplied(self) -> StaticRoutes | None:
-        """Return what the config lists, the kernel lacks, and fixes failures, or None."""
+        """Return the entries of the config that the kernel lacks and that fix failures, or None."""
         return self.fix.unapplied
 
     @property

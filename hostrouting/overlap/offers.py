@@ -1,7 +1,7 @@
 """Offer to keep interfaces from whose own addresses packets leave through another one.
 
 A second NIC is often meant to answer where it was called, but without policy rules, all answers
-leave through the default route. The check can't know what is meant, so nothing fails, and nothing
+leave through the default route. The check can't know the intention, so nothing fails, and nothing
 is proposed.
 """
 
@@ -33,7 +33,7 @@ _GATEWAY = "GATEWAY"
 def keep_offers(config: Config, backend: RouteBackend, scope: CancelScope) -> list[str]:
     """Return a line for each interface, with the entry of ``keep`` that changes this.
 
-    Each entry is proven on a model of the host: nothing that is expected fails after it.
+    Each entry is proven on a model of the host: with the entry, no expected address fails.
 
     Args:
         config: the config with the expected CIDRs.

@@ -54,7 +54,7 @@ class PlannedHost:
 
     @property
     def moves(self) -> bool:
-        """Return whether the plan leads a static route to another interface."""
+        """Return whether the plan moves a static route to another interface."""
         return any(pair.old.devs != pair.new.devs for pair in self.plan.replace)
 
     def lacking(self, static: StaticRoutes) -> StaticRoutes:
@@ -188,7 +188,7 @@ def with_unapplied(
     host: Host,
     scope: CancelScope,
 ) -> OverlapReport:
-    """Return a check's report whose fix comes on top of what the config lists.
+    """Return a check's report with a fix that comes on top of the config's entries.
 
     If the kernel lacks entries of the config and they fix a failure, they are the fix's
     ``unapplied``. This is proven on the model of the host with all of the config's entries.
@@ -218,7 +218,7 @@ def on_top(
     planned: PlannedHost,
     config: Config,
 ) -> OverlapReport:
-    """Return a report with the fix that comes on top of what the config lists.
+    """Return a report with the fix that comes on top of the config's entries.
 
     Args:
         report: the report about the host as it is.
@@ -252,14 +252,14 @@ def _identity(finding: Finding) -> tuple[object, ...]:
 
 
 def _with_entries(finding: Finding, left: Finding | None) -> Finding:
-    """Return a finding with the entries of what is left of it, if anything is."""
+    """Return a finding with the entries for its remaining part, if there is one."""
     if left is None:
         return attrs.evolve(finding, fix=(), rules=())
     return attrs.evolve(finding, fix=left.fix, rules=left.rules)
 
 
 def _without_listed(report: OverlapReport, config: Config, why: str) -> OverlapReport:
-    """Return a report whose fix has no entry for what the config has one for, and says why."""
+    """Return a report whose fix lacks the destinations of the config's entries, and says why."""
     static = config.static_routes
     listed = {route.destination for route in static.routes}
     ruled = {rule.to for rule in static.rules}

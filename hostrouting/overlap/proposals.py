@@ -1,4 +1,4 @@
-"""The proposed fix for a check's failures, and what no proposed route fixes."""
+"""The proposed fix for a check's failures, and the failures that no proposed route fixes."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Answer(NamedTuple):
     """An answer to a question, which is a change of the config.
 
     Args:
-        kind: what the answer says.
+        kind: the meaning of the answer.
         uplinks: the uplinks to name, or an empty tuple if the answer names expected CIDRs.
         cidrs: the expected CIDRs, each with the interfaces to name.
-        effect: what a check of this host then proposes, and what that takes away, as a clause. An
+        effect: a clause on the fix that a check of this host then proposes, and on its losses. An
             empty string if it proposes nothing.
     """
 
@@ -68,7 +68,7 @@ class Answer(NamedTuple):
 class Question(NamedTuple):
     """A question to the user: whether some packets bypass the uplinks on purpose.
 
-    These are packets to expected addresses that one entry leads through another interface.
+    These are packets to expected addresses that leave through another interface, by one entry.
 
     Args:
         devs: the interfaces that carry the addresses now.
@@ -78,8 +78,8 @@ class Question(NamedTuple):
             precedence. An empty string if there is none.
         is_ours: whether it is about static routes that an earlier run has installed.
         answers: the answers, the likeliest first.
-        otherwise: what helps if the packets are meant to go through the uplinks, and no answer
-            does. An empty string if that isn't known.
+        otherwise: advice for packets that should go through the uplinks, if no answer helps. An
+            empty string if that isn't known.
     """
 
     devs: tuple[str, ...]
@@ -117,8 +117,8 @@ class OwnersChange(NamedTuple):
         removed: the routes to remove.
         address: the address to remove, or None.
         rule: the rule to add, or None.
-        loss: what the change takes away, as a clause; or an empty string.
-        otherwise: what else helps, as a clause; or an empty string.
+        loss: a clause on the packets that the change takes away, or an empty string.
+        otherwise: a clause with other advice, or an empty string.
     """
 
     words: str
@@ -141,7 +141,7 @@ class Obstacle(NamedTuple):
         rule: the policy rule that takes precedence, or None if the cause isn't a rule.
         is_policy: whether a route could fix the addresses, but isn't proposed because the traffic
             may be wanted.
-        question: what to ask the user before a route is proposed, or None if nothing is asked.
+        question: the question to the user before a route is proposed, or None.
         change: the change that helps, or None if a model can't show it.
     """
 
@@ -168,8 +168,8 @@ class Unfixable(JsonObject):
         ranges: the failing addresses.
         devs: sorted names of the interfaces that packets leave through.
         obstacle: the reason.
-        about: the prefixes to show instead of ``ranges``. They are fewer, because they also include
-            adjacent local and broadcast addresses. Empty if ``ranges`` is to be shown.
+        about: the prefixes to show instead of ``ranges``. These ranges are fewer, because they also
+            include adjacent local and broadcast addresses. Empty if ``ranges`` is to be shown.
     """
 
     json_names = ("ranges", "devs", "reason", "answers")
@@ -210,10 +210,10 @@ class Fix(JsonObject):
         keep: the interfaces whose own addresses the routes would cut off from their neighbours.
         unfixable: the failures that these entries don't fix.
         consequences: unrelated traffic that the entries move to another interface, one line each.
-            Its first clause tells all of it, and details follow after a semicolon.
+            The first clause of a line is enough. Details follow after a semicolon.
         hints: what the owners of other interfaces can change instead, one line each.
-        unapplied: what the config lists, the kernel lacks, and fixes failures. The rest of the fix
-            comes on top of it.
+        unapplied: the entries of the config that the kernel lacks and that fix failures. The rest
+            of the fix comes on top of it.
     """
 
     routes: tuple[StaticRoute, ...] = ()

@@ -51,7 +51,7 @@ PASTE = "fix: add to hostRouting.staticRoutes.{}:"
 
 
 def advice(report: OverlapReport, config: str = CONFIG) -> list[str]:
-    """Return lines on what to apply, with entries to paste, why no route fixes some, and hints."""
+    """Return lines with entries to paste, why no route fixes some failures, and hints."""
     hints = (f"hint: {line}" for line in report.fix.hints)
     told = _first(reasons(report))
     return [*unapplied(report.fix, config), *_pastes(report), *told, *hints]
@@ -63,7 +63,7 @@ def _first(lines: Sequence[str]) -> list[str]:
 
 
 def unapplied(fix: Fix, config: str = CONFIG) -> list[str]:
-    """Return a line on what the config lists and the kernel lacks, if that fixes anything.
+    """Return a line on entries of the config that the kernel lacks, if they fix anything.
 
     Args:
         fix: the fix.
@@ -131,7 +131,7 @@ def _verdict_on(unfixable: Unfixable) -> str:
 
 
 def brief(line: str) -> list[str]:
-    """Return the clauses of a caution or a note that are told first: the fact, and what to set."""
+    """Return the first clauses of a caution or a note: the fact, and the setting to change."""
     told, *details = line.split("; ")
     return [told, *(clause for clause in details if "hostRouting" in clause)]
 
@@ -145,7 +145,7 @@ def decided_by(rule: Rule) -> str:
 def error_text(report: OverlapReport) -> str:
     """Return an error message: the failures or the reason, and the fix.
 
-    The message also says what no route fixes, and what else the fix moves.
+    The message also names the failures that no route fixes, and other traffic that the fix moves.
     """
     cautions = [f"caution: {'; '.join(brief(line))}" for line in report.fix.consequences]
     findings = summary(report).splitlines()

@@ -31,8 +31,8 @@ def taken_networks(backend: RouteBackend) -> dict[IpNetwork, tuple[str, ...]]:
     """Return networks that are routed through other interfaces, mapped to the interface names.
 
     These are private networks in table main, except /32s and networks behind container interfaces,
-    which can't shadow a cluster. They also include Azure's platform addresses if these are routed
-    through an interface other than the default route's.
+    which can't shadow a cluster. Azure's platform addresses are included if they leave through
+    another interface than the default route's.
 
     Args:
         backend: the kernel to query.

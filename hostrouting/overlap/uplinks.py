@@ -1,4 +1,4 @@
-"""Determine which of a host's interfaces are its uplinks, and wait for what is missing there."""
+"""Determine a host's uplinks, and wait for their default route and addresses."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def _contested(
         return ()
     live = [route for route in unicast_defaults(defaults) if route.devs]
     if config.verified and len({route.devs for route in live}) > 1:
-        # The verified uplinks are gone, and nothing tells which of these takes their place.
+        # The verified uplinks are gone. Any of these routes may take their place.
         return tuple(live)
     of_others = container_devs(config.route_overlap, links) | _vpn_devs(links)
     return _won_through(of_others, defaults, live) or tuple(contested_defaults(defaults))
@@ -314,7 +314,7 @@ def read_uplinks(
     backend: RouteBackend,
     ipv4: RouteBackend | None = None,
 ) -> Uplinks:
-    """Read only what determines the uplinks, and return the uplinks.
+    """Read only the facts that determine the uplinks, and return the uplinks.
 
     Args:
         config: the config, which may name the uplinks.
@@ -332,7 +332,7 @@ def ipv4_defaults_for(
     backend: RouteBackend,
     ipv4: RouteBackend | None,
 ) -> Sequence[Route] | None:
-    """Return the IPv4 default routes if they tell IPv6's uplinks, or None; see ``read_uplinks``."""
+    """Return the IPv4 default routes if IPv6's uplinks depend on them, or None."""
     is_asked = config.uplinks is None and backend.family is Family.IPV6 and ipv4 is not None
     return read_default_routes(ipv4) if is_asked and ipv4 is not None else None
 

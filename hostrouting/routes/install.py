@@ -156,7 +156,7 @@ def _converge_once(
 
 
 def _undo(plan: RoutePlan, removed: Sequence[Route], backend: RouteBackend) -> None:
-    """Put back what was removed or replaced, and remove the routes and next hops that were added.
+    """Restore removed and replaced routes, and remove the added routes and next hops.
 
     Only our own next hops are removed, because another program may have added next hops to an IPv6
     route, before or after ours.
@@ -330,7 +330,7 @@ def refuse(verb: str, failures: Sequence[RouteFailure], ours: Sequence[Route] = 
     Args:
         verb: the attempted change.
         failures: the rejected routes.
-        ours: our routes that lead to gateways of the rejected routes, and may cover these gateways.
+        ours: our routes that may cover gateways of the rejected routes.
     """
     if not failures:
         return

@@ -1,6 +1,6 @@
 """Apply a plan for rules and side tables to the kernel, with an undo step for all of it.
 
-The order is that of ``apply_policy``; what is wanted is explained in ``policy``.
+The order is that of ``apply_policy``. ``policy`` explains the wanted rules and tables.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def apply_policy(
 ) -> None:
     """Fill side tables, then change rules, then empty side tables.
 
-    So no rule ever leads to a side table without its routes.
+    So no rule ever looks up a side table without its routes.
 
     Args:
         plan: the changes to make.
@@ -55,7 +55,7 @@ def apply_policy(
 
 
 def restore_policy(there: PolicyRouting, backend: RouteBackend) -> None:
-    """Make our rules and side tables what they were.
+    """Restore our rules and side tables.
 
     Args:
         there: our rules and the routes in our side tables.

@@ -226,7 +226,7 @@ def plan_possible(
 
 @attrs.define
 class _Sorter:
-    """The wanted routes, sorted by what has to be done for them.
+    """The wanted routes, grouped by the change that they need.
 
     Args:
         adopted: the entries that another program hands over to us.
@@ -474,7 +474,7 @@ def plan_policy(
     Args:
         config: the wanted rules and kept interfaces.
         backend: the backend for kernel access.
-        facts: what it has just read.
+        facts: the facts that were just read.
         defaults: entries that include the default routes of table main.
 
     Returns:

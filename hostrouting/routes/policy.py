@@ -1,8 +1,9 @@
 """Policy routing: the rules and side tables that a config's ``rules`` and ``keep`` stand for.
 
-A rule of the config makes table main decide about a CIDR before any later policy rule. It stands
-for two rules of the kernel. The first looks up table local. It keeps the host's own addresses local
-if another program has moved the rule for table local behind ours. The second looks up table main.
+A rule of the config makes table main decide about a CIDR before any later policy rule. An entry of
+``rules`` becomes two rules of the kernel. The first looks up table local. This rule keeps the
+host's own addresses local if another program has moved the rule for table local behind ours. The
+second looks up table main.
 
 A kept interface has a side table with its connected networks and its gateway, and rules that look
 it up for packets from the interface's addresses. With a gateway there are three rules for each
@@ -544,7 +545,7 @@ class PolicyPlan:
         return tuple(rule for rule in dict.fromkeys(self.there.rules) if rule in staying)
 
     def without_removals(self) -> PolicyPlan:
-        """Return the plan without what it would only remove."""
+        """Return the plan without pure removals."""
         wanted = attrs.evolve(
             self.wanted,
             rules=(*self.wanted.rules, *self.rule_steps.remove),

@@ -73,8 +73,8 @@ def losing_routes(
     facts = backend.facts()
     local = read_routes(backend, Table.LOCAL)
     entries = backend.entries(Selection(Table.MAIN)).groups
-    # While old routes exist, leave out all of ours. The old ones will be removed. Then the wanted
-    # ones are looked up in the kernel.
+    # While old routes exist, leave out all of ours. The old ones will be removed. After that, the
+    # wanted ones are looked up in the kernel.
     main = _of_others(entries) if has_old else entries
     left = unproven(wanted, rules=facts.rules, main=main, local=local)
     beaten = _beaten_in_kernel(left, wanted, backend)
@@ -105,7 +105,7 @@ def _explained(
 
 
 def read_fib(backend: RouteBackend, facts: Facts) -> Fib:
-    """Read all tables, and return a model of them, which tells the reason for an answer."""
+    """Read all tables, and return a model of them, which explains answers of the kernel."""
     from hostrouting.kernel.fib6 import MODELS
 
     return MODELS[backend.family](
@@ -182,7 +182,7 @@ def _beaten(route: Route, answer: Lookup, fib: Fib) -> Refusal:
 
 
 def _why_behind(route: Route, same: Iterable[Route], fib: Fib) -> tuple[str, str]:
-    """Return why the kernel skips an IPv6 route in its table, and what to do; both may be empty."""
+    """Return why the kernel skips an IPv6 route in its table, and advice; both may be empty."""
     for entry in same:
         if _has_source_prefix(entry):
             return f"because {entry} hides ours from packets of other sources", halves_hint(route)

@@ -105,7 +105,7 @@ def delete_device(net: Net, dev: Device) -> None:
 def inet_insert_ifa(net: Net, dev: Device, ifa: Address) -> None:
     """Add an address to a device.
 
-    It is secondary if the device already has an address in that subnet.
+    The address is secondary if the device already has an address in the subnet.
 
     The address 0.0.0.0 is silently ignored.
 
