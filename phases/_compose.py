@@ -249,7 +249,7 @@ class Timeout(_Tree, Generic[T_co]):
 
     @property
     def tasks(self) -> tuple[Task[T_co]]:
-        """The task in a tuple, for consistency with `Serial` and `Parallel`."""
+        """Return the task in a tuple, for consistency with `Serial` and `Parallel`."""
         return (self.task,)
 
     def do(self, scope: CancelScope) -> T_co:

@@ -119,7 +119,7 @@ class PathNote(str):
 
     @property
     def path(self) -> str:
-        """The task names from the root of the tree to the task, separated by slashes."""
+        """Return the task names from the root of the tree to the task, separated by slashes."""
         return self.removeprefix("in task ")
 
 

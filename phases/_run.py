@@ -32,7 +32,7 @@ class Task(Protocol[T_co]):
 
     @property
     def name(self) -> str:
-        """A kebab-case verb phrase for paths and logs, such as ``configure-static-routes``."""
+        """Return a verb phrase for paths and logs, in kebab-case: ``configure-static-routes``."""
 
     def do(self, scope: CancelScope) -> T_co:
         """Do the work and return the result.

@@ -99,7 +99,7 @@ class LoadBalancerProbe(Section):
 
     @property
     def device(self) -> str:
-        """The interface that receives the probes."""
+        """Return the interface that receives the probes."""
         return self.devices[0]
 
 

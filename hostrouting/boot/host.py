@@ -154,7 +154,7 @@ class Host:
 
     @property
     def name(self) -> str:
-        """This machine's hostname, the name in the snapshot, or an image's root folder."""
+        """Return this machine's hostname, the name in the snapshot, or an image's root folder."""
         if self.is_image:
             return str(self.layout.root)
         if self.snapshot is None:
@@ -194,7 +194,7 @@ class Host:
 
     @property
     def units(self) -> UnitManager:
-        """The service manager.
+        """Return the service manager.
 
         Raises:
             FileError: the host is a snapshot and so has no units.
@@ -216,7 +216,7 @@ class Host:
 
     @property
     def layout(self) -> Layout:
-        """The paths of the host's files.
+        """Return the paths of the host's files.
 
         Raises:
             FileError: the host is a snapshot and so has no files.
@@ -241,7 +241,7 @@ class Host:
 
     @property
     def routes(self) -> RouteBackend:
-        """The routes backend.
+        """Return the routes backend.
 
         Raises:
             RouteError: the host is an image and so has no routes.
@@ -252,7 +252,7 @@ class Host:
 
     @property
     def routes6(self) -> RouteBackend | None:
-        """The IPv6 routes backend, or None if the host has none.
+        """Return the IPv6 routes backend, or None if the host has none.
 
         Raises:
             RouteError: the host is a snapshot without IPv6.
@@ -261,11 +261,11 @@ class Host:
 
     @property
     def verified(self) -> tuple[VerifiedUplink, ...]:
-        """The uplinks with which the check has passed on this host.
+        """Return the uplinks with which the check has passed on this host.
 
         Raises:
             FileError: the record of them can't be read. If it counted as missing, the next default
-                route would tell the uplink.
+                route would determine the uplink.
         """
         if self.snapshot is not None:
             return self.snapshot.verified

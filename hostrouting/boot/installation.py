@@ -168,7 +168,7 @@ def _loaded(units: UnitManager, manifest: Manifest) -> dict[str, dict[str, str]]
 
 
 def _unread(loaded: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Return the units whose files have changed since systemd loaded them, after a killed run."""
+    """Return the units whose files a killed run has changed since systemd loaded them."""
     return [name for name, shown in loaded.items() if shown["NeedDaemonReload"] == "yes"]
 
 
@@ -295,7 +295,7 @@ _SCRATCH = (
 
 
 def _remove_results(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[Changes]:
-    """Remove obsolete markers and, if no part is installed, what killed scripts have left."""
+    """Remove obsolete markers and, if no part is installed, leftovers of killed scripts."""
     layout = host.layout
     markers = [path for path in plan.files.remove if path in layout.markers]
     scratch: list[Path] = []

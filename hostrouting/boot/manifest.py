@@ -1,4 +1,4 @@
-"""The manifest: the record of what is installed, so that it can be removed without the config.
+"""The manifest: the record of an installation, which can be removed without the config.
 
 Later runs, the doctor and the watcher use the manifest, too. It lists each part's files and flags,
 and the config values that the part was rendered from. These values are stored under the
@@ -62,7 +62,7 @@ class InstalledPart:
 
     @property
     def units(self) -> tuple[str, ...]:
-        """The units that the files define or extend, except templates, which are never loaded."""
+        """Return the units that the files define or extend, except templates."""
         units = []
         for path in map(PurePosixPath, self.files):
             if not path.is_relative_to("/etc/systemd/system"):

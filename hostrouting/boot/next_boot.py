@@ -25,7 +25,7 @@ class Manifests:
     """The manifests before, during and after the changes.
 
     Args:
-        old: the manifest of what is installed.
+        old: the installed manifest.
         interim: the manifest while changes are in progress. It lists the files of the old one and
             those of the new one.
         new: the manifest at the end.
@@ -242,8 +242,8 @@ def _plan_gate(
     layout = host.layout
     old = manifests.old
     new = manifests.new
-    # If a part is being removed, its script now removes what it had installed. The gate's first
-    # list still has that script, and the final list doesn't.
+    # If a part is being removed, its script now removes its former changes. The gate's first list
+    # still has that script, and the final list doesn't.
     still_run = {name: old.parts[name] for name in manifests.removed_parts if name in scripts}
     listed = attrs.evolve(new, parts=still_run | new.parts)
     first_list = BootFile(layout.gate_list, list_text(listed, contents))

@@ -19,8 +19,8 @@ from hostrouting.model.errors import UnitError
 from hostrouting.model.family import Family
 from hostrouting.model.routes import Protocol
 
-# The parts that the host routing config controls. Those that it enables are installed, and the
-# others are removed. The parts of plug-ins have their own configs.
+# The parts that the host routing config controls. Parts that the config enables are installed, and
+# the others are removed. The parts of plug-ins have their own configs.
 CONFIGURED = (ROUTES, CHECK, WATCH)
 
 

@@ -35,9 +35,9 @@ def why_unsuitable(layout: Layout) -> str:
     """Return why units and scripts can't run this Python as root, or an empty string.
 
     Another user may own PYTHONPATH's folders, the working directory or the user's site-packages. So
-    units and scripts run Python with ``-I``, which ignores them. This Python judges at boot what
-    the scripts can't, so it must be as well protected as they are. It is unsuitable if hostrouting
-    can only be imported from there, or another user can change an imported file.
+    units and scripts run Python with ``-I``, which ignores them. This Python judges, at boot, hosts
+    that the scripts can't judge. So it must be as well protected as they are. It is unsuitable if
+    hostrouting can only be imported from there, or another user can change an imported file.
 
     Raises:
         FileError: running the interpreter times out.
@@ -68,7 +68,7 @@ def is_changeable(state: os.stat_result, group: int = 0) -> bool:
 
 @cache
 def _changeable_path(layout: Layout, python: str) -> Path | None:
-    """Return a path at which another user can change what this Python runs, or None."""
+    """Return a path at which another user can change code that this Python runs, or None."""
     package = Path(__file__).parents[1]
     files = (python, os.__file__, attrs.__file__, phases.__file__, *package.rglob("*.py"))
     passed = {each for file in files for each in layout.passed(str(file))}

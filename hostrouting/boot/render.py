@@ -1,9 +1,9 @@
 """Render a config as the scripts that run at boot.
 
-This module does no I/O. A template is a script with a few ``@NAMES@``. They are replaced with
-values or with text that the scripts share, in one pass. Data is in a quoted here-document, with one
-item per row. A row contains only values that the config's classes have accepted: addresses,
-prefixes, numbers, and names and patterns without blanks, quotes or ``$``.
+This module does no I/O. A template is a script with a few ``@NAMES@``. Placeholders are replaced
+with values or with text that the scripts share, in one pass. Data is in a quoted here-document,
+with one item per row. A row contains only values that the config's classes have accepted:
+addresses, prefixes, numbers, and names and patterns without blanks, quotes or ``$``.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def render_check(config: Config, *, python: str = "") -> str:
     """Render the check script for a config.
 
     Args:
-        python: the interpreter that judges what the script can't, and explains failures. If it is
-            an empty string, or doesn't exist at run time, the script goes on without it.
+        python: the interpreter that explains failures, and judges hosts that the script can't. If
+            it is an empty string, or doesn't exist at run time, the script goes on without it.
     """
     overlap = config.route_overlap
     document = json.dumps(part_config(config, "routeOverlap"))
@@ -167,7 +167,7 @@ _NONE = "/"
 
 
 def _expression(patterns: Iterable[str]) -> str:
-    """Return an awk regex without anchors that matches what one of the shell patterns matches.
+    """Return an awk regex without anchors that matches the same names as these shell patterns.
 
     Bracket expressions are expanded to alternatives, because awk implementations and fnmatch
     disagree on some of them.

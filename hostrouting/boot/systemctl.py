@@ -163,7 +163,7 @@ class Systemctl:
         patterns = [consumer.replace("@.", "@*.") for consumer in consumers if "@." in consumer]
         keys = ("Id", *names)
         blocks = self._show(keys, *listed, *patterns)
-        # systemctl first prints the named units, in the given order. They are recognized by this
+        # systemctl first prints the named units, in the given order. Units are recognized by this
         # order, because an Id may be another name of the unit. The loaded units that match a
         # pattern follow.
         shown = {unit: dict.fromkeys(keys, "") for unit in listed}

@@ -1,7 +1,7 @@
 """The ``UnitManager`` protocol: everything that hostrouting needs from a service manager.
 
-It is implemented by ``Systemctl`` (systemctl.py), for the running system or an image, and by the
-in-memory ``FakeSystemd`` (fake_systemd.py).
+Two classes implement the port: ``Systemctl`` (systemctl.py), for the running system or an image,
+and the in-memory ``FakeSystemd`` (fake_systemd.py).
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def start_timer(host: Host, seconds: int) -> None:
 
 
 def forget_trial(host: Host) -> None:
-    """Remove what an ended trial has left behind.
+    """Remove the leftovers of an ended trial.
 
     The caller holds the run lock, so that no other trial begins.
     """

@@ -94,7 +94,7 @@ def apply(options: argparse.Namespace, host: Host) -> Result | int:
 
 
 def _refuse_to_remove(options: argparse.Namespace, document: Mapping[str, Any], host: Host) -> None:
-    """Raise an error if no CONFIG is named, and the default one would remove what is installed."""
+    """Raise an error if no CONFIG is named, and the default one would remove the installation."""
     if options.config is None:
         from hostrouting.cli.default_config import refuse_to_remove
 

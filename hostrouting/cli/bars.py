@@ -115,9 +115,9 @@ class Paint(NamedTuple):
         return f"\x1b[48;5;{self.back};38;5;{ink}m{text}\x1b[0m" if text else ""
 
 
-# Expected cells have muted colours, failures warm ones, and notes cool colours or grey. Readers who
-# are colour-blind can tell them apart: adjacent colours also differ in lightness, and each cell has
-# a symbol.
+# Expected cells have muted colours, failures warm ones, and notes cool colours or grey.
+# Colour-blind readers can distinguish the cells: adjacent colours also differ in lightness, and
+# each cell has a symbol.
 KINDS: dict[str | None, Paint] = {
     FindingKind.NO_ROUTE: Paint("N", 198, "no route"),
     FindingKind.BLACKHOLE: Paint("X", 196, "discarded"),

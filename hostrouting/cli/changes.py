@@ -142,7 +142,7 @@ def _file_line(change: Change) -> str:
 
 
 def _has_diff(change: Change) -> bool:
-    """Return whether a diff of a file tells more than a line.
+    """Return whether a diff of a file says more than a line.
 
     A line is enough for a removed file, a long new file, a replaced script of the Go package, and a
     change of only the mode or owner.
@@ -191,7 +191,7 @@ def _unchanged_lines(
     is_changed: bool,
     is_verbose: bool,
 ) -> list[str]:
-    """Return lines with what is unchanged of ours, or its number, and other programs' routes."""
+    """Return lines with our unchanged routes, or their number, and other programs' routes."""
     lines = [f"{clean(str(route))}  (another program's, already there)" for route in plan.foreign]
     if is_verbose:
         routes = (clean(str(route)) for route in plan.unchanged_routes)

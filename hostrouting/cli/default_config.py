@@ -52,7 +52,7 @@ def refuse_to_remove(document: Mapping[str, Any], host: Host) -> None:
 
 
 def refuse_in_place(document: Mapping[str, Any], config: Config, host: Host) -> None:
-    """Raise an error if the default CONFIG isn't what a fix may be written into.
+    """Raise an error if a fix may not be written into the default CONFIG.
 
     Applying it must change nothing but routes, rules and kept interfaces.
 

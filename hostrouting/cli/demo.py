@@ -274,7 +274,7 @@ def _start_servers(kernel: NamespaceKernel) -> Iterator[socket.socket]:
 
 
 def _listen(address: IpAddress, dev: str) -> socket.socket:
-    """Return a server that only accepts what comes in through an interface, or through any."""
+    """Return a server that accepts packets through one interface only, or through any."""
     server = _socket(dev)
     server.bind((str(address), _PORT))
     server.listen()

@@ -1,4 +1,4 @@
-"""Make the page of ``diff``: for each CIDR, bars before and after, and what explains them."""
+"""Make the page of ``diff``: for each CIDR, bars before and after, and the causes."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def config_and_snapshots(options: argparse.Namespace) -> tuple[str | None, list[
 
 
 def _may_be_config(path: str) -> bool:
-    """Return whether a file is no snapshot. It may be broken, which is reported when it is used."""
+    """Return whether a file is no snapshot. A broken file is reported when it is used."""
     if _is_folder(path):
         return False
     try:
@@ -204,8 +204,8 @@ def choose(
 ) -> Chosen:
     """Return the config for a command that only looks.
 
-    This is CONFIG if the user has named it. With --cidr alone, no file is read. Otherwise it is the
-    installed config, or if nothing is installed, the default CONFIG.
+    This is CONFIG if the user has named it. With --cidr alone, no file is read. Otherwise, the
+    result is the installed config or, without one, the default CONFIG.
 
     Args:
         options: the command's options.

@@ -72,7 +72,7 @@ def fix_lines(
     shows_entries: bool = False,
     is_verbose: bool = False,
 ) -> list[str]:
-    """Return lines with the verdict, the failures, what no route fixes, and side effects.
+    """Return lines with the verdict, the failures, those that no route fixes, and side effects.
 
     Args:
         report: the check's report.
@@ -96,7 +96,7 @@ def fix_lines(
 
 
 def _more(told: Iterable[str], *, is_verbose: bool) -> list[str]:
-    """Return a line on how to see the details of what is told without them."""
+    """Return a line on how to see omitted details."""
     if is_verbose or all("; ".join(brief(line)) == line for line in told):
         return []
     return [dim("-v says more about these")]
@@ -122,7 +122,7 @@ def overlap_text(
         report: the check's report.
         width: the number of columns, or None if the output isn't a terminal.
         config: as for ``unapplied``.
-        is_verbose: whether to tell the details of cautions and notes.
+        is_verbose: whether to include the details of cautions and notes.
 
     Returns:
         Lines with colours.

@@ -364,7 +364,7 @@ class StaticRoutes(Section):
 
     @cached_property
     def families(self) -> tuple[Family, ...]:
-        """The address families of the routes and rules. Kept interfaces need IPv4."""
+        """Return the address families of the routes and rules. Kept interfaces need IPv4."""
         versions = {network.version for network in self._networks()}
         if self.keep:
             versions.add(Family.IPV4.value)
@@ -470,7 +470,7 @@ class RouteOverlap(Section):
 
     @property
     def families(self) -> tuple[Family, ...]:
-        """The address families that the expected CIDRs belong to."""
+        """Return the address families that the expected CIDRs belong to."""
         return _families(expected.cidr for expected in self.expected_cidrs)
 
     def of(self, family: Family) -> RouteOverlap:
@@ -483,7 +483,7 @@ class RouteOverlap(Section):
 
     @property
     def judged(self) -> tuple[Prefix, ...]:
-        """The expected and the foreseen CIDRs as prefixes, which must be of one family.
+        """Return the expected and the foreseen CIDRs as prefixes, which must be of one family.
 
         ``of`` selects a family. Routes outside of these CIDRs don't matter to the check.
         """

@@ -528,7 +528,7 @@ def restarts(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _why_it_stays_down(shown: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return what prevents restarts, and better settings for printf, or None if restarts work."""
+    """Return why a unit isn't restarted, and better settings for printf, or None if it is."""
     if shown["Restart"] not in ("on-failure", "always"):  # systemd.service(5)
         is_set = shown["Restart"] not in ("", "no")
         because = f"Restart={shown['Restart']}" if is_set else "it has no Restart="

@@ -164,7 +164,7 @@ def modes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _trusted(examined: ExaminedHost) -> set[Path]:
-    """Return our files, those of Python, and the folders and symlinks that lead to them."""
+    """Return our files, those of Python, and the folders and symlinks on their paths."""
     layout = examined.layout
     ours = (layout.manifest, *examined.manifest.files(layout), layout.lock, layout.verified)
     names = [*map(layout.relative, ours), *_python_names(layout)]

@@ -83,7 +83,7 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _policy_findings(policy: PolicyPlan, examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Yield findings for missing rules and routes of side tables, and for what isn't kept."""
+    """Yield findings for missing rules and routes of side tables, and for unkept interfaces."""
     repairing = examined.repairing("apply")
     for route in policy.add:
         yield DoctorFinding("route-missing", str(route), "it isn't in the kernel", repairing)
@@ -237,7 +237,7 @@ def _managed(examined: ExaminedHost, manager: str) -> _ManagedRoutes:
 
 
 def _is_at_work(examined: ExaminedHost, manager: str) -> bool:
-    """Return whether a network manager runs, and no watcher restores what it removes."""
+    """Return whether a network manager runs, and no watcher restores routes that it removes."""
     units = examined.units
     return units.is_active(f"{manager}.service") and not units.is_active(_WATCHER)
 

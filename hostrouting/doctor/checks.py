@@ -89,7 +89,7 @@ class ExaminedHost:
 
     @cached_property
     def units(self) -> UnitManager:
-        """The host's service manager; a cancelled check stops waiting for it."""
+        """Return the host's service manager; a cancelled check stops waiting for it."""
         return self.host.units.within(self.scope)
 
     @cached_property
@@ -161,19 +161,19 @@ class ExaminedHost:
 
     @property
     def oneshots(self) -> tuple[str, ...]:
-        """The oneshot units of the gated parts."""
+        """Return the oneshot units of the gated parts."""
         return tuple(
             f"{name}.service" for name, part in self.manifest.parts.items() if part.is_gated
         )
 
     @property
     def consumer(self) -> str:
-        """The gated unit."""
+        """Return the gated unit."""
         return self.manifest.consumer or self.config.consumer
 
     @cached_property
     def units_of_consumer(self) -> dict[str, dict[str, str]]:
-        """The consumer's units, each with the properties that the checks need.
+        """Return the consumer's units, each with the properties that the checks need.
 
         Raises:
             UnitError: systemd can't be queried.
@@ -202,11 +202,11 @@ class ExaminedHost:
 
     @property
     def writing_anew(self) -> str:
-        """A hint for files that differ from what hostrouting would write."""
+        """Return a hint for files that differ from what hostrouting would write."""
         return f"{self.repairing('plan')} shows the difference, {self.repairing('apply')} fixes it"
 
     def repairing(self, verb: str) -> str:
-        """Return a command line that restores or shows what is installed, and not CONFIG."""
+        """Return a command line that restores or shows the installed config, and not CONFIG."""
         is_asked_for = self.given is not None and not self.differing
         if is_asked_for or not self.manifest.parts:
             return self.command(verb)

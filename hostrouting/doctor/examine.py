@@ -107,12 +107,12 @@ class DoctorReport:
 
     @property
     def findings(self) -> tuple[DoctorFinding, ...]:
-        """The findings from all checks."""
+        """Return the findings from all checks."""
         return tuple(finding for findings in self.found.values() for finding in findings)
 
     @property
     def worst(self) -> Severity | None:
-        """The worst severity of all findings, or None without findings."""
+        """Return the worst severity of all findings, or None without findings."""
         found = {finding.severity for finding in self.findings}
         return next((severity for severity in Severity if severity in found), None)
 
@@ -187,7 +187,7 @@ def _look(check: DoctorCheck, examined: ExaminedHost) -> tuple[DoctorFinding, ..
 
 
 def _cause_and_hint(error: HostRoutingError | OSError) -> tuple[str, str]:
-    """Return why a check couldn't run, and what to do about it."""
+    """Return why a check couldn't run, and advice."""
     again = "then: hostrouting doctor"
     if isinstance(error, OSError):
         return str(error), f"fix that, {again}"

@@ -27,7 +27,7 @@ class GroupFailure(JsonObject):
         devs: the interfaces that packets leave through, sorted by name. Also those that packets
             would leave through if the matching routes were removed. Of eight similar interfaces, a
             different one may win on each host. Such hosts are in one group, because all eight are
-            named. If packets don't leave the host, there are none.
+            named. Empty if packets don't leave the host.
     """
 
     kind: FindingKind
@@ -121,7 +121,7 @@ class FleetReport(JsonObject):
 
     @classmethod
     def of(cls, hosts: Iterable[JudgedHost]) -> FleetReport:
-        """Group hosts by their results, and by what has changed their lookups."""
+        """Group hosts by their results, and by the changes behind differing lookups."""
         members: dict[Hashable, _Members] = {}
         for host in hosts:
             key = _key_of(host)

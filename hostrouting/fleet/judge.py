@@ -83,8 +83,8 @@ def judge(
             first completes the batches of 16 snapshots that it has begun.
         since: a folder with an earlier snapshot of each host. The file of an earlier snapshot has
             the same name as that of the later one. If the later one isn't a file, the name is the
-            host's with ``.json``. With ``since``, hosts are also grouped by what has changed their
-            lookups, and by whether the snapshots can be compared.
+            host's with ``.json``. With ``since``, hosts are also grouped by the changes behind
+            differing lookups, and by whether the snapshots can be compared.
 
     Returns:
         The groups. If a snapshot can't be read, its verdict is ``unknown``, and the reason starts
@@ -159,7 +159,7 @@ class _Judging:
 
     @property
     def seconds_max(self) -> float:
-        """The maximum CPU time for a snapshot in a process on this machine."""
+        """Return the maximum CPU time for a snapshot in a process on this machine."""
         return self.max_mib * _SECONDS_A_MIB
 
     def judge(self, batch: _Batch) -> list[JudgedHost]:
@@ -197,7 +197,7 @@ class _Judging:
         return Snapshot.load(path, bytes_max=self.max_mib << 20)
 
     def _changed_since(self, earlier: Path, snapshot: Snapshot) -> DiffReport:
-        """Return what has changed since the earlier snapshot in a file."""
+        """Return the changes since the earlier snapshot in a file."""
         try:
             before = self._load(earlier)
         except HostRoutingError as error:

@@ -2,7 +2,7 @@
 
 The kernel reports that a route is gone, but not which program has removed it. A manager keeps a
 state file for each interface. The file says whether the manager controls the interface. Policy
-rules belong to no interface: systemd-networkd's own configuration tells whether it removes them.
+rules belong to no interface. systemd-networkd's own configuration says whether it removes them.
 """
 
 from __future__ import annotations

@@ -298,7 +298,7 @@ class Fib:
         return self.suppresses(rule, self.family.bits, dev)
 
     def possible_decisions(self, flow: Flow) -> Iterator[Decision | None]:
-        """Yield the decision of each rule that may or may not match, or None if it is a goto."""
+        """Yield the decision of each rule whose match is uncertain, or None for a goto."""
         for rule, is_met, found in self.evaluated_rules(flow):
             if is_met is None and rule.action is RuleAction.GOTO:
                 yield None

@@ -298,8 +298,7 @@ class Fib6(Fib):
         )
 
 
-# The number of ranks that decide about a source address, and the number of ranks that are compared
-# before labels.
+# How many ranks decide about a source address, and how many of these are compared before labels.
 _RANKS = 8
 _RANKS_BEFORE_LABELS = 4
 _NO_LABEL = 0xFFFFFFFF  # IPV6_ADDR_LABEL_DEFAULT

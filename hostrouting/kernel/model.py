@@ -293,7 +293,7 @@ class Model(RouteBackend):
 
     @cached_property
     def fib(self) -> Fib:
-        """The model of the tables and rules."""
+        """Return the model of the tables and rules."""
         known = self.known
         fib = Fib(
             known.rules,
@@ -448,7 +448,7 @@ class Model6(Model):
 
     @cached_property
     def fib(self) -> Fib6:
-        """The model of the tables and rules."""
+        """Return the model of the tables and rules."""
         known = self.known
         return Fib6(
             kernel_rules(self.family) if known.uses_deleted else known.rules,

@@ -32,8 +32,8 @@ from phases import CancelScope
 
 T = TypeVar("T")
 
-# An entry that ``lookup`` returned, with addresses that it matches. Or None, with addresses for
-# which a lookup without a source address failed.
+# An entry that ``lookup`` returned, with addresses that it matches. The route may be None. Then a
+# lookup without a source failed for these addresses.
 Sent = tuple[Route | None, Sequence[IpAddress]]
 
 

@@ -133,7 +133,7 @@ def why_unmet(rule: Rule, flow: Flow, loopback: str = LOOPBACK) -> str:
 
 
 def _mismatch(rule: Rule, flow: Flow, loopback: str) -> str | None:
-    """Describe, as a template, which packets the first mismatching selector wants, or None."""
+    """Return a template that describes the packets of the first mismatching selector, or None."""
     is_about = (
         (rule.is_l3mdev, "packets of VRFs"),
         (

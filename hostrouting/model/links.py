@@ -114,7 +114,7 @@ class Address:
 
     @property
     def network(self) -> IpNetwork:
-        """The connected network, which is the peer's network if there is a peer."""
+        """Return the connected network, which is the peer's network if there is a peer."""
         return Family.of(self.local).network(self.prefix)
 
     @property

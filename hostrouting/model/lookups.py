@@ -63,7 +63,7 @@ class Lookup:
 
     @cached_property
     def route(self) -> Route | None:
-        """The matching entry, or None."""
+        """Return the matching entry, or None."""
         if self.entry is None or self._copy is None:
             return None
         template, prefix = self.entry
@@ -71,7 +71,7 @@ class Lookup:
 
     @cached_property
     def entry(self) -> tuple[Route, Prefix] | None:
-        """The matching entry as a pair of a template and the entry's own prefix, or None.
+        """Return the matching entry as a pair of a template and the entry's own prefix, or None.
 
         The template is a route with the entry's attributes, but any destination.
         """
@@ -79,7 +79,7 @@ class Lookup:
 
     @property
     def discarded_by(self) -> RouteType | None:
-        """The type of discard route that corresponds to the errno.
+        """Return the type of discard route that corresponds to the errno.
 
         It is None if there is a route or if nothing matches (ENETUNREACH).
         """

@@ -233,7 +233,7 @@ class Route:
 
     @property
     def devs(self) -> tuple[str, ...]:
-        """The interfaces of all live hops, sorted and without duplicates."""
+        """Return the interfaces of all live hops, sorted and without duplicates."""
         devs = [hop.dev for hop in self.hops if hop.dev is not None and not hop.is_dead]
         return tuple(sorted(set(devs)) if len(devs) > 1 else devs)
 
@@ -244,7 +244,7 @@ class Route:
 
     @property
     def encap(self) -> str:
-        """The encapsulation of the first hop that has one, or an empty string."""
+        """Return the encapsulation of the first hop that has one, or an empty string."""
         return next((hop.encap for hop in self.hops if hop.encap), "")
 
     def has_same_next_hops(self, other: Route) -> bool:
@@ -345,7 +345,7 @@ class Route6(Route):
 
     @property
     def devs(self) -> tuple[str, ...]:
-        """The interfaces of all live hops, sorted and without duplicates.
+        """Return the interfaces of all live hops, sorted and without duplicates.
 
         An expired route has none.
         """

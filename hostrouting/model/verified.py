@@ -60,7 +60,7 @@ def parse_verified(text: str, since: str | None = None) -> tuple[VerifiedUplink,
 
     Raises:
         ValueError: the record isn't empty, but has no such line. If it counted as empty, the next
-            default route would tell the uplink.
+            default route would determine the uplink.
     """
     lines = text.split("\n")[:_LINES]
     found = [line for line in map(_LINE.fullmatch, map(_bare, lines)) if line is not None]
@@ -121,7 +121,7 @@ def _has_ports(link: Link, links: Mapping[str, Link]) -> bool:
 
 
 def _topmost(found: Iterable[Link], links: Mapping[str, Link]) -> list[Link]:
-    """Return what takes the place of each link, without those that are ports of anything else."""
+    """Return the links that take the place of these, without ports of any other link."""
     groups = (_group(link, links) for link in found)
     return [link for link in groups if link is not None and is_recordable(link.name)]
 

@@ -372,7 +372,7 @@ class _Comparison:
 
     @cached_property
     def _local(self) -> set[Span]:
-        """The spans of local and broadcast addresses."""
+        """Return the spans of local and broadcast addresses."""
         kinds = (RouteType.LOCAL, RouteType.BROADCAST)
         local = set[Span]()
         for place in self._places:

@@ -306,7 +306,7 @@ class Questions:
 
     @cached_property
     def _unasked(self) -> list[Span]:
-        """The failing spans without a question, and the spans of unreachable pods."""
+        """Return the failing spans without a question, and the spans of unreachable pods."""
         with_question = (each for each in self._fix.unfixable if each.obstacle.question is not None)
         asked = PrefixSet(map(numbers, _ranges_of(with_question)), self._state.family.bits)
         return [

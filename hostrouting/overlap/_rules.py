@@ -160,8 +160,8 @@ class RuleSearch:
         if not targets:
             return []
         bits = self._family.bits
-        # Plain routes cut only where something may fail. Elsewhere, main may have several entries
-        # in one place, and one lookup finds only one of them.
+        # Plain routes cut places only inside suspects, where something may fail. Elsewhere, main
+        # may have several entries in one place, and one lookup finds only one of them.
         is_cut = PrefixSet(_decided(targets), bits).covers
         # A prefix that reaches beyond the targets covers no more of them.
         wanted = [span for place in targets for span in place.spans]
@@ -264,7 +264,7 @@ class RuleSearch:
 
     @cached_property
     def _about_others(self) -> list[tuple[int, frozenset[IpAddress]]]:
-        """The positions of the rules about packets that the check may not ask about.
+        """Return the positions of the rules about packets that the check may not ask about.
 
         Each comes with the addresses of this host that send these packets. The set is empty if
         other hosts do.

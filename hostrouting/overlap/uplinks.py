@@ -59,7 +59,7 @@ class Uplinks:
         awaited: a phrase about those of them that may still appear, or None.
         subnets: the subnets of the uplinks' addresses, each with its uplink, except /32s and /128s,
             which can't contain other addresses.
-        pending: the InfiniBand interfaces without an address of the family, which may still get
+        pending: the InfiniBand interfaces without an address of the family. They may still get
             connected routes. Only IPv4 addresses come late.
     """
 

@@ -88,7 +88,7 @@ class RoutePlan:
 
     @cached_property
     def families(self) -> set[Family]:
-        """The address families of the routes and rules in the plan."""
+        """Return the address families of the routes and rules in the plan."""
         families = {route.family for route in (*self.wanted, *self.remove)}
         return families | {policy.family for policy in self.policies}
 

@@ -483,26 +483,26 @@ class PolicyPlan:
 
     @cached_property
     def add(self) -> tuple[Route, ...]:
-        """The routes that are added to side tables."""
+        """Return the routes that are added to side tables."""
         keys = {route.key for route in self.there.routes}
         return tuple(route for route in self.wanted.routes if route.key not in keys)
 
     @cached_property
     def replace(self) -> tuple[Replacement, ...]:
-        """The routes in side tables that differ from the wanted ones."""
+        """Return the routes in side tables that differ from the wanted ones."""
         wanted = {route.key: route for route in self.wanted.routes}
         pairs = [Replacement(old, wanted[old.key]) for old in self._wanted_keys]
         return tuple(pair for pair in pairs if not pair.old.has_same_effect(pair.new))
 
     @cached_property
     def unchanged(self) -> tuple[Route, ...]:
-        """The routes in side tables that are as wanted."""
+        """Return the routes in side tables that are as wanted."""
         replaced = {pair.old for pair in self.replace}
         return tuple(route for route in self._wanted_keys if route not in replaced)
 
     @cached_property
     def remove(self) -> tuple[Route, ...]:
-        """The unwanted routes in side tables. Routes that gateways may need come last."""
+        """Return the unwanted routes in side tables. Routes that gateways may need come last."""
         left = [*self.there.routes]
         for route in self._wanted_keys:
             left.remove(route)
@@ -510,7 +510,7 @@ class PolicyPlan:
 
     @cached_property
     def _wanted_keys(self) -> tuple[Route, ...]:
-        """The first entry with each wanted key: the one that the kernel uses and replaces."""
+        """Return the first entry with each wanted key, which the kernel uses and replaces."""
         wanted = {route.key for route in self.wanted.routes}
         first: dict[tuple[object, ...], Route] = {}
         for route in self.there.routes:
@@ -520,7 +520,7 @@ class PolicyPlan:
 
     @cached_property
     def rule_steps(self) -> RuleSteps:
-        """The changes to rules, in order.
+        """Return the changes to rules, in order.
 
         Only rules with the same selectors and preference have to be in the wanted order.
         """

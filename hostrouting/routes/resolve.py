@@ -42,8 +42,7 @@ def resolve(
         wanted: the configured routes.
         links: the host's links.
         addresses: the host's addresses.
-        main: the entries in table main. The default routes and those through which gateways are
-            reached are enough.
+        main: the entries in table main. The default routes, and the routes to gateways, are enough.
         uplinks: patterns for the interfaces whose default route is inherited, or None for any
             interface.
 

@@ -1,8 +1,8 @@
 """Tasks that install or remove the static routes, the check and the watcher.
 
-A single function, ``configure``, implements all of them. It waits for the network, installs the
-scripts, units and gate, changes the routes, removes what is obsolete, runs the check, and starts
-the oneshots.
+A single function, ``configure``, implements all of them. A run waits for the network, installs the
+scripts, units and gate, and changes the routes. Then it removes obsolete files and routes, runs the
+check, and starts the oneshots.
 """
 
 from __future__ import annotations
@@ -177,8 +177,8 @@ class RemoveHostRouting(HostTask):
         Raises:
             RouteError: a route can't be removed; the table is unchanged.
             FileError: a file can't be removed or inspected; everything else is removed, and the
-                task can be run again. Or this process shares the host's files but not its network
-                namespace, and nothing is removed.
+                task can be run again. Another reason: this process shares the host's files, but not
+                its network namespace, and nothing is removed.
         """
         self.host.refuse_another_network("can't remove what is installed")
         report = configure(Config(), self.host, scope)
@@ -437,7 +437,7 @@ class Run:
         return families
 
     def finish(self, scope: CancelScope) -> OverlapReport:
-        """Remove what is no longer needed, run the check, and start the oneshots.
+        """Remove obsolete files, units and routes, run the check, and start the oneshots.
 
         Raises:
             RouteOverlapError: the mode is STRICT, and a CIDR fails or the verdict is unknown.

@@ -51,8 +51,9 @@ def wait_for_network(
     ends without an error. The error is raised when the routes are planned.
 
     Args:
-        started: when the run started. The wait for what the routes need ends at most
-            ``wait_seconds`` later, and the wait for addresses ``address_seconds`` later.
+        started: when the run started. The wait for default routes and interfaces ends at most
+            ``wait_seconds`` after this time, and the wait for addresses ``address_seconds`` after
+            it.
 
     Raises:
         RouteError: a default route, a device or a gateway is still missing at the end, or the

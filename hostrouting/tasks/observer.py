@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def changes_of(result: object, error: BaseException | None = None) -> Changes:
-    """Return the changes that a task has made, from what an observer's ``finished`` gets.
+    """Return the changes that a task has made, from the arguments of an observer's ``finished``.
 
-    They are in the task's report, or in its exception if it has failed or was cancelled. A plan
-    counts as none, as it only predicts its changes.
+    The changes are in the task's report, or in its exception if it has failed or was cancelled. A
+    plan counts as none, as it only predicts its changes.
 
     Args:
         result: the task's result.

@@ -82,7 +82,7 @@ class Plan:
 
     @property
     def changes(self) -> Changes:
-        """All known changes to routes, rules, files and units."""
+        """Return all known changes to routes, rules, files and units."""
         return self.routes.changes | (self.boot or Changes())
 
     def __bool__(self) -> bool:
@@ -101,7 +101,7 @@ class Plan:
 
 
 def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None = None) -> Plan:
-    """Plan what ``Configure`` would change, and predict the next start.
+    """Plan the changes of ``Configure``, and predict the next start.
 
     Change nothing, and don't wait for the network.
 

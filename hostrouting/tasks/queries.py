@@ -43,7 +43,7 @@ def check(
     InfiniBand addresses. A failing CIDR doesn't raise an error in either mode.
 
     Args:
-        scope: cancels the check, and is told what the check is waiting for.
+        scope: cancels the check, and reports its waits.
         document: the document that contains the config. If its ``node.kubelet.nodeIP`` or
             ``networking.dnsServiceIP`` contradicts the host or the config, the report has a note.
 
@@ -191,8 +191,8 @@ def installed_config(*, host: Host | None = None) -> Config:
         ``waitSeconds``, the last part's value is returned.
 
     Raises:
-        FileError: the manifest, which contains the config, can't be read or is invalid. Or there is
-            no manifest, although other files are installed.
+        FileError: the manifest, which contains the config, can't be read or is invalid. Another
+            case: there is no manifest, although other files are installed.
     """
     from hostrouting.boot.files import exists
     from hostrouting.boot.manifest import Manifest

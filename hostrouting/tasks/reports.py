@@ -36,8 +36,8 @@ class ConfigureReport:
         routes: report for the static routes, including their changes.
         watch: report for the watcher, including its changes.
         overlap: report for the check, including its changes.
-        changes: all changed routes, rules, files and units. They include the gate and the manifest,
-            which belong to no single part.
+        changes: all changed routes, rules, files and units. The files include the gate and the
+            manifest, which belong to no single part.
         warnings: reasons why the installation can't work yet, one sentence each.
         until: the end of a trial, in RFC 3339 format.
     """

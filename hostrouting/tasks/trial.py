@@ -188,8 +188,8 @@ class EndTrial(HostTask):
             The routes and rules that the trial added, replaced, removed and left unchanged.
 
         Raises:
-            RouteError: there is no trial. Or a process was killed while it confirmed the trial,
-                but had already installed the trial's config.
+            RouteError: there is no trial. Or a killed process had begun to confirm the trial, and
+                had already installed the trial's config.
             UnitError: systemd refuses to run the script that ends the trial, or the script fails.
                 The error lists the routes that have changed. If the trial isn't over, systemd runs
                 the script again at the timeout.

@@ -127,7 +127,7 @@ def _plan(
     config: Config,
     backends: Iterable[RouteBackend],
 ) -> tuple[list[tuple[RouteBackend, PolicyPlan]], list[str]]:
-    """Plan the repairs of each address family, and describe what blocks those that can't be."""
+    """Plan the repairs of each address family, and describe the obstacles of the others."""
     plans: list[tuple[RouteBackend, PolicyPlan]] = []
     problems: list[str] = []
     for backend in backends:

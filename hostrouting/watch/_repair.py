@@ -32,7 +32,7 @@ _RUN_SECONDS = 5.0
 
 
 class Drift(StrEnum):
-    """A way in which a route can differ from what is wanted; the values are labels of metrics."""
+    """A way in which a route can differ from the wanted one. The values are labels of metrics."""
 
     LOST = "lost"
     DEFAULT_CHANGED = "default-changed"
@@ -89,8 +89,8 @@ class Reconciler:
         """Restore our routes as far as currently possible, without touching other programs' routes.
 
         Args:
-            config: a function that returns the wanted config. It is called with the lock held,
-                because other runs change the config and the routes under the same lock.
+            config: a function that returns the wanted config. The function is called with the lock
+                held, because other runs change the config and the routes under the same lock.
             host: the host to repair.
             scope: cancels the repair and rolls back its changes.
 
@@ -266,7 +266,7 @@ def _changes(plan: RoutePlan) -> dict[Hashable, Route]:
 
 
 def plan_repair(config: Config, *backends: RouteBackend) -> tuple[RoutePlan, list[str]]:
-    """Plan all repairs that are currently possible, and describe what blocks the others.
+    """Plan all repairs that are currently possible, and describe the obstacles of the others.
 
     If a route's device is missing, the other routes are planned nevertheless, unlike in
     ``routes.plan.plan_now``. While any repair is blocked, no route is removed. If no routes are

@@ -40,7 +40,7 @@ class LastSnapshots:
     written: dict[Path, float] = attrs.field(factory=dict)
 
     def keep(self, verdict: Verdict, scope: CancelScope) -> None:
-        """Write a snapshot when the verdict becomes or stops being ``ok``, and hourly while it is.
+        """Write a snapshot when the verdict changes to or from ``ok``, and hourly during ``ok``.
 
         Each file is written at most once a minute. A change of the verdict within that minute is
         kept after it, if it lasts. If an earlier watcher has written a snapshot of the present

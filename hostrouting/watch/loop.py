@@ -1,8 +1,8 @@
 """Keep a host correct after boot: repair, check and report at each change, and once a minute.
 
-Each round has four steps. It repairs our routes and checks the CIDRs. It writes the markers, the
-report and the metrics, and reports changes since the last round. No step stops a running machine,
-and an error in a step never terminates the watcher.
+Each round has four steps. Each round repairs our routes and checks the CIDRs. It writes the
+markers, the report and the metrics, and reports changes since the last round. No step stops a
+running machine, and an error in a step never terminates the watcher.
 """
 
 from __future__ import annotations

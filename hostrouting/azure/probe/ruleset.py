@@ -51,7 +51,7 @@ def render_ruleset(device: str) -> str:
 def has_rules(listing: str | None, device: str) -> bool:
     """Return whether a table contains exactly the two rules for an interface.
 
-    Versions of nft list rules differently, so only what all of them print is compared.
+    Versions of nft list rules differently. Only the parts that all versions print are compared.
 
     Args:
         listing: nft's listing of the table, or None if the table doesn't exist.

@@ -1,1 +1,1 @@
-"""The Azure plug-in's commands, and what it adds to other commands (``sections``)."""
+"""The Azure plug-in's commands, and its additions to other commands (``sections``)."""
