@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from ipaddress import IPv4Address, IPv6Network
 from pathlib import Path
@@ -30,6 +31,7 @@ from hostrouting import (
     Layout,
     OverlapReport,
     RemoveHostRouting,
+    RouteError,
     Snapshot,
     Verdict,
     azure,
@@ -44,6 +46,7 @@ from hostrouting.backend import (
     DEFAULT_DESTINATION,
     Facts,
     Family,
+    ForwardingBackend,
     NetlinkBackend,
     NetlinkBackend6,
     NextHop,
@@ -255,6 +258,53 @@ WRONG_HOSTS: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_host_refuses_other_types(given: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         Host(**given)
+
+
+# --- the kernel in memory has no IPv6 -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("routes", "routes6"),
+    [
+        (FakeKernel(), NetlinkBackend6()),
+        (ForwardingBackend(FakeKernel()), ForwardingBackend(NetlinkBackend6())),
+    ],
+)
+def test_a_host_refuses_the_real_kernel_beside_one_in_memory(
+    routes: RouteBackend, routes6: RouteBackend, tmp_path: Path
+) -> None:
+    """A test would change the real table."""
+    with pytest.raises(ConfigError, match=r"routes6: is the kernel's, but routes is a FakeKernel"):
+        Host(routes, FakeSystemd(), Layout(tmp_path), routes6)
+
+
+@pytest.mark.parametrize(
+    ("routes", "hint"),
+    [
+        (FakeKernel(), "FakeKernel is IPv4-only: "),
+        (ForwardingBackend(FakeKernel()), "FakeKernel is IPv4-only: "),
+        (ForwardingBackend(NetlinkBackend()), r"give Host\(routes6=NetlinkBackend6\(\)\)$"),
+        (Snapshot((), (), (), ()), "give .* IPv6 backend of the same kernel$"),
+    ],
+)
+def test_the_hint_at_ipv6_leads_to_the_same_kernel(
+    routes: RouteBackend | Snapshot, hint: str, tmp_path: Path
+) -> None:
+    if isinstance(routes, Snapshot):
+        routes = Host.recorded(routes).routes
+    host = Host(routes, FakeSystemd(), Layout(tmp_path))
+    wanted = config({"destination": "fd00::/64", "gateway": "fe80::1", "dev": "eth0"}, cidrs=())
+    for fails in (
+        lambda: phases.run(Configure(wanted, host=host)),
+        lambda: plan(wanted, host=host),
+        lambda: explain("fd00::1", host=host),
+    ):
+        with pytest.raises(RouteError, match="can't ask for IPv6 routes") as caught:
+            fails()
+        assert re.match(hint, caught.value.hint)
+
+
+# --- backends -------------------------------------------------------------------------------------
 
 
 DEFAULT = Route(DEFAULT_DESTINATION, (NextHop("eth0", IPv4Address("10.1.0.1")),))

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import ast
 import inspect
+import multiprocessing
 import os
 import pickle
 import pydoc
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -22,6 +25,7 @@ from public_surface import FILE, MODULES, surface
 
 import hostrouting
 import hostrouting.tasks
+from hostrouting.backend import Family, NetlinkBackend, NetlinkBackend6, Systemctl
 
 ROOT = Path(__file__).parent.parent
 NAMES: set[str] = {*vars(hostrouting)["__all__"]}
@@ -119,6 +123,40 @@ def test_a_value_can_be_sent_to_another_process(value: object) -> None:
     again = pickle.loads(pickle.dumps(value))
     assert repr(again) == repr(value)
     assert again == value or isinstance(value, Exception)
+
+
+_SNAPSHOT = hostrouting.Snapshot((), (), (), ())
+_CONFIG = hostrouting.Config()
+OBJECTS = (
+    hostrouting.Host(),
+    hostrouting.Host(NetlinkBackend(), Systemctl(), hostrouting.Layout("/srv"), NetlinkBackend6()),
+    hostrouting.Host.recorded(_SNAPSHOT),
+    hostrouting.Layout("/srv"),
+    NetlinkBackend(),
+    Systemctl("/srv"),
+    hostrouting.Configure(_CONFIG),
+    hostrouting.ConfigureStaticRoutes(_CONFIG),
+    hostrouting.CheckRouteOverlap(_CONFIG),
+    hostrouting.ConfigureWatch(_CONFIG),
+    hostrouting.RemoveHostRouting(),
+    hostrouting.tasks.InstallRoutes(_CONFIG),
+)
+
+
+def _texts_of(objects: Sequence[object]) -> list[str]:
+    return [repr(each) for each in objects]
+
+
+def test_what_processes_may_share_can_be_sent_to_one() -> None:
+    """The page about dependencies says so of tasks, hosts, layouts and backends."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as executor:
+        assert executor.submit(_texts_of, OBJECTS).result() == _texts_of(OBJECTS)
+
+
+@pytest.mark.parametrize("host", [hostrouting.Host(), hostrouting.Host.recorded(_SNAPSHOT)])
+def test_a_sent_host_has_the_same_backends(host: hostrouting.Host) -> None:
+    again = pickle.loads(pickle.dumps(host))
+    assert [*map(type, again.backends([Family.IPV4]))] == [*map(type, host.backends([Family.IPV4]))]
 
 
 # --- type checkers --------------------------------------------------------------------------------

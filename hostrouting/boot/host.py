@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from hostrouting.boot.systemd import UnitManager
 from hostrouting.kernel.arguments import check_methods
+from hostrouting.kernel.forwarding import ForwardingBackend
 from hostrouting.kernel.port import RouteBackend, read_our_routes
 from hostrouting.model.errors import ConfigError, FileError, RouteError
 from hostrouting.model.family import Family
@@ -47,7 +48,9 @@ class Host:
             isn't given, it defaults to the kernel via netlink.
 
     Raises:
-        ConfigError: the layout's root isn't ``/``, and ``routes`` or ``units`` is missing.
+        ConfigError: the layout's root isn't ``/``, and ``routes`` or ``units`` is missing. Or
+            ``routes`` is a ``FakeKernel`` and ``routes6`` the kernel's: a test would change the
+            real table.
         TypeError: an argument has another type, or lacks a method of it.
     """
 
@@ -72,12 +75,16 @@ class Host:
             _require_layout(layout)
             if not layout.is_this_host:
                 _require_both(routes, units, layout)
-        backend6 = None if routes6 is None else lambda: routes6
+        if routes is not None and routes6 is not None:
+            _refuse_a_mix(routes, routes6)
+        backend6: Callable[[], RouteBackend] | None = None
+        if routes6 is not None:
+            backend6 = partial(_given, routes6)
         if routes is None:
             from hostrouting.kernel.netlink import NetlinkBackend
 
             routes = NetlinkBackend()
-            backend6 = backend6 or cache(_kernel6)
+            backend6 = backend6 or _kernel6
         self.__attrs_init__(
             backend=routes,
             units=units,
@@ -129,7 +136,7 @@ class Host:
             units=None,
             layout=None,
             snapshot=snapshot,
-            backend6=lambda: model_of(snapshot.known(Family.IPV6)),
+            backend6=partial(_recorded6, snapshot),
         )
 
     @classmethod
@@ -355,7 +362,7 @@ class Host:
         if backend6 is None:
             raise RouteError(
                 "can't ask for IPv6 routes: the host has no backend for them",
-                hint="give Host(routes6=NetlinkBackend6())",
+                hint=_hint_at_ipv6(self.backend),
             )
         return backend6
 
@@ -377,10 +384,61 @@ def _read_verified(path: str) -> tuple[VerifiedUplink, ...]:
         raise FileError(f"can't read {path}: {error}", hint=_RECORD_ANEW) from None
 
 
+# The functions that return the IPv6 backend are the module's own, so that a host can be pickled.
+
+
+def _given(backend: RouteBackend) -> RouteBackend:
+    return backend
+
+
+@cache
 def _kernel6() -> RouteBackend:
     from hostrouting.kernel.netlink6 import NetlinkBackend6
 
     return NetlinkBackend6()
+
+
+def _recorded6(snapshot: Snapshot) -> RouteBackend:
+    from hostrouting.kernel.model import model_of
+
+    return model_of(snapshot.known(Family.IPV6))
+
+
+def _refuse_a_mix(routes: RouteBackend, routes6: RouteBackend) -> None:
+    if _is_in_memory(routes) and _is_netlink(routes6):
+        why = "is the kernel's, but routes is a FakeKernel: a test would change the real IPv6 table"
+        raise ConfigError([("routes6", why)])
+
+
+def _hint_at_ipv6(backend: RouteBackend | None) -> str:
+    if backend is None:
+        return ""
+    if _is_in_memory(backend):
+        return (
+            "FakeKernel is IPv4-only: leave IPv6 out of the config, or use NetlinkBackend() and "
+            "NetlinkBackend6() in a network namespace"
+        )
+    if _is_netlink(backend):
+        return "give Host(routes6=NetlinkBackend6())"
+    return "give Host(routes6=…) an IPv6 backend of the same kernel"
+
+
+def _is_in_memory(backend: RouteBackend) -> bool:
+    from hostrouting.kernel.memory import FakeKernel
+
+    return isinstance(_innermost(backend), FakeKernel)
+
+
+def _is_netlink(backend: RouteBackend) -> bool:
+    from hostrouting.kernel.netlink import NetlinkBackend
+
+    return isinstance(_innermost(backend), NetlinkBackend)
+
+
+def _innermost(backend: RouteBackend) -> RouteBackend:
+    while isinstance(backend, ForwardingBackend):
+        backend = backend.inner
+    return backend
 
 
 def _check_backend(backend: RouteBackend | None, family: Family) -> None:

@@ -67,8 +67,12 @@ class Systemctl:
     """
 
     _root: str | os.PathLike[str] | None = None
-    _scope: CancelScope = attrs.field(factory=CancelScope, kw_only=True)
-    _silence: _Silence = attrs.field(factory=_Silence, kw_only=True)
+    _scope: CancelScope = attrs.field(factory=CancelScope, kw_only=True, repr=False)
+    _silence: _Silence = attrs.field(factory=_Silence, kw_only=True, repr=False)
+
+    def __reduce__(self) -> tuple[type[Systemctl], tuple[str | os.PathLike[str] | None]]:
+        # A copy in another process waits in a scope of its own.
+        return type(self), (self._root,)
 
     def within(self, scope: CancelScope) -> Systemctl:
         """Return a copy whose calls stop waiting for systemd once the scope is cancelled."""
