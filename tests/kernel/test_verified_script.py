@@ -515,6 +515,21 @@ def test_an_odd_record(name: str, tmp_path: Path) -> None:
     assert (f"anything: check-failed: {says}" in done.stderr) == (name in UNREADABLE), done
 
 
+@pytest.mark.parametrize("broken", [": >FILE", "rm FILE; mkdir FILE"])
+def test_an_unreadable_mode_moves_nothing(broken: str, tmp_path: Path) -> None:
+    """Also if it can't be read once, for example for lack of descriptors."""
+    kernel = build()
+    run_ip(*_words(f"{STORAGE}\n{STORAGE_LEASE}"))
+    odd: dict[str, Any] = recorded([ETH0])
+    path = "/etc/aks-flex-node/check-route-overlap.sh"
+    odd["prepare"] += "\n" + broken.replace("FILE", path)
+    done = Sandbox(tmp_path).run(render_static_routes(config(*HALVES, cidrs=CLUSTER)), **odd)
+    assert (done.returncode, devs_of_ours(kernel)) == (1, ""), done
+    assert done.stderr.startswith(f"can't read the mode in {path}; "), done
+    done = Sandbox(tmp_path).run(render_check(config(cidrs=CLUSTER[1:])), **odd)
+    assert done.returncode == 1, done
+
+
 IB0_MAC = "02:00:00:00:00:01"
 LINE = "9: {}: <UP> mtu 1\\    link/ether {} brd".format
 # Each alias of ib0, and the interface that the check expects then, or None if there is no verdict.

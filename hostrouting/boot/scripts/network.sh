@@ -73,8 +73,11 @@ read_verified() {
   local -A macs=() kinds=() masters=() tops=()
   export VERIFIED='' GONE='' AWAITED='' RENAMED=''
   is_present "$RECORD" && [[ ! -f $RECORD || -s $RECORD ]] || return 0
+  is_present "$CHECK" || return 0
   { text=`<"$CHECK"`; } 2>/dev/null
-  [[ $text == *$'\nreadonly MODE=STRICT\n'* ]] || return 0
+  [[ $text != *$'\nreadonly MODE=WARN\n'* ]] || return 0
+  MESSAGE="can't read the mode in $CHECK; to write it anew: $AGAIN"
+  [[ $text == *$'\nreadonly MODE=STRICT\n'* ]] || return
   FAMILY=d list 'link show' read_links || return # ip -d, for the kinds
   while read -r name mac kind master; do
     MESSAGE="can't list the links: ip shows $name twice, or an interface's alias looks like it; to see it: ip link"
