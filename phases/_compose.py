@@ -178,8 +178,8 @@ class Parallel(_Several[T_co]):
 
         A task may raise an exception that isn't an `Exception`: `KeyboardInterrupt`, `SystemExit`,
         or a `Cancelled` that doesn't come from the run's scopes. This also cancels the other tasks.
-        It is re-raised unchanged in the calling thread, with the failures as notes. The same
-        happens if a signal handler raises an exception while the calling thread is waiting.
+        The exception is re-raised unchanged in the calling thread, with the failures as notes. The
+        same happens if a signal handler raises an exception while the calling thread is waiting.
 
         Returns:
             The results, in task order.

@@ -26,7 +26,7 @@ then only runs after the call.
 class Cancelled(BaseException):
     """The exception for a cancelled scope.
 
-    It isn't an `Exception`, so that tasks don't catch it by accident.
+    This exception isn't an `Exception`, so that tasks don't catch it by accident.
 
     Args:
         reason: the reason as text.

@@ -50,7 +50,7 @@ class Log:
 
 
 def _is_of(error: BaseException, path: str) -> bool:
-    """Return whether a task raised an error first. Then no subtask's record has its traceback.
+    """Return whether a task raised an error first, so no subtask's record has the traceback.
 
     `Parallel` raises a group of errors that all have records of their own.
     """

@@ -169,8 +169,8 @@ def run(
     Args:
         task: the root of the tree.
         logger: the logger for the records; `phases` by default.
-        scope: the scope of the run, a new one by default. It may be the scope of another run's
-            task. Then the paths of this run begin with that task's path.
+        scope: the scope of the run, a new one by default. If it is the scope of another run's task,
+            the paths of this run begin with that task's path.
         observers: the observers to notify, in this order.
 
     Returns:

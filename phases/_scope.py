@@ -41,8 +41,8 @@ class Clock(Protocol):
 
         Args:
             happened: waits for up to the given number of real seconds, and returns whether the
-                condition is true. It also detects cancellation, so it must be called at least every
-                50 ms.
+                condition is true. The function also detects cancellation, so it must be called at
+                least every 50 ms.
             until: the time to stop waiting, by this clock; may be infinite.
         """
 

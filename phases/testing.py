@@ -21,12 +21,12 @@ _REAL_POLL_SECONDS = 0.002
 class FakeClock:
     """A fake clock.
 
-    A wait takes no real time. It advances the fake time to its end, and runs the calls that are
-    scheduled until then.
+    A wait takes no real time. The wait advances the fake time to its end, and runs the calls that
+    are scheduled until then.
 
-    A scheduled call runs in the thread whose wait reaches its time. It may set an event, write to a
-    pipe or cancel a scope, which ends the corresponding waits at that time. If several threads wait
-    concurrently, they all advance the same clock, so their order is undefined.
+    A scheduled call runs in the thread whose wait reaches its time. The call may set an event,
+    write to a pipe or cancel a scope. That ends the corresponding waits at that time. If several
+    threads wait concurrently, they all advance the same clock, so their order is undefined.
 
     If a wait has no timeout and nothing is scheduled, only another thread can end it. If none does
     so in time, the wait raises `RuntimeError` instead of hanging.

@@ -103,6 +103,6 @@ def _azure_vnet(config: HostNetworking | None, examined: ExaminedHost) -> Iterat
         )
 
 
-# These checks compare with the installed config. It has no ``staleAzureVnet``, so the second check
-# finds nothing.
+# These checks compare with the installed config. The installed config has no ``staleAzureVnet``, so
+# the second check finds nothing.
 CHECKS = checks(None)

@@ -30,8 +30,8 @@ _GZIP = 16 + zlib.MAX_WBITS
 def rendered_files(config: Config, layout: Layout) -> list[BootFile]:
     """Return the files that a config needs on a fresh host, in the order to write them.
 
-    The manifest comes first. It lists all parent folders as created by hostrouting. If the config
-    enables nothing, there are no files.
+    The manifest comes first. The manifest lists all parent folders as created by hostrouting. If
+    the config enables nothing, there are no files.
     """
     wanted = Wanted.of(config, layout)
     manifest = wanted_manifest(Manifest(), wanted, layout)

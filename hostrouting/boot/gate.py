@@ -2,9 +2,10 @@
 
 This module does no I/O.
 
-The gate is a script that systemd runs before each start of the consumer. It checks every start and
-can block it. A blocked start appears as a failed unit, and ``Restart=`` retries it. If a oneshot
-fails or restarts, a running machine isn't stopped. Dependencies between units can't do this:
+The gate is a script that systemd runs before each start of the consumer. The gate checks every
+start, and can block it. A blocked start appears as a failed unit, and ``Restart=`` retries it. If a
+oneshot fails or restarts, a running machine isn't stopped. Dependencies between units can't do
+this:
 
 - ``Before=`` in a plain unit has no effect on instances of a template.
 - With ``Requires=``, systemd 252 starts the consumer even if the required unit is missing or
@@ -12,7 +13,7 @@ fails or restarts, a running machine isn't stopped. Dependencies between units c
 
 The drop-ins are the same whichever parts are installed. Only the script list changes, and the gate
 script rereads it before each step. The reason: a reload may remove the command that systemd is
-running for a unit. Then systemd skips the other commands of the same setting. This may also happen
+running for a unit. systemd then skips the other commands of the same setting. This may also happen
 to the command of another program, so the gate's commands are spread over two settings. All lines
 differ, because systemd would confuse identical ones and skip the lines between them.
 
@@ -42,9 +43,9 @@ _LAST = ("ExecStartPre", "+", f"{_SCRIPT} last")
 # too early, so test(1) looks for the file.
 _PASS = f"/{RUN_DIR}/passed/${{INVOCATION_ID}}"
 _PASSED = ("ExecStartPre", "+", f"/usr/bin/test -f {_PASS} -o -e {Layout().gate_off}")
-# _AGAIN isn't needed. It only repeats the check after a failure of _HOLD, which systemd ignores. A
-# drop-in of an instance may reset ExecStartPre=, and so remove _AGAIN. It doesn't remove _LAST and
-# _PASSED, because they are in a later drop-in.
+# _AGAIN isn't needed. _AGAIN only repeats the check after a failure of _HOLD, which systemd
+# ignores. A drop-in of an instance may reset ExecStartPre=, and so remove _AGAIN. _LAST and _PASSED
+# stay, because they are in a later drop-in.
 _NEEDED = (_HOLD, _LAST, _PASSED)
 
 _HEAD = f"""\

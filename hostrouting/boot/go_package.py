@@ -53,8 +53,8 @@ def routes_to_adopt(host: Host, *, replaces_script: bool) -> tuple[StaticRoute, 
     """Return the Go package's routes that the next run takes over.
 
     These are the routes in the package's script. A killed run may have replaced the script already.
-    Then they are the routes in the file that this run wrote (``Layout.adopted``). Routes that a
-    config can't contain, such as a default route, aren't returned, so they stay as they are.
+    The routes are then read from the file that the killed run wrote (``Layout.adopted``). Routes
+    that a config can't contain, such as a default route, aren't returned, so they stay as they are.
 
     Args:
         host: the host; snapshots and images have no such routes.

@@ -305,7 +305,7 @@ class Host:
     def backends(self, families: Collection[Family]) -> tuple[RouteBackend, ...]:
         """Return the IPv4 backend, and the IPv6 backend if it is needed.
 
-        It is needed if ``families`` includes IPv6, or if the host has IPv6 routes of hostrouting.
+        IPv6 is needed if ``families`` includes it, or the host has IPv6 routes of hostrouting.
 
         Raises:
             RouteError: the host is an image, or has no backend for IPv6.

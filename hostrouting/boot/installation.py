@@ -361,8 +361,8 @@ _START_POLL_SECONDS = 0.1
 def _wait_for_starts(units: UnitManager, consumers: Iterable[str], scope: CancelScope) -> None:
     """Wait until no instance is running its pre-start commands, but for at most 15 s.
 
-    systemd may reload while it runs a command that has been removed. Then it skips the commands
-    after that one.
+    systemd may reload while it runs a command that has been removed. systemd then skips the
+    commands after that one.
     """
     instances: list[str] = []
     for consumer in filter(None, consumers):

@@ -26,8 +26,8 @@ class Manifests:
 
     Args:
         old: the installed manifest.
-        interim: the manifest while changes are in progress. It lists the files of the old one and
-            those of the new one.
+        interim: the manifest while changes are in progress. The interim manifest lists the files of
+            the old one and those of the new one.
         new: the manifest at the end.
     """
 
@@ -100,7 +100,7 @@ class BootPlan:
         gate: the changes to the gate's scripts and their list.
         files: the changes to all other files.
         units: the changes to units.
-        is_installing: whether there are parts to install. Then the gate must be verified.
+        is_installing: whether there are parts to install. In this case, the gate must be verified.
         changes: all changes, for printing.
     """
 
@@ -199,8 +199,8 @@ def _with_folders(manifest: Manifest, layout: Layout) -> Manifest:
 def _gate_scripts(host: Host, wanted: Wanted, removed: Collection[str]) -> dict[str, BootFile]:
     """Return the gate's new scripts by part name.
 
-    If the static routes are being removed, the gate first gets another routes script. Its list is
-    empty, so it removes our routes from the kernel.
+    If the static routes are being removed, the gate first gets another routes script. The script's
+    list of routes is empty, so it removes our routes from the kernel.
     """
     scripts = {part.name: part.files[0] for part in wanted.parts if part.is_gated}
     if ROUTES in removed and not host.is_image:

@@ -36,8 +36,9 @@ def why_unsuitable(layout: Layout) -> str:
 
     Another user may own PYTHONPATH's folders, the working directory or the user's site-packages. So
     units and scripts run Python with ``-I``, which ignores them. This Python judges, at boot, hosts
-    that the scripts can't judge. So it must be as well protected as they are. It is unsuitable if
-    hostrouting can only be imported from there, or another user can change an imported file.
+    that the scripts can't judge. So it must be as well protected as they are. This Python is
+    unsuitable if hostrouting can only be imported from there, or another user can change an
+    imported file.
 
     Raises:
         FileError: running the interpreter times out.

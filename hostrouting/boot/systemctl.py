@@ -181,7 +181,7 @@ class Systemctl:
         if self._root is not None:
             return {}
         # Also name the enabled units, because systemd unloads some of them, together with their
-        # Before=. It unloads stopped units, and units that it didn't start because of a cycle.
+        # Before=. systemd unloads stopped units, and units that it didn't start because of a cycle.
         names = sorted({*units, *_enabled()})
         after: dict[str, set[str]] = {}
         for shown in self._show(("Id", "After", "Before", "LoadState"), "*", *names):

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from phases import CancelScope
 
-# The name of a dummy instance. It has the settings that all instances of a template share.
+# The name of a dummy instance. The dummy has the settings that all instances of a template share.
 ANY_INSTANCE = "hostrouting-probe"
 
 # The values of ActiveState of a unit that is running or starting.
@@ -24,8 +24,8 @@ class UnitManager(Protocol):
     def within(self, scope: CancelScope) -> UnitManager:
         """Return a copy whose methods stop waiting for systemd once the scope is cancelled.
 
-        Then they raise the scope's ``Cancelled`` or ``TimedOut``. A rollback passes a scope that is
-        never cancelled.
+        The methods then raise the scope's ``Cancelled`` or ``TimedOut``. A rollback passes a scope
+        that is never cancelled.
         """
 
     def reload(self) -> None:

@@ -431,13 +431,13 @@ class RouteOverlap(Section):
         mode: how to handle failures. ``WARN`` reports them and lets the node start. ``STRICT``
             reports them and holds the node back.
         container_devs: shell patterns for pod interfaces. Traffic through a pod interface is
-            reported as a note, not a failure, if its route may lead to pods. A route doesn't in
-            three cases. Its destination is wider than /8 (IPv6: /16), contains an address or
-            gateway of an uplink, or lies in an uplink's subnet. But single addresses may lie in an
-            uplink's subnet. So may networks, in a subnet of /11 or wider (IPv6: /64 or wider).
-            Traffic to 169.254.0.0/16 through a pod interface is a failure, except to single
-            addresses in 169.254.172.0/22, which EKS gives to pods. So is traffic to 168.63.129.16.
-            Setting this key replaces the default list.
+            reported as a note, not a failure, if its route may lead to pods. A route can't lead to
+            pods if its destination is wider than /8 (IPv6: /16), contains an address or gateway of
+            an uplink, or lies in an uplink's subnet. But single addresses may lie in an uplink's
+            subnet. So may networks, in a subnet of /11 or wider (IPv6: /64 or wider). Traffic to
+            169.254.0.0/16 through a pod interface is a failure, except to single addresses in
+            169.254.172.0/22, which EKS gives to pods. So is traffic to 168.63.129.16. Setting this
+            key replaces the default list.
         allowed_devs: shell patterns for interfaces that may carry expected traffic, such as
             secondary NICs, storage networks and VPNs.
         settle_seconds: how long to wait for InfiniBand interfaces to get an address, from 0 to 600.

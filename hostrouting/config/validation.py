@@ -35,8 +35,8 @@ _MISSING = object()
 
 # A field's name, a converter that raises an error on invalid values, and the field's default.
 _Rule = tuple[str, Callable[[Any], Any], object]
-# For each class, its rules by key, and its required fields. They are cached, because there may be
-# thousands of routes.
+# For each class, its rules by key, and its required fields. The rules are cached, because there may
+# be thousands of routes.
 _KNOWN: dict[type, tuple[dict[str, _Rule], dict[str, object]]] = {}
 
 

@@ -117,7 +117,7 @@ def in_turn(
     """Wrap a lookup function: the result returns every default route that the kernel may choose.
 
     Several IPv4 default routes may have the same table and metric, and a single hop with a gateway
-    each. Then the kernel chooses one for each lookup by the states of neighbours
+    each. From such routes, the kernel chooses one for each lookup by the states of neighbours
     (fib_select_default).
 
     Args:

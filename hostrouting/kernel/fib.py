@@ -7,9 +7,9 @@ net/ipv4/fib_trie.c, net/core/fib_rules.c and net/ipv4/route.c. This module does
 
 How a lookup goes, from the outside in:
 
-- ``lookup`` is what inet_rtm_getroute answers. It refuses some addresses without a lookup, asks
-  ``decide``, and reports an entry as the kernel does. The type is the packet's. While local and
-  main share one trie, the table is main for entries of both.
+- ``lookup`` is what inet_rtm_getroute answers. ``lookup`` refuses some addresses, asks ``decide``,
+  and reports an entry as the kernel does. The type is the packet's. While local and main share one
+  trie, the table is main for entries of both.
 - ``decide`` goes through the policy rules by ``evaluated_rules``, until one ends the lookup. A rule
   for a table ends it only if the table has a final entry (``is_final``). An entry is final unless
   it is ``throw``, or the rule suppresses it. Otherwise the kernel goes on with the next rule. So if
@@ -253,7 +253,7 @@ class Fib:
             positions: the positions of the rules to evaluate. By default, rules that can't affect
                 the address are skipped.
             through: the interface of a hypothetical host route in table main. The rule for table
-                main may suppress such a route. Then the lookup continues with the next rule.
+                main may suppress such a route. The lookup then continues with the next rule.
 
         Yields:
             A rule, whether it matches (None if unknown), and the longest match in its table, if
@@ -342,8 +342,8 @@ class Fib:
     def _as_reported(self, route: Route, address: IpAddress) -> Route:
         """Return an entry with the packet's type (__mkroute_output) and the searched table.
 
-        Both may differ from the entry's. While tables local and main share one trie, the kernel
-        reports main for entries in either.
+        The type and the table may differ from the entry's. While tables local and main share one
+        trie, the kernel reports main for entries in either.
         """
         kind = route.type
         number = int(address)  # comparing integers is ten times as fast

@@ -15,7 +15,7 @@ from hostrouting.model.rules import Rule
 
 
 class ForwardingBackend(RouteBackend):
-    """A base class for wrappers. It forwards every call of ``RouteBackend`` to another backend.
+    """A base class for wrappers, which forwards calls of ``RouteBackend`` to another backend.
 
     A subclass overrides the calls that it changes. The inner backend never calls the wrapper.
 

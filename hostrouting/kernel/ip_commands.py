@@ -1,7 +1,7 @@
 """Change a kernel with commands in the words of ip(8), for tests.
 
-The same commands work on the kernel in memory and on the real one in a throw-away namespace. They
-are parsed here, and not run by ``ip``, so they need no privileges and no iproute2.
+The same commands work on the kernel in memory and on the real one in a throw-away namespace. The
+commands are parsed here, and not run by ``ip``, so they need no privileges and no iproute2.
 """
 
 from __future__ import annotations

@@ -70,8 +70,8 @@ from phases import CancelScope
 class FakeKernel(IpCommands, Kernel):
     """A thread-safe in-memory ``Kernel``.
 
-    It starts out like a new network namespace with ``lo`` up. ``ip`` changes it with the words of
-    ``ip link``, ``ip address``, ``ip route`` and ``ip rule``.
+    The kernel starts out like a new network namespace with ``lo`` up. ``ip`` changes it with the
+    words of ``ip link``, ``ip address``, ``ip route`` and ``ip rule``.
 
     Args:
         release: the release of Linux to behave like, for example ``5.10``, or None for Linux 6.18.

@@ -16,7 +16,8 @@ This module adds guarantees that the kernel doesn't give:
 - *An error may get lost.* So changes go in small batches. All errors of a batch fit into the
   socket's buffer. An error's sequence number says to which route it belongs.
 - *A deletion matches loosely.* A missing metric or gateway matches any. So ``_delete`` reads the
-  entries first. It refuses a route that doesn't equal one of them (``refusals.Deletable``).
+  entries first. ``_delete`` refuses a route that doesn't equal one of the entries
+  (``refusals.Deletable``).
 - *A lookup has no ports.* A rule for all ports matches every packet, but not a lookup without
   ports. So ``lookup`` asks with a port that no other rule selects.
 - *A table may be huge.* A ``Selection`` goes down to the decoder, which skips unwanted entries.

@@ -49,9 +49,9 @@ class NetlinkBackend6(NetlinkBackend):
     ) -> tuple[Lookup, ...]:
         """Return the best route to each address; see ``NetlinkBackend.lookup``.
 
-        For entries that share a nexthop object, the kernel may report the wrong one. It caches a
-        single result per object (rt6_get_pcpu_route). So if the kernel reports an entry with an
-        object, the result is computed from the tables.
+        For entries that share a nexthop object, the kernel may report the wrong one. The kernel
+        caches a single result per object (rt6_get_pcpu_route). So if the kernel reports an entry
+        with an object, the result is computed from the tables.
 
         Raises:
             RouteError: the kernel can't be queried, or its result isn't consistent with the tables.
@@ -181,8 +181,8 @@ class NetlinkBackend6(NetlinkBackend):
         one by one. If a next hop stays but its source, MTU, weight or ``onlink`` flag changes, the
         route is missing for a moment. A route to which another program has added a next hop fails
         with EEXIST and isn't changed. After a failure, one of our next hops may be impossible to
-        put back. Another program's next hop may now be the first, for example. Then the route fails
-        with ENOTRECOVERABLE.
+        put back. Another program's next hop may now be the first, for example. If so, the route
+        fails with ENOTRECOVERABLE.
         """
         if not routes:
             return ()
@@ -191,7 +191,8 @@ class NetlinkBackend6(NetlinkBackend):
         added = [hop for swap in swaps for hop in swap.added]
         failures = {failure.route.key: failure for failure in self._append(added)}
         # The kernel shows only the first next hop's protocol. Another program may have added a next
-        # hop before our new ones. It would become the first once our old ones are deleted.
+        # hop before our new ones. That next hop would become the first once our old ones are
+        # deleted.
         now = self._our_hops(routes) if added else there
         for swap in swaps:
             key = swap.route.key
@@ -286,9 +287,9 @@ class NetlinkBackend6(NetlinkBackend):
 
         def pack(route: Route, sequence: int) -> bytes:
             hop = route.hops[0] if route.hops else NextHop()
-            # For a request with a gateway, the kernel compares the next hop's protocol. It deletes
-            # only that next hop (ip6_route_del). The gateway :: matches only next hops without a
-            # gateway.
+            # For a request with a gateway, the kernel compares the next hop's protocol. The kernel
+            # deletes only that next hop (ip6_route_del). The gateway :: matches only next hops
+            # without a gateway.
             if hop.gateway is None:
                 route = attrs.evolve(route, hops=(attrs.evolve(hop, gateway=_NO_GATEWAY),))
             return packer.delete(route, sequence)

@@ -32,8 +32,8 @@ from phases import CancelScope
 
 T = TypeVar("T")
 
-# An entry that ``lookup`` returned, with addresses that it matches. The route may be None. Then a
-# lookup without a source failed for these addresses.
+# An entry that ``lookup`` returned, with addresses that it matches. The route is None if a lookup
+# without a source failed for these addresses.
 Sent = tuple[Route | None, Sequence[IpAddress]]
 
 
@@ -48,8 +48,8 @@ class Facts:
         labels: the labels that the kernel compares to select IPv6 sources, longest prefix first.
             Empty for IPv4.
         silent_routers: the routers that the kernel avoids as long as other routes lead to the same
-            destination. They have a FAILED neighbour entry. Always empty for IPv4, and for hosts
-            that forward packets.
+            destination. Silent routers have a FAILED neighbour entry. Always empty for IPv4, and
+            for hosts that forward packets.
     """
 
     links: tuple[Link, ...] = ()
@@ -141,8 +141,8 @@ class Lookups(Protocol):
             is_tcp: see ``lookup``.
 
         Returns:
-            For each item of ``sent``, the source addresses, sorted and without duplicates. They are
-            empty for addresses that stay unreachable.
+            For each item of ``sent``, the source addresses, sorted and without duplicates.
+                Addresses that stay unreachable have no sources.
         """
 
 
@@ -199,9 +199,10 @@ class RouteBackend(Lookups, Protocol):
 
         Every rule is attempted in the given order, also after a failure.
 
-        ``ADD``: a rule comes after existing rules with the same preference. It fails with EEXIST if
-        there is a rule like it with the same protocol (NLM_F_CREATE | NLM_F_EXCL). A missing source
-        or destination matches any (rule_exists), so EEXIST doesn't mean that this rule exists.
+        ``ADD``: a rule comes after existing rules with the same preference. The call fails with
+        EEXIST if there is an equal rule with the same protocol (NLM_F_CREATE | NLM_F_EXCL). A
+        missing source or destination matches any (rule_exists), so EEXIST doesn't mean that this
+        rule exists.
 
         A rule with ports or an unsupported selector fails with EOPNOTSUPP.
 

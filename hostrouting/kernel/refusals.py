@@ -14,7 +14,7 @@ from hostrouting.model.rules import Rule
 
 
 class NetlinkError(Exception):
-    """Exception raised when the kernel rejects a request. It never leaves the backend.
+    """Exception raised when the kernel rejects a request. The exception never leaves the backend.
 
     Args:
         errno: the error number.

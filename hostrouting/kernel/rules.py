@@ -104,7 +104,7 @@ def matches(
         flow: the key for a packet or a gateway lookup.
         loopback: the loopback interface, which is the iif of packets from this host.
         lacks_unknown: whether to assume that unsupported selectors don't match. Inverted rules with
-            such selectors then match.
+            unsupported selectors then match.
 
     Returns:
         Whether the rule's action applies. None if an unsupported selector decides about that. An

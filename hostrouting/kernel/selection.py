@@ -94,8 +94,8 @@ class Selection:
     Args:
         table: the table's number, or None for all tables.
         protocol: the entries' protocol, or None for any.
-        is_omitted: a function that returns whether to omit the entries of a template. It must
-            ignore the template's destination. Default routes are never omitted.
+        is_omitted: a function that returns whether to omit the entries of a template. The function
+            must ignore the template's destination. Default routes are never omitted.
         inside: prefixes inside which ``is_omitted`` doesn't apply.
     """
 

@@ -120,8 +120,8 @@ class Snapshot:
         time: when the snapshot was taken (RFC 3339, UTC, whole seconds), or None if unknown.
         kernel: the kernel's name and release, or None if unknown.
         is_merged: whether tables local and main share one trie, or None if unknown.
-        is_torn: whether the host changed during the read. If so, the host may never have been in
-            this state. Then there is no verdict.
+        is_torn: whether the host changed during the read. If so, there is no verdict, because the
+            host may never have been in this state.
         sources: entries, each with the source addresses of connections through it or through
             entries with the same next hops. Sources that can be derived from addresses and entries
             are omitted.

@@ -81,7 +81,7 @@ class Lookup:
     def discarded_by(self) -> RouteType | None:
         """Return the type of discard route that corresponds to the errno.
 
-        It is None if there is a route or if nothing matches (ENETUNREACH).
+        The type is None if there is a route, or nothing matches (ENETUNREACH).
         """
         return None if self.errno is None else _TYPE_OF_ERRNO.get(self.errno)
 

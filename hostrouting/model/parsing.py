@@ -37,8 +37,8 @@ RESERVED: dict[Family, dict[IpNetwork, str]] = {
     },
 }
 
-# Every address in these blocks begins with one of these octets. So do some IPv6 addresses outside
-# of the blocks.
+# Every address in these blocks begins with one of these octets. Some IPv6 addresses outside of the
+# blocks begin with one, too.
 _RESERVED_OCTETS = frozenset((0, 127, *range(224, 256)))
 
 # Each form has two entries: the first for values without a colon (IPv4), the second for values with
@@ -245,9 +245,10 @@ def _masked(family: Family, prefix: Prefix) -> IpNetwork:
 def is_device(value: object) -> bool:
     """Return whether a value is a name of a network interface that can't harm a shell script.
 
-    It has 1-15 characters from ``[A-Za-z0-9_.-]``, and isn't ``.`` or ``..``. The kernel is more
-    permissive: ``dev_valid_name`` in net/core/dev.c only rejects ``/``, ``:`` and whitespace. Other
-    characters, as in ``$(reboot)``, are rejected here so that they never end up in a script.
+    Such a name has 1-15 characters from ``[A-Za-z0-9_.-]``, and isn't ``.`` or ``..``. The kernel
+    is more permissive: ``dev_valid_name`` in net/core/dev.c only rejects ``/``, ``:`` and
+    whitespace. Other characters, as in ``$(reboot)``, are rejected here so that they never end up
+    in a script.
     """
     if not isinstance(value, str):
         return False

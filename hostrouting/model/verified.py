@@ -26,7 +26,8 @@ from hostrouting.model.links import Link, is_like
 VERIFIED_PATH = "etc/hostrouting/uplink"
 """The file with the verified uplinks, below a host's root."""
 
-# Packets of a link of these kinds leave through another link. Both may have the same MAC address.
+# Packets of a link of these kinds leave through another link. The two links may have the same MAC
+# address.
 _STACKED = ("ipvlan", "ipvtap", "macsec", "macvlan", "macvtap", "vlan")
 # A link of these kinds takes over the network of its ports.
 _GROUPS = ("bond", "bridge", "team")

@@ -1,8 +1,8 @@
 """Check the expected CIDRs: prove that each leaves through the node's uplinks, or find a fix.
 
 The theory of operation. The kernel knows by which route each packet leaves, so a check asks it, and
-compares the results with the interfaces that the config expects. It does so in five steps, each
-with a module: cut, ask, judge, group, fix. ``check`` runs them; the first two are called by
+compares the results with the interfaces that the config expects. A check has five steps, each with
+a module: cut, ask, judge, group, fix. ``check`` runs them; the first two are called by
 ``_read.read_once``, because all that is read and asked must be of one moment. Between ask and
 judge, ``_hearing`` may end the check. A rule may bypass table local, so that this host doesn't
 receive packets to one of its addresses. Then there is no verdict.
@@ -28,7 +28,7 @@ or ends. All addresses with the same innermost prefix are one place, which may c
 spans. One lookup of each kind, of the place's first address (its probe), stands for all of them. A
 FIB may have 100,000 plain routes through the uplinks. From one of them to the next, nothing fails,
 so they cut only within a suspect. Suspects are routes through other interfaces, and prefixes that a
-rule names. Outside of suspects, they aren't even read.
+rule names. Outside of suspects, plain routes aren't even read.
 
 Ask (``_ask``). Three kinds of sockets send to a place, and all must leave as expected:
 
@@ -41,13 +41,14 @@ TCP and UDP are asked about separately if a rule distinguishes them. Where the k
 between default routes (fib_select_default), every one of them counts.
 
 Judge (``_judge``). This is done for each expected CIDR that contains the place. Each lookup that
-decides where packets go is one of these, in this order. Nothing carries it: NO-ROUTE or BLACKHOLE.
-It is delivered here: a note. It leaves through expected interfaces only: fine, with two exceptions.
-The interface may be a port of a bridge (PORT), or the gateway may be an address of this host
-(GATEWAY). It leaves through allowed interfaces or pods': a note. It leaves through others: OVERLAP.
-A name such as ``cali1`` says who added a route, not that the cluster expects it. So the exemptions
-are limited to the routes that a CNI adds on a healthy node (``_exemptions``). The kernel doesn't
-report which entry discards a packet. A model of the tables does.
+decides where packets go is one of these, in this order. Nothing carries the packet: NO-ROUTE or
+BLACKHOLE. The packet is delivered here: a note. The packet leaves through expected interfaces only:
+fine, with two exceptions. The interface may be a port of a bridge (PORT), or the gateway may be an
+address of this host (GATEWAY). The packet leaves through allowed interfaces or pods': a note. The
+packet leaves through others: OVERLAP. A name such as ``cali1`` says who added a route, not that the
+cluster expects it. So the exemptions are limited to the routes that a CNI adds on a healthy node
+(``_exemptions``). The kernel doesn't report which entry discards a packet. A model of the tables
+does.
 
 Group (``_group``). Spans of a CIDR that fail in the same way are one finding. ``_host_notes`` adds
 notes on the host as a whole.
@@ -71,9 +72,9 @@ rules. Routes and rules must also take nothing away (``_losses``). Packets that 
 before, unless a caution names them (``_cautions``). This is proven for packets without a source,
 and from each kind of own address (``_senders``) that the change may affect (``_affected``).
 ``_keep`` finds the interfaces from whose addresses the routes divert packets. Some changes can only
-be made by the owner of an entry. ``_advice`` says what such a change takes away. Last,
-``_questions`` finds the answers to each question, and tries each: it changes the config and runs
-the whole check again, on the model of the host.
+be made by an entry's owner. ``_advice`` says what such a change takes away. Last, ``_questions``
+finds the answers to each question, and tries each: it changes the config and runs the whole check
+again, on the model of the host.
 
 What the next owner must keep:
 

@@ -351,7 +351,8 @@ def _longest_cover(span: Span, cover: MayBeCovered, bits: int) -> int:
 def _is_settled(place: Place, failure: Judgement) -> bool:
     """Return whether the config says that a failing place must leave through other interfaces.
 
-    It does if an expected CIDR around the place names its devs, and packets leave through others.
+    The config says so if an expected CIDR around the place names its devs, and packets leave
+    through others.
     """
     for expected in place.judgements:
         already_does = bool(failure.devs) and expected.allows_all(failure.devs)

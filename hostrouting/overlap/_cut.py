@@ -15,8 +15,8 @@ have the same result, even if they form several spans, so one lookup is enough::
 
 Most routes in a large FIB lead through the uplinks. A plain route affects the result only inside a
 *suspect*, so it cuts only there. A suspect is a prefix in which packets may leave through other
-interfaces. It is the destination of a rule or of a route that isn't plain, or a prefix that the
-caller names. All suspects cut.
+interfaces. Suspects are the destinations of rules and of routes that aren't plain, and prefixes
+that the caller names. All suspects cut.
 """
 
 from __future__ import annotations
@@ -154,10 +154,10 @@ def _falls_through_to_default(rules: Sequence[Rule]) -> bool:
     """Return whether packets that match only plain routes always reach main's default route.
 
     Packets fall through if the rules look up main for every packet, before any rule jumps or
-    discards. Three kinds of rules before that one don't matter. Some are for a destination, which
-    is a suspect. Some never match our packets. Some look up another table, where each route is
-    plain or a suspect. A rule for only some of our packets (``_is_for_some``) isn't the one that
-    looks up main, but it may jump or discard.
+    discards. Three kinds of rules before that one don't matter. The first kind is for a
+    destination, which is a suspect. The second never matches our packets. The third looks up
+    another table, where each route is plain or a suspect. A rule for only some of our packets
+    (``_is_for_some``) isn't the one that looks up main, but it may jump or discard.
     """
     nowhere = Flow(IPv4Address(0))
     for rule in rules:

@@ -105,8 +105,8 @@ class Diversions:
 
         Args:
             devs: the interfaces.
-            is_limited: whether the expected CIDR names its interfaces. Then ``allowedDevs`` has no
-                effect.
+            is_limited: whether the expected CIDR names its interfaces. If it does, ``allowedDevs``
+                has no effect.
         """
         found = ((dev, self._advice(dev)) for dev in devs if dev not in self._uplinks)
         return tuple(

@@ -274,9 +274,9 @@ class Entries:
     def _names_devs(self) -> bool:
         """Return whether entries in an uplink's subnet must name the uplink.
 
-        They must in two cases: the interface that they would inherit isn't clear, or the default
-        route's src isn't this host's. An entry with a gateway and a device inherits nothing, not
-        even the src.
+        Entries must name it in two cases: the interface that they would inherit isn't clear, or the
+        default route's src isn't this host's. An entry with a gateway and a device inherits
+        nothing, not even the src.
         """
         is_one = self._default is not None and len(self._default.devs) == 1
         return self._must_name_dev or not is_one or self._has_lost_source

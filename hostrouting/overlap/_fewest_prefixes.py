@@ -33,7 +33,7 @@ from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.integer_prefixes import Prefix
 from hostrouting.overlap._places import Span
 
-# The cost of leaving a target uncovered. It exceeds the cost of any number of prefixes.
+# The cost of leaving a target uncovered. This cost exceeds that of any number of prefixes.
 _TOO_MUCH = 1 << 40
 
 # If all addresses of a prefix need prefixes that are longer by more than this, it stays uncovered.

@@ -160,7 +160,7 @@ def _decided_earlier(
     wanted: Mapping[IpAddress, int],
     unruled: Container[IpAddress],
 ) -> dict[IpAddress, int]:
-    """Return the places for which an earlier rule than a wanted one decides, with its preference.
+    """Return the places that a rule before a wanted one decides, with that rule's preference.
 
     Args:
         found: the routes beside the rules.

@@ -4,8 +4,8 @@ This module does no I/O.
 
 The kernel delivers a packet if the lookup of its destination returns a route of type local. The
 policy rule of preference 0 makes the kernel search table local first. Cilium and other programs
-move that rule, and may leave it out. Then this host doesn't receive all packets sent to it,
-although its own packets leave as expected.
+move that rule, and may leave it out. After that, this host may miss packets sent to it, although
+its own packets leave as expected.
 """
 
 from __future__ import annotations

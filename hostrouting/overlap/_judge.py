@@ -69,7 +69,7 @@ class Judge:
     def of_each_lookup(self, lookups: Sequence[SocketLookup]) -> list[Judgement]:
         """Judge each lookup of a place once.
 
-        It is judged for the first expected CIDR in which it fails. If it fails in none, it is
+        A lookup is judged for the first expected CIDR in which it fails. If it fails in none, it is
         judged for the first CIDR.
         """
         by_cidr = [self._of_all(lookups, expected) for expected in self._overlap.expected_cidrs]
@@ -95,8 +95,8 @@ class Judge:
         expected: ExpectedCidr,
     ) -> list[Judgement]:
         judgements = [self._of_lookup(lookup, expected) for lookup in lookups]
-        # For a datagram, the address may be local or broadcast. Then report that, not TCP's
-        # refusal.
+        # For a datagram, the address may be local or broadcast. In this case, report that, not
+        # TCP's refusal.
         if judgements[0].is_local:
             return judgements
         return [

@@ -2,9 +2,9 @@
 
 This module does no I/O.
 
-A route that precedes a connected network diverts all packets to this network. It also diverts
-packets from the interface's own address: answers to neighbours, and connections of programs that
-have bound the address. ``keep`` gives such an interface a table of its own.
+A route that precedes a connected network diverts all packets to this network. Such a route also
+diverts packets from the interface's own address: answers to neighbours, and connections of programs
+that have bound the address. ``keep`` gives such an interface a table of its own.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class KeepSearch:
     Args:
         before: the host before the fix.
         host: the host after the fix.
-        lost: what the fix takes away.
+        lost: the packets that the fix takes away.
         intended: the failing addresses whose packets the fix diverts on purpose.
         config: the config, with the rules of the fix.
         is_infiniband: whether an interface is one of InfiniBand.

@@ -3,9 +3,10 @@
 This module does no I/O.
 
 Each proposal and each advice is proven by this. Applied to a model, it must take away only the
-packets that its text names. Only the prefixes that the change may affect are compared. They are cut
-at each prefix of either model. Then both models are asked about one address of each place, for
-three kinds of packets: without a source, from each of the host's own addresses, and coming in.
+packets that its text names. Only the prefixes that the change may affect are compared. These
+prefixes are cut at each prefix of either model. Then both models are asked about one address of
+each place, for three kinds of packets: without a source, from each of the host's own addresses, and
+coming in.
 
 A packet to a failing address didn't work, so it is no loss if it is diverted. There are two
 exceptions, because these packets may be wanted where they are. The destination may be a neighbour
@@ -53,7 +54,7 @@ class Loss:
 
     Args:
         ranges: their destinations, or a prefix around these if they are many.
-        source: the own address that sends them. It may stand for several addresses of one
+        source: the own address that sends them. One address may stand for several of the same
             interface. None if no source is chosen.
         sender: the interface that has the source, or an empty string.
         arrives_on: for packets from outside to an address of this host, the interface through which
@@ -64,8 +65,8 @@ class Loss:
             carried the packets aren't connected to it.
         neighbours_of: the interfaces that are connected to this network.
         is_intended: whether the change diverts other packets to the destinations on purpose.
-        uncompared: the number of packets to compare, if they are too many, or else 0. Then the
-            losses aren't known, and no other loss is reported.
+        uncompared: the number of packets to compare, if they are too many, or else 0. With too
+            many, the losses aren't known, and no other loss is reported.
     """
 
     ranges: tuple[IpNetwork, ...]
@@ -296,8 +297,8 @@ class _Comparison:
     def _alike(self) -> Collection[list[Place]]:
         """Return lists of places to which packets take the same ways.
 
-        This host may have many own addresses between the failing ones. They cut the intended ranges
-        into many places.
+        This host may have many own addresses between the failing ones. Own addresses cut the
+        intended ranges into many places.
         """
         alike: dict[tuple[Place, bool], list[Place]] = {}
         for place in self._places:

@@ -155,7 +155,8 @@ def host_after(
     main = [route for route in state.routes if route.table == Table.MAIN]
     try:
         routes, missing = resolve(entries, state.links, state.addresses, main, state.uplinks.named)
-        # Hide our existing entries from the plan. It then adds the new ones, and removes none.
+        # Hide our existing entries from the plan. The plan then adds the new ones, and removes
+        # none.
         plan = plan_routes(routes, [route for route in main if not route.is_ours])
     except RouteError as error:
         return error.clause

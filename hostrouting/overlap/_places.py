@@ -67,10 +67,10 @@ class Judgement(NamedTuple):
         devs: interfaces to report: all outgoing interfaces, or for an exemption only the exempt
             ones.
         route: the matching entry, which may discard packets, or None if no entry matches.
-        is_lost: whether this local or broadcast address hides an address in the cluster. It does on
-            an interface that isn't expected, such as InfiniBand.
+        is_lost: whether this local or broadcast address hides an address in the cluster. An address
+            on an unexpected interface, such as InfiniBand, does.
         is_answered: whether a service of this host, such as a DNS cache or kube-proxy, answers at
-            this local address. Then the address is on a pods' interface, which is exempt.
+            this local address. Such an address is on a pods' interface, which is exempt.
         bound: why the exemption for pods' interfaces doesn't cover this failure, or an empty
             string.
         uplink_subnet: for an exempt network or an answered address, the uplink's subnet in which it
@@ -222,7 +222,7 @@ class Place:
     def unconnected(self) -> tuple[ExpectedCidr, Judgement]:
         """Return the judgement of an unconnected datagram, and its expected CIDR.
 
-        Several expected CIDRs may contain the place. Those in which it fails come first.
+        Several expected CIDRs may contain the place. CIDRs in which the place fails come first.
         """
         by_cidr = [(expected, self.judgement_for(expected)) for expected in self.judgements]
         failing = [each for each in by_cidr if each[1].is_failure]

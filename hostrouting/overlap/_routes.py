@@ -13,7 +13,7 @@ if it is shorter than their entry in main, because such a route doesn't affect t
     172.16.9.0/24  dev eth0      as expected; a route that covers it must be shorter than /24
 
 Entries go through the uplinks, or through one interface that an expected CIDR names. Each of these
-interfaces gets separate entries. They cover no failure that needs another one.
+interfaces gets separate entries. An entry covers no failure that needs another interface.
 """
 
 from __future__ import annotations

@@ -113,8 +113,8 @@ class RuleSearch:
         self._kept = tuple(keep.dev for keep in config.static_routes.keep)
         self.now = host_now(self._state, self._places).model
         self._look_up = modelled_lookups(self._state.fib)
-        # The answers with main deciding at each priority. They are the same for every search of
-        # this moment.
+        # The answers with main deciding at each priority. Every search of this moment has the same
+        # answers.
         self._answers: dict[int, dict[Place, tuple[SocketLookup, ...]]] = {}
 
     def entries(

@@ -83,8 +83,8 @@ def check_families(
 
     Args:
         config: the config with the expected CIDRs, the check's settings, and the uplinks.
-        backends: a function that returns the backend for a family. It is only called for IPv6 if
-            IPv6 CIDRs are expected.
+        backends: a function that returns the backend for a family. The function is only called for
+            IPv6 if IPv6 CIDRs are expected.
         scope: see ``check_overlap``.
         host: see ``check_overlap``.
         started: see ``check_overlap``.

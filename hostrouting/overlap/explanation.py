@@ -110,7 +110,7 @@ class Explanation:
             interfaces that the config names for the CIDR.
         findings: the check's failures for this address. Empty if nothing is judged.
         notes: the check's notes on this address.
-        is_torn: whether the host changed during every read. Then the result may be inconsistent.
+        is_torn: whether the host changed during every read. If so, the result may be inconsistent.
         not_received: why packets to this host aren't delivered, or null if they are (see
             ``no-local-table``).
     """

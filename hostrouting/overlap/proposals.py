@@ -213,7 +213,7 @@ class Fix(JsonObject):
             The first clause of a line is enough. Details follow after a semicolon.
         hints: what the owners of other interfaces can change instead, one line each.
         unapplied: the entries of the config that the kernel lacks and that fix failures. The rest
-            of the fix comes on top of it.
+            of the fix comes on top of these entries.
     """
 
     routes: tuple[StaticRoute, ...] = ()

@@ -59,8 +59,8 @@ class Uplinks:
         awaited: a phrase about those of them that may still appear, or None.
         subnets: the subnets of the uplinks' addresses, each with its uplink, except /32s and /128s,
             which can't contain other addresses.
-        pending: the InfiniBand interfaces without an address of the family. They may still get
-            connected routes. Only IPv4 addresses come late.
+        pending: the InfiniBand interfaces without an address of the family. Such interfaces may
+            still get connected routes. Only IPv4 addresses come late.
     """
 
     devs: tuple[str, ...] = ()
@@ -393,7 +393,7 @@ def wait_for_addresses(
 def _has_default_beside_main(backend: RouteBackend, named: tuple[str, ...] | None) -> bool:
     """Return whether a table other than main has a default route for every packet.
 
-    Then the wait ends, because the host may never get a default route in main.
+    If so, the wait ends, because the host may never get a default route in main.
     """
     tables = tables_for_all(backend.facts().rules)
     return any(

@@ -78,8 +78,8 @@ def as_ip(routes: Sequence[Route], rules: Sequence[PlacedRule] = ()) -> str:
     """Render routes and rules as commands that are safe to paste, even twice.
 
     The commands use ``add``, because ``replace`` would overwrite DHCP routes. If a route or rule
-    exists, ``add`` fails (EEXIST). Their protocol isn't ours, because our next run would remove
-    them.
+    exists, ``add`` fails (EEXIST). The routes' protocol isn't ours, because our next run would
+    remove them.
 
     Args:
         routes: the result of ``resolve``, in the same order.

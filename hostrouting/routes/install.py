@@ -76,8 +76,8 @@ def apply_routes(
         before_removals: called when all routes are added and replaced, and none is removed.
 
     Returns:
-        The plan. Its ``remove`` has only the routes and next hops that this call removed. Those
-            that another program had added or removed aren't in it.
+        The plan. The plan's ``remove`` has only the routes and next hops that this call removed,
+            without those of other programs' changes.
 
     Raises:
         RouteError: the kernel rejected a change. ``undo`` covers the changes made so far.

@@ -2,8 +2,8 @@
 
 ``render`` returns a config's files, and ``installed_config`` returns the config that is installed.
 ``InstallRoutes`` changes only the kernel's routes and rules (``apply --routes-only``).
-``TryRoutes`` installs routes for a limited time (``apply --try``). Then ``ConfirmTrial`` keeps them
-(``confirm``), or ``EndTrial`` restores the installed routes (``revert``).
+``TryRoutes`` installs routes for a limited time (``apply --try``). ``ConfirmTrial`` keeps these
+routes (``confirm``), and ``EndTrial`` restores the installed ones (``revert``).
 """
 
 from typing import TYPE_CHECKING

@@ -232,7 +232,7 @@ def configure(
 def warnings_of(config: Config, wanted: Wanted, host: Host) -> tuple[str, ...]:
     """Return the reasons why an installation can't work yet.
 
-    They are warnings instead of errors, because the reasons may disappear later.
+    These are warnings instead of errors, because the reasons may disappear later.
 
     Raises:
         UnitError: systemd is running but can't be queried.
@@ -497,8 +497,8 @@ def _record_uplinks(
 def change_to_record(config: Config, report: OverlapReport, host: Host) -> Change | None:
     """Return the change that records the uplinks of a passed check, or None if nothing changes.
 
-    They are recorded under their present names. A recorded uplink that is missing while another one
-    is there stays in the record.
+    The uplinks are recorded under their present names. A recorded uplink that is missing while
+    another one is there stays in the record.
     """
     devs = report.default_devs
     if not config.verifies_uplinks or report.verdict is not Verdict.OK or not devs:

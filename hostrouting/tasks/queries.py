@@ -212,9 +212,9 @@ def snapshot(*, host: Host | None = None, scope: CancelScope | None = None) -> S
     """Take a snapshot of all state that a check reads, and of a sysctl that explains changes.
 
     Returns:
-        The snapshot. It includes IPv6 if both the host's backends and its kernel support IPv6.
-        ``save`` writes it to a file, ``judge`` reports on it, and ``Host.recorded`` makes it a
-        host.
+        The snapshot. The snapshot includes IPv6 if both the host's backends and its kernel support
+        IPv6. ``save`` writes it to a file, ``judge`` reports on it, and ``Host.recorded`` makes it
+        a host.
 
     Raises:
         RouteError: the kernel can't be queried.

@@ -60,8 +60,8 @@ class TryRoutes(ConfigTask):
 
     Units and files outside /run aren't changed.
 
-    Without a confirmation in time, a systemd timer restores the routes of the installed config. It
-    does so even if this process has died. Another run or a start of the consumer ends the trial
+    Without a confirmation in time, a systemd timer restores the routes of the installed config. The
+    timer works even if this process has died. Another run or a start of the consumer ends the trial
     earlier. If a STRICT check fails, the routes are restored immediately. At the end of a trial,
     every route of hostrouting that isn't installed is removed. This includes routes that
     ``InstallRoutes`` added earlier.

@@ -1,4 +1,4 @@
-"""Fakes for testing programs that use hostrouting. They need neither hypothesis nor pyroute2.
+"""Fakes for testing programs that use hostrouting. The fakes need neither hypothesis nor pyroute2.
 
 ``FakeKernel`` behaves like Linux, and ``FakeSystemd`` replaces systemd.
 ``hostrouting.testing.conformance`` tests whether another kernel behaves like Linux; ``Kernel`` is

@@ -29,8 +29,8 @@ needs a second kernel to change links, addresses and rules. Use ``pair`` to comb
 
 A disagreement is reported as it was found. Pass ``shrink=True`` to get the shortest example.
 Finding it may take five minutes, in which Hypothesis prints nothing. In each example, Hypothesis
-disables some of the rules (swarm testing). It then also finds effects that another rule would
-always undo.
+disables some of the rules (swarm testing). Hypothesis then also finds effects that another rule
+would always undo.
 
 For each call, the test compares the errors of refused routes by errno. After each step, it compares
 the addresses, the rules, the lookup results, and the links except for their indexes. It also
@@ -100,7 +100,8 @@ class DisagreementError(Exception):
 def pair(backend: RouteBackend, *, world: Kernel) -> Kernel:
     """Return a ``Kernel`` with a backend's route methods and the rest of a kernel.
 
-    Both are in the same network namespace. A backend that lacks a method is a ``TypeError``.
+    The backend and the kernel are in the same network namespace. A backend that lacks a method is a
+    ``TypeError``.
 
     Args:
         backend: the backend, used for all methods of ``RouteBackend``.

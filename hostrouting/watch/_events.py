@@ -1,7 +1,7 @@
 """Watcher events: the differences between two consecutive checks, each reported once.
 
-This module does no I/O. The IDs are for ``journalctl MESSAGE_ID=…`` and message catalogs. They are
-stable and documented in docs/reference/watch.md.
+This module does no I/O. The IDs are for ``journalctl MESSAGE_ID=…`` and message catalogs. The IDs
+are stable, and documented in docs/reference/watch.md.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ def of_routes(repair: Repair, managers: Mapping[str, str]) -> Iterator[Event]:
 
     Args:
         repair: the result of the repair.
-        managers: a clause for each interface. It names the network manager, and says how to make it
-            keep routes.
+        managers: a clause for each interface. The clause names the network manager, and says how to
+            make it keep routes.
     """
     for drift, (kind, what) in _FIXED.items():
         if routes := repair.fixed.get(drift):
@@ -230,7 +230,7 @@ def of_problems(before: Sequence[str], now: Sequence[str]) -> Iterator[Event]:
 
 
 def _one_line(problem: str) -> str:
-    """Shorten a problem to one line. It may have thousands of lines, one for each route."""
+    """Shorten a problem to one line. A problem may have thousands of lines, one for each route."""
     return shortened(problem.splitlines(), "; ", _NAMED_MAX)
 
 

@@ -1,8 +1,8 @@
 """Keep a host correct after boot: repair, check and report at each change, and once a minute.
 
-Each round has four steps. Each round repairs our routes and checks the CIDRs. It writes the
-markers, the report and the metrics, and reports changes since the last round. No step stops a
-running machine, and an error in a step never terminates the watcher.
+Each round has four steps. Each round repairs our routes and checks the CIDRs. Each round also
+writes the markers, the report and the metrics, and reports changes since the last one. No step
+stops a running machine, and an error in a step never terminates the watcher.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class WatchHostRouting:
 
 @attrs.define
 class _Subscription:
-    """A listener for changes of the host. It is replaced when the config's families change."""
+    """A listener for changes of the host, replaced when the config's families change."""
 
     host: Host
     _family: Family | None = attrs.field(default=None, init=False)
@@ -277,9 +277,9 @@ class _Watch:
 
     def _write_markers(self, report: OverlapReport, _: Repair) -> None:
         if report.cidrs:
-            # During this round, `hostrouting remove` may have deleted the check and its markers. It
-            # holds the same lock. So read the config again, and write no markers if it expects no
-            # CIDRs any more.
+            # During this round, `hostrouting remove` may have deleted the check and its markers.
+            # The command holds the same lock. So read the config again, and write no markers if it
+            # expects no CIDRs any more.
             with locked(self.task.host.layout.lock, self.scope):
                 if self._reread().route_overlap.expected_cidrs:
                     write_markers(self.task.host.layout, report)

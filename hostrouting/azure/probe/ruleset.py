@@ -36,7 +36,7 @@ def render_ruleset(device: str) -> str:
     """Render the rules that rewrite probes and replies on an interface.
 
     Args:
-        device: the interface name. Its index wouldn't do, because the interface may appear later,
+        device: the interface name. The index wouldn't do, because the interface may appear later,
             or be made again with another index.
 
     Returns:
@@ -66,7 +66,7 @@ def has_rules(listing: str | None, device: str) -> bool:
 def host_route(device: str) -> str:
     """Return the route to the rewritten source address in ip(8) syntax.
 
-    It has the lowest possible metric, because for IPv6, 0 means 1024. So the node's replies leave
+    The route has the lowest possible metric: for IPv6, 0 means 1024. So the node's replies leave
     through the interface that receives the probes, whatever the default route is.
 
     Raises:
@@ -94,9 +94,9 @@ FLUSH_DROP_INS = {
         f"{_HEADER}[Unit]\nConditionFileIsExecutable=/usr/sbin/nft\n\n[Service]\nExecStartPost={_GIVE_BACK}\n"
     ),
 }
-# Each start of the consumer runs the probe unit again. Even if that fails, the consumer starts. It
-# is also ordered after the flush units: a probe unit that is already running doesn't wait for a
-# flush that starts later.
+# Each start of the consumer runs the probe unit again. Even if that fails, the consumer starts. The
+# consumer is also ordered after the flush units. A running probe unit doesn't wait for a flush that
+# starts later.
 _CONSUMER = (
     f"{_HEADER}[Unit]\nWants={PROBE}.service\nAfter={PROBE}.service {' '.join(FLUSH_DROP_INS)}\n"
 )

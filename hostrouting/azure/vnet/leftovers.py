@@ -144,8 +144,8 @@ class _Planner:
     def _without_rules(self, added: Iterable[Interface]) -> list[str]:
         """Return the names of the new veth interfaces that have no DNAT rules yet.
 
-        azure-vnet first creates the veth pair, then the ARP rules, then the DNAT rules. It writes
-        its state file last.
+        azure-vnet first creates the veth pair, then the ARP rules, then the DNAT rules. azure-vnet
+        writes its state file last.
         """
         begun = {rule.mac for _, rule in self._rules if rule.uplink is not None}
         return [one.name for one in added if begun.isdisjoint((one.far_mac, *one.seen_macs))]
@@ -188,7 +188,8 @@ class _Planner:
     def _dnat_macs(self, address: IpAddress) -> set[str]:
         """Return the MACs of an address's DNAT rules.
 
-        They identify the address's pod; the MAC of a tunnel rule doesn't, because all pods have it.
+        These MACs identify the address's pod. The MAC of a tunnel rule doesn't, because all pods
+        have it.
         """
         return {
             rule.mac

@@ -58,7 +58,7 @@ class PodRule:
 
     @property
     def is_tunnel(self) -> bool:
-        """Return whether all pods share the MAC. Then it doesn't identify a pod."""
+        """Return whether all pods share the MAC. A shared MAC doesn't identify a pod."""
         return self.uplink is None and self.mac == TUNNEL_MAC
 
     def __str__(self) -> str:

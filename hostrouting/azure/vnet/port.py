@@ -20,8 +20,8 @@ class Interface:
         master: the interface's master, such as a bridge, or None.
         far_mac: the MAC of the other end of a veth pair, in whatever namespace it is. None if there
             is no other end, or if it can't be read.
-        seen_macs: the MACs that the bridge has learned on the interface. It forgets a MAC that
-            sends nothing for some time.
+        seen_macs: the MACs that the bridge has learned on the interface. The bridge forgets a MAC
+            that sends nothing for some time.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """The task RemoveStaleAzureVnet, which reads the node's state, plans and removes.
 
-After a crash, the next run completes the removal. It recognizes a pod by its rules, so neighbours
-are removed before rules.
+After a crash, the next run completes the removal. A run recognizes a pod by its rules, so
+neighbours are removed before rules.
 """
 
 from __future__ import annotations

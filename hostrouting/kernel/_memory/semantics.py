@@ -76,8 +76,8 @@ def _shared_hops(net: Net, route: Route) -> tuple[NextHop, ...]:
     """Return the hops with their state.
 
     Routes with the same attributes share one fib_info, including the hop state. The shared state
-    differs from that of new hops in two cases. Some hops are dead, but not all. Or a hop doesn't
-    track the carrier, because its gateway is an IPv6 address.
+    differs from that of new hops in two cases. One case: some hops are dead, but not all. The
+    other: a hop doesn't track the carrier, because its gateway is an IPv6 address.
     """
     is_gateway6 = any(isinstance(hop.gateway, IPv6Address) for hop in route.hops)
     if len(route.hops) > 1 or is_gateway6:
@@ -198,8 +198,8 @@ def fib_sync_down_dev(
         net: the namespace.
         dev: the device.
         is_dead: True if the device went down, False if it only lost its carrier.
-        force: whether the device has lost its last address. Then routes with host scope change,
-            too.
+        force: whether the device has lost its last address. In this case, routes with host scope
+            change, too.
     """
 
     def lost(hop: NextHop) -> NextHop:

@@ -7,8 +7,8 @@ reply is lost anyway, a read is retried, but the result of a change is unknown.
 
 Query sockets don't join multicast groups. Unrelated messages have a different sequence number or
 port and are ignored. Notification sockets read only the destination from each event. An event only
-triggers a read, because the kernel removes some routes without an event. It does so, for example,
-when a link goes down (fib_disable_ip).
+triggers a read, because the kernel removes some routes without an event. When a link goes down, for
+example, its routes disappear silently (fib_disable_ip).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ _EVENT_BYTES = 0x80
 # row are about one in a million.
 _ATTEMPTS = 32
 
-# A read-only request that isn't a dump. It is for interface index 1, which may not exist.
+# A read-only request that isn't a dump. The request is for interface index 1, which may not exist.
 _GET_LINK = rtnl.message(rtnl.RTM_GETLINK, rtnl.GET, 1, rtnl.LINK.pack(0, 0, 1, 0, 0))
 
 # A limit, so that an endless stream of events can't block the caller. The next wait then returns
@@ -235,8 +235,8 @@ class Conversation(Socket):
 
         Args:
             subjects: any number of subjects.
-            pack: a function that builds a request from a subject and a sequence number. It may
-                raise ``NetlinkError`` to reject the subject.
+            pack: a function that builds a request from a subject and a sequence number. The
+                function may raise ``NetlinkError`` to reject the subject.
 
         Returns:
             The rejected subjects in order, each with its error. ENOBUFS means that the result of
@@ -332,7 +332,8 @@ def read(
 
     Args:
         attempt: a description for error messages, like "list the interfaces".
-        ask: a function that reads. It is called again if the data changed during the read.
+        ask: a function that reads. The function is called again if the data changed during the
+            read.
         connect: a function that opens a conversation.
 
     Raises:

@@ -59,8 +59,8 @@ class RouteReader:
 
     Args:
         family: the address family.
-        nexthops: a function that returns all nexthop objects. It is called if the kernel omitted an
-            entry's hops.
+        nexthops: a function that returns all nexthop objects. The function is called if the kernel
+            omitted an entry's hops.
         without_carrier: a function that returns the interfaces that are up but have no carrier.
         arrange: a function that returns the next hops of an IPv6 entry as a tuple, usually sorted.
         selection: the entries to decode.
@@ -224,8 +224,8 @@ class RouteReader:
         fields: dict[str, Any],
     ) -> Route6:
         # The kernel ignores an entry as soon as it expires, but only removes it later
-        # (fib6_check_expired, fib6_age). It still uses an expired hop beside one that hasn't
-        # expired (fib6_select_path).
+        # (fib6_check_expired, fib6_age). The kernel still uses an expired hop beside one that
+        # hasn't expired (fib6_select_path).
         expires = _decode_lifetime(found.get(rtm.RTA_CACHEINFO))
         is_expired = expires is not None and expires <= 0
         if is_expired and self._is_for_lookups:

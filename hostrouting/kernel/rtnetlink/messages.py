@@ -207,7 +207,7 @@ def decode_name(value: bytes) -> str:
 
 
 class DumpInterrupted(Exception):
-    """Exception raised when a read must be retried. It never leaves the backend.
+    """Exception raised when a read must be retried. The exception never leaves the backend.
 
     Its message says why. Without a message, the data changed.
     """

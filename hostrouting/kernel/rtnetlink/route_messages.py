@@ -171,7 +171,7 @@ def chosen_source(answer: bytes) -> IpAddress | None:
 class RoutePacker:
     """A packer of requests to change routes.
 
-    It caches interfaces and hops, so use it for a single batch only.
+    The packer caches interfaces and hops, so use it for a single batch only.
 
     Args:
         family: the address family of the routes.
