@@ -643,6 +643,102 @@ def test_no_default_makes_a_signature_unreadable() -> None:
     assert len(conf["short_signature"](Config)) < 200
 
 
+# --- words ----------------------------------------------------------------------------------------
+
+
+# The most words of a page, by "wc -w". A page that needs more says something twice, or is two.
+WORDS = {
+    "README.md": 900,
+    "docs/index.md": 250,
+    "docs/tutorial.md": 1000,
+    "docs/howto/azure-vnet.md": 650,
+    "docs/howto/embed.md": 1600,
+    "docs/howto/fleet.md": 1200,
+    "docs/howto/h200.md": 800,
+    "docs/howto/held.md": 750,
+    "docs/howto/images.md": 650,
+    "docs/howto/install.md": 600,
+    "docs/howto/load-balancer-probe.md": 750,
+    "docs/howto/monitoring.md": 850,
+    "docs/howto/roll-out.md": 1300,
+    "docs/howto/second-nic.md": 650,
+    "docs/howto/snapshots.md": 500,
+    "docs/howto/upgrade.md": 800,
+    "docs/howto/what-changed.md": 550,
+    "docs/explanation/fix.md": 600,
+    "docs/explanation/gate.md": 1200,
+    "docs/explanation/ipv6.md": 1000,
+    "docs/explanation/policy-routing.md": 1100,
+    "docs/explanation/security.md": 1000,
+    "docs/explanation/verdict.md": 1750,
+    "docs/reference/dependency.md": 500,
+    "docs/reference/doctor.md": 900,
+    "docs/reference/report.md": 1500,
+    "docs/reference/watch.md": 1200,
+}
+CONTRIBUTORS_WORDS = {
+    "CONTRIBUTING.md": 3100,
+    "docs/contributing/design.md": 3400,
+    "docs/contributing/gate.md": 850,
+    "docs/contributing/promises.md": 3800,
+    "docs/contributing/proof.md": 1350,
+}
+# Programs write most of these pages.
+GENERATED = {
+    "docs/contributing/compared.md",
+    "docs/contributing/kernels.md",
+    "docs/contributing/performance.md",
+    "docs/howto/your-symptom.md",
+    "docs/reference/api.md",
+    "docs/reference/commands.md",
+    "docs/reference/config.md",
+    "docs/reference/incidents.md",
+}
+ALL_NAMES = {*NAMES, "CONTRIBUTING.md"}
+
+
+def words(name: str) -> int:
+    return len((ROOT / name).read_text().split())
+
+
+@pytest.mark.parametrize(("name", "most"), sorted((WORDS | CONTRIBUTORS_WORDS).items()))
+def test_a_page_keeps_to_its_words(name: str, most: int) -> None:
+    assert words(name) <= most
+
+
+def test_all_pages_together_keep_to_their_words() -> None:
+    assert {*WORDS, *CONTRIBUTORS_WORDS} == ALL_NAMES - GENERATED
+    assert sum(map(words, WORDS)) <= 26_000
+    assert sum(map(words, CONTRIBUTORS_WORDS)) <= 12_400
+
+
+def sentences(page: str) -> Iterator[str]:
+    """Yield the sentences of ten words or more, outside of blocks and without links' targets."""
+    prose = re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)
+    prose = re.sub(r"\]\([^)]*\)", "", prose)
+    for paragraph in re.split(r"\n\s*\n|\n(?=[-|#:]|\d+\. )|\|", prose):
+        for sentence in re.split(r"(?<=[.!?:])\s+", paragraph):
+            found = re.findall(r"[\w./'-]*\w", sentence.lower())
+            if len(found) >= 10:
+                yield " ".join(found)
+
+
+def test_no_sentence_stands_on_two_pages() -> None:
+    """Generated pages may share a sentence with each other, because they share its source."""
+    pages: dict[str, set[str]] = {}
+    for name in ALL_NAMES:
+        for sentence in sentences((ROOT / name).read_text()):
+            pages.setdefault(sentence, set()).add(name)
+    assert len(pages) > 1000
+    twice = {sentence: names for sentence, names in pages.items() if len(names) > 1}
+    assert {sentence: names for sentence, names in twice.items() if names - GENERATED} == {}
+
+
+def test_a_sentence_is_found_across_lines_and_links() -> None:
+    told = "A  node that is [held](held.md) starts by\nitself within a second. Yes."
+    assert [*sentences(told)] == ["a node that is held starts by itself within a second"]
+
+
 # --- docs/contributing/promises.md ----------------------------------------------------------------
 
 

@@ -436,8 +436,8 @@ class RouteOverlap(Section):
             an uplink, or lies in an uplink's subnet. But single addresses may lie in an uplink's
             subnet. So may networks, in a subnet of /11 or wider (IPv6: /64 or wider). Traffic to
             169.254.0.0/16 through a pod interface is a failure, except to single addresses in
-            169.254.172.0/22, which EKS gives to pods. So is traffic to 168.63.129.16. Setting this
-            key replaces the default list.
+            169.254.172.0/22, which EKS gives to pods, and to this host's own. So is traffic to
+            168.63.129.16. Setting this key replaces the default list.
         allowed_devs: shell patterns for interfaces that may carry expected traffic, such as
             secondary NICs, storage networks and VPNs.
         settle_seconds: how long to wait for InfiniBand interfaces to get an address, from 0 to 600.

@@ -32,7 +32,7 @@ _SHOWN_NETWORKS = 16
 
 
 class Verdict(StrEnum):
-    """The result of a check. If it is ``unknown``, the report's ``reason`` says why."""
+    """A check's result in one word. If it is ``unknown``, the report's ``reason`` says why."""
 
     OK = "ok"
     OVERLAP = "overlap"
@@ -238,8 +238,8 @@ class OverlapReport(JsonObject):
     Args:
         verdict: ``overlap`` if there are findings, ``unknown`` if the check couldn't run, otherwise
             ``ok``.
-        mode: what happens on failure: ``WARN`` only reports it, and ``STRICT`` prevents the node
-            from starting.
+        mode: what happens on failure: ``WARN`` lets the node start, and ``STRICT`` prevents
+            this.
         time: timestamp of the check in RFC 3339 format, in UTC and without fractional seconds.
         host: the name of the host.
         default_devs: sorted names of the uplinks: the interfaces used by the default route or named

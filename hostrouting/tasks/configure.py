@@ -140,7 +140,7 @@ class CheckRouteOverlap(ConfigTask):
 
 @attrs.frozen
 class Configure(ConfigTask):
-    """Install the static routes and the watcher, then check the expected CIDRs.
+    """Install the routes, the gate and the watcher for every boot, then check the expected CIDRs.
 
     Everything is updated in one step. The scripts, with the expected CIDRs, are in place before the
     kernel's routes change. So a start of the node is checked against the old config or the new one,
