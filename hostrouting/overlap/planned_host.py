@@ -25,6 +25,7 @@ from hostrouting.overlap.findings import Finding, OverlapReport, Verdict
 from hostrouting.routes.install import refuse
 from hostrouting.routes.plan import RoutePlan, plan_or_raise
 from hostrouting.routes.policy import PolicyPlan
+from hostrouting.routes.verify import losing_routes
 from phases import CancelScope
 
 
@@ -56,6 +57,15 @@ class PlannedHost:
     def moves(self) -> bool:
         """Return whether the plan moves a static route to another interface."""
         return any(pair.old.devs != pair.new.devs for pair in self.plan.replace)
+
+    @property
+    def losing(self) -> list[str]:
+        """Return why new routes wouldn't win, in which case ``apply`` would fail."""
+        reasons: list[str] = []
+        for family, model in self.models.items():
+            losing = losing_routes(_new_routes(self.plan.of(family)), model)
+            reasons += [refusal.message for _, refusal in losing]
+        return reasons
 
     def lacking(self, static: StaticRoutes) -> StaticRoutes:
         """Return the entries of a config that the plan has yet to install."""
@@ -234,7 +244,11 @@ def on_top(
         more = [each for each in fix.unfixable if each not in report.fix.unfixable]
         fix = attrs.evolve(fix, unfixable=(*report.fix.unfixable, *more))
     elif {*_failures(report)} - {*_failures(after)}:
-        fix = attrs.evolve(fix, unapplied=planned.lacking(config.static_routes))
+        if not planned.losing:
+            fix = attrs.evolve(fix, unapplied=planned.lacking(config.static_routes))
+        elif not fix.entries.is_wanted:
+            why = f"apply can't install them: {planned.losing[0]}"
+            return _without_listed(report, config, why)
     left = {_identity(finding): finding for finding in after.findings}
     findings = tuple(
         _with_entries(finding, left.get(_identity(finding))) for finding in report.findings

@@ -154,6 +154,20 @@ def test_a_refused_entry_is_not_called_applicable(run: Run, write: Any, kernel: 
     assert json.dumps({"destination": HALVES[1]}) not in out
 
 
+@pytest.mark.usefixtures("vpn")
+def test_apply_is_not_advised_before_a_listed_route_wins(run: Run, write: Any) -> None:
+    """The route to 10.9.1.0/24 wins only after the rule that the fix adds."""
+    routes = (*HALVES, "10.9.1.0/24")
+    listed = section(*routes, cidrs=[EXPECTED, "10.9.0.0/16"], keep=["ib0"])
+    path = write({"hostRouting": {**listed, "uplinks": ["eth0"]}})
+    assert run("apply", "--routes-only", path)[0] == 1
+    _, out, _ = run("check", path)
+    assert ("kernel lacks" in out, '"priority": 5269' in out) == (False, True)
+    assert run("fix", "--in-place", path)[0] == 0
+    assert run("apply", "--routes-only", path)[0] == 0
+    assert run("check", path)[0] == 0
+
+
 def test_the_report_has_what_is_listed(run: Run, write: Any, host: Host) -> None:
     report = check(Config.from_mapping(LISTED), host=host)
     assert (report.verdict, report.fix.routes, report.fix.keep) == (Verdict.OVERLAP, (), ())
