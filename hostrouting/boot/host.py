@@ -11,8 +11,8 @@ import attrs
 
 from hostrouting.boot.systemd import UnitManager
 from hostrouting.kernel.arguments import check_methods
-from hostrouting.kernel.forwarding import ForwardingBackend
 from hostrouting.kernel.port import RouteBackend, read_our_routes
+from hostrouting.kernel.translating import innermost, translated
 from hostrouting.model.errors import ConfigError, FileError, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import rfc_3339
@@ -79,14 +79,14 @@ class Host:
             _refuse_a_mix(routes, routes6)
         backend6: Callable[[], RouteBackend] | None = None
         if routes6 is not None:
-            backend6 = partial(_given, routes6)
+            backend6 = partial(_given, translated(routes6))
         if routes is None:
             from hostrouting.kernel.netlink import NetlinkBackend
 
             routes = NetlinkBackend()
             backend6 = backend6 or _kernel6
         self.__attrs_init__(
-            backend=routes,
+            backend=translated(routes),
             units=units,
             layout=layout,
             backend6=backend6,
@@ -426,19 +426,13 @@ def _hint_at_ipv6(backend: RouteBackend | None) -> str:
 def _is_in_memory(backend: RouteBackend) -> bool:
     from hostrouting.kernel.memory import FakeKernel
 
-    return isinstance(_innermost(backend), FakeKernel)
+    return isinstance(innermost(backend), FakeKernel)
 
 
 def _is_netlink(backend: RouteBackend) -> bool:
     from hostrouting.kernel.netlink import NetlinkBackend
 
-    return isinstance(_innermost(backend), NetlinkBackend)
-
-
-def _innermost(backend: RouteBackend) -> RouteBackend:
-    while isinstance(backend, ForwardingBackend):
-        backend = backend.inner
-    return backend
+    return isinstance(innermost(backend), NetlinkBackend)
 
 
 def _check_backend(backend: RouteBackend | None, family: Family) -> None:

@@ -36,6 +36,11 @@ class Change(NamedTuple):
     before: str | None = None
     after: str | None = None
 
+    def __repr__(self) -> str:
+        # Without the contents: an error's changes may be all files of an installation.
+        was = "" if self.was is None else f", was={self.was!r}"
+        return f"Change({self.what!r}, {self.action!r}{was})"
+
 
 @attrs.frozen
 class Changes:

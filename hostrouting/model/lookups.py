@@ -98,13 +98,16 @@ class Lookup:
 
 
 class RouteFailure(NamedTuple):
-    """A route that the kernel refused during a bulk call.
+    """A route that the kernel, or a backend itself, refused during a bulk call.
 
     Args:
         route: the route as passed by the caller.
-        errno: the errno returned by the kernel.
+        errno: the errno returned by the kernel. For a backend's own refusal, take EOPNOTSUPP or
+            ECANCELED: EPERM and EACCES say that the program needs root, and EEXIST, ESRCH,
+            EHOSTUNREACH and ENOTRECOVERABLE that other routes are in the way or missing.
         message: the kernel's extended ACK message, or a description of the errno.
-        is_by_kernel: whether the message is the kernel's, not the backend's.
+        is_by_kernel: whether the message is the kernel's, not the backend's. A backend's message
+            stands alone, without advice about the kernel.
     """
 
     route: Route

@@ -57,6 +57,8 @@ _REASONS = {
     ),
     errnos.ENOMEM: ("the kernel has no memory for it", "free some memory and run again"),
 }
+# The errnos of routes that our own backends refuse. Of others, a program's backend knows more.
+_REFUSED_BY_OUR_BACKENDS = (errnos.EEXIST, errnos.EHOSTUNREACH, errnos.ENOTRECOVERABLE)
 
 
 def apply_routes(
@@ -361,5 +363,7 @@ def explain(verb: str, failure: RouteFailure, ours: Sequence[Route] = ()) -> Ref
         gateway=hop.gateway or "GATEWAY",
         dev=hop.dev,
     )
-    why = f"{reason} (kernel: {failure.message})" if failure.is_by_kernel else failure.message
-    return Refusal(f"can't {verb} {failure.route}: {why}", advice)
+    if failure.is_by_kernel:
+        return Refusal(f"can't {verb} {route}: {reason} (kernel: {failure.message})", advice)
+    is_by_a_program = errno not in _REFUSED_BY_OUR_BACKENDS
+    return Refusal(f"can't {verb} {route}: {failure.message}", "" if is_by_a_program else advice)

@@ -10,6 +10,7 @@ from dual_stack import entry
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hostrouting.model.changes import Change
 from hostrouting.model.integer_prefixes import (
     PrefixIndex,
     PrefixSet,
@@ -143,3 +144,11 @@ def test_omitted_items_are_counted_with_thousands_separators() -> None:
 )
 def test_names_in_a_row_are_told_as_one(names: list[str], told: list[str]) -> None:
     assert with_runs(names) == told
+
+
+def test_a_changes_repr_leaves_out_the_contents() -> None:
+    """All files of an installation have 100,000 characters."""
+    assert repr(Change("/etc/a.sh", "replaced", before="a", after="b")) == (
+        "Change('/etc/a.sh', 'replaced')"
+    )
+    assert repr(Change("a", "replaced", was="b")) == "Change('a', 'replaced', was='b')"
