@@ -653,24 +653,25 @@ WORDS = {
     "docs/tutorial.md": 1000,
     "docs/howto/azure-vnet.md": 650,
     "docs/howto/embed.md": 1600,
-    "docs/howto/fleet.md": 1200,
+    "docs/howto/fleet.md": 1250,
     "docs/howto/h200.md": 800,
-    "docs/howto/held.md": 750,
+    "docs/howto/held.md": 800,
     "docs/howto/images.md": 650,
     "docs/howto/install.md": 600,
     "docs/howto/load-balancer-probe.md": 750,
-    "docs/howto/monitoring.md": 850,
+    "docs/howto/monitoring.md": 900,
     "docs/howto/roll-out.md": 1300,
-    "docs/howto/second-nic.md": 650,
+    "docs/howto/second-nic.md": 800,
     "docs/howto/snapshots.md": 500,
     "docs/howto/upgrade.md": 800,
     "docs/howto/what-changed.md": 550,
     "docs/explanation/fix.md": 600,
     "docs/explanation/gate.md": 1200,
     "docs/explanation/ipv6.md": 1000,
-    "docs/explanation/policy-routing.md": 1100,
+    "docs/explanation/limits.md": 300,
+    "docs/explanation/policy-routing.md": 1150,
     "docs/explanation/security.md": 1000,
-    "docs/explanation/verdict.md": 1750,
+    "docs/explanation/verdict.md": 1850,
     "docs/reference/dependency.md": 500,
     "docs/reference/doctor.md": 900,
     "docs/reference/report.md": 1500,
@@ -709,7 +710,7 @@ def test_a_page_keeps_to_its_words(name: str, most: int) -> None:
 def test_all_pages_together_keep_to_their_words() -> None:
     assert {*WORDS, *CONTRIBUTORS_WORDS} == ALL_NAMES - GENERATED
     assert sum(map(words, WORDS)) <= 26_000
-    assert sum(map(words, CONTRIBUTORS_WORDS)) <= 12_400
+    assert sum(map(words, CONTRIBUTORS_WORDS)) <= 12_000
 
 
 def sentences(page: str) -> Iterator[str]:
