@@ -10,6 +10,7 @@ task.
 # The modules of this package. When a module is imported, it only imports modules above it.
 # (CancelScope.run imports _process when it is called.)
 #
+#     _checks     checks of arguments
 #     _errors     Cancelled, TimedOut, Status, Observer; PathNote and path_of name a failed task
 #     _interrupts deferral of Ctrl-C during rollbacks and while a program is starting
 #     _scope      CancelScope with deadlines and waits; clocks; Undo and all_or_nothing

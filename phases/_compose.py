@@ -9,8 +9,9 @@ from typing import Any, Generic, TypeVar, overload
 
 from attrs import field, frozen, validators
 
+from phases._checks import check_function, check_name, check_seconds, check_task
 from phases._errors import POLL_SECONDS, Cancelled, add_note, group_of, text_of
-from phases._run import Task, check_name, check_task, run_child
+from phases._run import Task, run_child
 from phases._scope import CancelScope
 
 T = TypeVar("T")
@@ -38,7 +39,7 @@ class FunctionTask(_Tree, Generic[T_co]):
     """
 
     name: str = field(validator=check_name)
-    function: Callable[[CancelScope], T_co] = field(validator=validators.is_callable())
+    function: Callable[[CancelScope], T_co] = field(validator=check_function)
 
     def do(self, scope: CancelScope) -> T_co:
         """Call the function and return its result."""
@@ -52,7 +53,8 @@ def task(name: str) -> Callable[[Callable[[CancelScope], T]], Task[T]]:
         name: the task's name in kebab-case.
 
     Returns:
-        A decorator for a function that takes the scope and returns the task's result.
+        A decorator for a plain function that takes the scope and returns the task's result. It
+        raises a TypeError for an async function or a generator function.
 
     Raises:
         ValueError: the name isn't kebab-case.
@@ -239,7 +241,7 @@ class Timeout(_Tree, Generic[T_co]):
         name: the task's name in kebab-case.
     """
 
-    seconds: float = field(validator=validators.ge(0))
+    seconds: float = field(validator=[check_seconds, validators.ge(0)])
     task: Task[T_co] = field(validator=check_task)
     name: str = field(
         default="timeout",

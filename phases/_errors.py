@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum
@@ -108,10 +107,13 @@ class Observer(Protocol):
 
 
 def text_of(error: BaseException) -> str:
-    """Return an exception as `module.Class: message`, even if its `__str__` fails."""
-    # The traceback module copes with a failing __str__. The first item contains the class and the
-    # message.
-    return traceback.format_exception_only(type(error), error)[0].strip()
+    """Return an exception as `Class: message`, even if its `__str__` fails."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - the error must be reported, whatever its class does
+        text = "<exception str() failed>"
+    name = type(error).__name__
+    return f"{name}: {text}" if text else name
 
 
 class PathNote(str):

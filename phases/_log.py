@@ -18,6 +18,10 @@ class Log:
     """An observer that logs each event. The message is constant; the record's attributes vary."""
 
     def __init__(self, logger: logging.Logger) -> None:
+        if not isinstance(logger, logging.Logger):
+            raise TypeError(
+                f"expected a logger of logging, as getLogger makes, not {logger!r:.200}"
+            )
         self._logger = logger
 
     def started(self, path: str) -> None:
@@ -38,7 +42,7 @@ class Log:
         data = {
             "status": str(status),
             "duration": seconds,
-            "error": None if error is None else text_of(error),
+            **_details(error, path),
         }
         has_traceback = error is not None and status is Status.FAILED and _is_of(error, path)
         self._logger.log(
@@ -47,6 +51,20 @@ class Log:
             extra=_identity(path) | data,
             exc_info=error if has_traceback else None,
         )
+
+
+def _details(error: BaseException | None, path: str) -> dict[str, object]:
+    """Return the text and the hint of an error; only the first line for a task around its own."""
+    if error is None:
+        return {"error": None}
+    text = text_of(error)
+    paths = paths_of(error)
+    if paths and path not in paths:
+        return {"error": text.partition("\n")[0]}
+    hint = getattr(error, "hint", None)
+    if isinstance(hint, str) and hint:
+        return {"error": text, "hint": hint}
+    return {"error": text}
 
 
 def _is_of(error: BaseException, path: str) -> bool:

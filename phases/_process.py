@@ -39,6 +39,7 @@ def run_process(
         check: whether to raise an exception for a non-zero return code.
         keep_on: called every 25 ms; raises an exception to kill the program.
     """
+    argv = _checked_argv(argv)
     started: list[subprocess.Popen[bytes]] = []
     has_begun = begin()
     try:
@@ -58,9 +59,26 @@ def run_process(
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
+def _checked_argv(argv: object) -> list[str]:
+    """Return the program and its arguments, with paths as strings.
+
+    Raises:
+        TypeError: the value isn't a list of strings or paths.
+        ValueError: the list is empty.
+    """
+    if isinstance(argv, (str, bytes)) or not isinstance(argv, Sequence):
+        raise TypeError(
+            'expected a list of the program and its arguments, such as ["ip", "route"], '
+            f"not {argv!r:.200}"
+        )
+    if not argv:
+        raise ValueError("expected a program and its arguments, not an empty list")
+    return [os.fsdecode(part) for part in argv]
+
+
 @guarded
 def _start(
-    argv: Sequence[str],
+    argv: list[str],
     text: str | None,
     env: Mapping[str, str] | None,
     started: list[subprocess.Popen[bytes]],
@@ -69,7 +87,7 @@ def _start(
     with _input_file(text) as stdin:
         started.append(
             subprocess.Popen(
-                list(argv),
+                argv,
                 stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import re
+import inspect
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from contextvars import copy_context
-from threading import RLock
+from threading import RLock, Thread
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
+from phases._checks import check_plain, check_task, finished
 from phases._errors import Observer, Status, add_note, add_path_note, text_of
 from phases._scope import CancelScope
 
@@ -22,6 +23,7 @@ T_co = TypeVar("T_co", covariant=True)
 P = ParamSpec("P")
 
 _CALLS = ("started", "progress", "finished")
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 class Task(Protocol[T_co]):
@@ -51,30 +53,17 @@ class Task(Protocol[T_co]):
         """
 
 
-def check_name(_instance: object, _attribute: object, value: Any) -> None:
-    """Validate that a name is kebab-case; for use as an attrs validator.
+def _checked_scope(value: CancelScope | None) -> CancelScope:
+    """Return the scope, or a new one instead of None.
 
     Raises:
-        ValueError: the name isn't kebab-case.
+        TypeError: the value isn't a scope.
     """
-    if not isinstance(value, str) or not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", value):
-        raise ValueError(
-            f"a task's name is kebab-case, like 'configure-static-routes', not {value!r}"
-        )
-
-
-def check_task(_instance: object, _attribute: object, value: object) -> None:
-    """Validate that a value is a task; for use as an attrs validator.
-
-    Raises:
-        TypeError: the value has no name or no `do` method.
-    """
-    has_name = isinstance(getattr(value, "name", None), str)
-    if isinstance(value, type) or not has_name or not hasattr(value, "do"):
-        raise TypeError(
-            f"expected a task, which has a name and do(scope), not {value!r:.200}; "
-            'make one from several with Serial(a, b), from a function with @phases.task("name")'
-        )
+    if value is None:
+        return CancelScope()
+    if not isinstance(value, CancelScope):
+        raise TypeError(f"expected a CancelScope as scope, not {value!r:.200}")
+    return value
 
 
 def _checked_observers(values: Sequence[Observer]) -> list[Observer]:
@@ -108,7 +97,7 @@ class _Reporter(AbstractContextManager["_Reporter"]):
     def __init__(self, logger: logging.Logger | None, observers: Sequence[Observer]) -> None:
         self._observers = _checked_observers(observers)
         # If logging hasn't been imported, the program can't have configured a logger.
-        if "logging" in sys.modules:
+        if logger is not None or "logging" in sys.modules:
             from phases._log import LOGGER, Log
 
             self._observers.insert(0, Log(logger or LOGGER))
@@ -180,12 +169,13 @@ def run(
         Cancelled: the scope was cancelled before the tree had finished, even if no task has
             noticed.
         TimedOut: the deadline of the scope or of a `Timeout` passed before the tree had finished.
-        TypeError: the task isn't a task, or an observer isn't one.
+        TypeError: the task isn't a task, or another argument isn't what it should be.
+        ValueError: the task's name isn't kebab-case.
         BaseException: any exception raised by a task, unchanged, with a `PathNote` that names the
             task.
     """
     check_task(None, None, task)
-    scope = CancelScope() if scope is None else scope
+    scope = _checked_scope(scope)
     with _Reporter(logger, observers) as reporter:
         return run_child(task, scope.at(scope.path, reporter.tell))
 
@@ -197,8 +187,9 @@ async def run_async(
     scope: CancelScope | None = None,
     observers: Sequence[Observer] = (),
 ) -> T:
-    """Run a tree of tasks in a thread and return its result; see `run`.
+    """Run a tree of tasks in a thread of its own and return its result; see `run`.
 
+    The thread is made by this call, so it is in the network namespace of the event loop's thread.
     Cancelling the asyncio task cancels the run, but not the scope itself. The coroutine doesn't
     return until the run has finished and been rolled back, even if it is cancelled repeatedly.
 
@@ -224,7 +215,7 @@ async def run_async(
 
 
 async def call_async(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function that takes a ``scope`` in a thread and return its result.
+    """Call a function that takes a ``scope`` in a thread of its own and return its result.
 
     It is what `asyncio.to_thread` is for other functions: `await call_async(check, config)` calls
     `check(config, scope=...)` with a scope that cancelling the asyncio task cancels. The coroutine
@@ -241,42 +232,77 @@ async def call_async(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwa
     Raises:
         asyncio.CancelledError: the asyncio task was cancelled. Its cause is the function's
             exception, if any.
+        TypeError: the function isn't a plain function, or takes no ``scope``.
         BaseException: any exception raised by the function.
     """
+    _check_callee(function)
 
     def call(inner: CancelScope) -> T:
         kwargs["scope"] = inner
-        return function(*args, **kwargs)
+        return finished("call_async takes", function(*args, **kwargs))
 
-    scope = kwargs.get("scope")
-    return await _in_thread(call, scope if isinstance(scope, CancelScope) else None)
+    scope: Any = kwargs.get("scope")
+    return await _in_thread(call, scope)
+
+
+def _check_callee(function: object) -> None:
+    """Raise a TypeError if `call_async` can't call the function with a scope."""
+    if not callable(function):
+        raise TypeError(
+            "call_async takes a function and its arguments, such as call_async(check, config), "
+            f"not {function!r:.200}; to run a task, await run_async"
+        )
+    check_plain("call_async takes", function)
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:
+        return  # some builtins have no signature
+    for parameter in parameters:
+        is_any = parameter.kind is parameter.VAR_KEYWORD
+        if is_any or (parameter.name == "scope" and parameter.kind in _BY_NAME):
+            return
+    name = getattr(function, "__qualname__", repr(function))
+    raise TypeError(
+        f"{name:.200} takes no scope, so call_async can't cancel it; "
+        "await asyncio.to_thread for such functions"
+    )
 
 
 async def _in_thread(work: Callable[[CancelScope], T], scope: CancelScope | None) -> T:
-    """Call a function in a thread, with a scope that also ends if the asyncio task is cancelled."""
+    """Call a function in a thread, with a scope that also ends if the asyncio task is cancelled.
+
+    asyncio's threads aren't used. They may have been made before the program entered a network
+    namespace, and waiting calls would keep the program's other calls from them.
+    """
     import asyncio
     from concurrent.futures import Future
 
-    scope = CancelScope() if scope is None else scope
+    scope = _checked_scope(scope)
     outer = CancelScope(clock=scope.clock)
     inner = scope.within(outer)
-    outcome: Future[T] = Future()
+    outcome: Future[T] = Future()  # asyncio futures can't hold a StopIteration
+    loop = asyncio.get_running_loop()
+    ending: asyncio.Future[None] = loop.create_future()
 
     def work_in_thread() -> None:
-        # asyncio futures can't hold a StopIteration.
         try:
             outcome.set_result(work(inner))
         except BaseException as error:  # noqa: BLE001 - raised below
             outcome.set_exception(error)
+        with suppress(RuntimeError):  # the loop was closed, so nothing waits any more
+            loop.call_soon_threadsafe(ending.set_result, None)
 
-    running = asyncio.get_running_loop().run_in_executor(None, copy_context().run, work_in_thread)
+    # Python waits for the thread at its exit, even if the loop's thread is a daemon.
+    thread = Thread(target=copy_context().run, args=(work_in_thread,), daemon=False)
+    thread.start()
     cancelled: asyncio.CancelledError | None = None
-    while not running.done():
+    while not ending.done():
         try:
-            await asyncio.wait([running])
+            await asyncio.wait([ending])
         except asyncio.CancelledError as error:
             cancelled = cancelled or error
             outer.cancel("the asyncio task was cancelled")
+    thread.join()
     if cancelled is not None:
         raise cancelled from outcome.exception()
     return outcome.result()
@@ -296,8 +322,10 @@ def run_child(task: Task[T], scope: CancelScope) -> T:
         Cancelled: the scope was cancelled. The task may not have started. If it has returned
             without noticing, a note says so.
         TimedOut: the scope's own deadline passed; the same note may be added.
+        TypeError: the task isn't a task.
         BaseException: any exception raised by the task, unchanged, with a `PathNote`.
     """
+    check_task(None, None, task)
     path = f"{scope.path}/{task.name}" if scope.path else task.name
     begin = scope.clock.monotonic()
     scope.tell(lambda observer: observer.started(path))
@@ -310,7 +338,7 @@ def run_child(task: Task[T], scope: CancelScope) -> T:
     try:
         with scope.at(path) as inner:
             inner.check()
-            result = task.do(inner)
+            result = finished("a task is", task.do(inner))
             # Even if the task hasn't checked its scope, the caller that cancelled it must not see a
             # success.
             if late := inner.verdict():

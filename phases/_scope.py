@@ -16,6 +16,7 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
 
+from phases._checks import check_plain, finished
 from phases._errors import POLL_SECONDS, Cancelled, Tell, TimedOut, add_note
 from phases._interrupts import begin, end, guarded
 
@@ -230,6 +231,8 @@ class CancelScope(AbstractContextManager["CancelScope"]):
             subprocess.CalledProcessError: the program failed and ``check`` is true. A note contains
                 its stderr.
             OSError: the program can't be started.
+            TypeError: the arguments aren't a list of strings or paths.
+            ValueError: the list is empty.
         """
         from phases._process import run_process
 
@@ -255,11 +258,18 @@ class Undo:
     """
 
     def __init__(self) -> None:
-        self._steps: list[Callable[[], None]] = []
-        self._interrupted: Callable[[], None] | None = None
+        self._steps: list[Callable[[], object]] = []
+        self._interrupted: Callable[[], object] | None = None
 
-    def push(self, step: Callable[[], None]) -> None:
-        """Push a step; it runs before all earlier steps."""
+    def push(self, step: Callable[[], object]) -> None:
+        """Push a step; it runs before all earlier steps.
+
+        Raises:
+            TypeError: the step isn't a plain function.
+        """
+        if not callable(step):
+            raise TypeError(f"a rollback step is a function without arguments, not {step!r:.200}")
+        check_plain("a rollback step is", step)
         self._steps.append(step)
 
     def roll_back(self) -> list[str]:
@@ -283,7 +293,7 @@ class Undo:
     def _take_last(self, problems: list[str]) -> None:
         step = self._steps[-1]
         try:
-            step()
+            finished("a rollback step is", step())
         except BaseException as error:  # noqa: BLE001 - whatever the error is, the other steps must run
             problems.append(str(error) or repr(error))
             if step is not self._interrupted and not isinstance(error, Exception):

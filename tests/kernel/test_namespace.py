@@ -4,6 +4,7 @@ packets.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import socket
@@ -27,7 +28,7 @@ from hostrouting.kernel.unshare import in_thread
 from hostrouting.model.errors import HostRoutingError, RouteError
 from hostrouting.model.links import Address6
 from hostrouting.model.routes import NextHop, Route, RouteType
-from phases import TimedOut
+from phases import Parallel, TimedOut, call_async, run_async, task
 
 pytestmark = pytest.mark.kernel
 
@@ -36,6 +37,26 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 # --- the host is protected ------------------------------------------------------------------------
+
+
+def test_an_asyncio_run_is_in_its_loops_namespace(kernel: NamespaceKernel) -> None:
+    """asyncio's own threads, made before, are still in the namespace of the host."""
+    del kernel
+
+    def where(*_: object, scope: object = None) -> str:
+        del scope
+        return str(Path("/proc/thread-self/ns/net").readlink())
+
+    async def main() -> None:
+        before = await asyncio.to_thread(where)
+        namespace.enter_namespace()
+        here = where()
+        look = task("look")(where)
+        assert await asyncio.to_thread(where) == before != here
+        assert await run_async(Parallel(look, look)) == (here, here)
+        assert await call_async(where) == here
+
+    in_thread(lambda: asyncio.run(main()))
 
 
 def test_every_call_is_refused_in_a_thread_of_another_namespace(kernel: NamespaceKernel) -> None:

@@ -345,3 +345,9 @@ def test_a_name_that_is_not_kebab_case_is_refused(make: Callable[[str], object],
     with pytest.raises(ValueError, match="a task's name is kebab-case") as caught:
         make(name)
     assert repr(name) in str(caught.value)
+
+
+def test_swapped_arguments_of_a_timeout_are_told() -> None:
+    swapped: Any = (Returning("task", 1), 5)
+    with pytest.raises(TypeError, match=r"Timeout takes the seconds and then the task, .* not Ret"):
+        Timeout(*swapped)

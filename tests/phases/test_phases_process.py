@@ -464,3 +464,50 @@ def test_only_the_main_thread_is_interrupted() -> None:
     with pytest.raises(KeyboardInterrupt):
         change(put_back, error=ValueError("no"))
     assert taken == ["other"] * 2
+
+
+# --- wrong arguments ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("argv", ["echo hi", b"echo", None, 5])
+def test_a_command_that_is_no_list_is_refused(argv: Any) -> None:
+    with pytest.raises(
+        TypeError, match="expected a list of the program and its arguments, such as"
+    ):
+        CancelScope().run(argv)
+
+
+def test_an_empty_command_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected a program and its arguments, not an empty list"):
+        CancelScope().run([])
+
+
+def test_a_command_may_have_paths() -> None:
+    """They are in the note of a cancellation, too."""
+    argv: Any = [Path("/bin/sleep"), b"3600"]
+    with pytest.raises(TimedOut) as caught:
+        CancelScope(timeout=0.05).run(argv)
+    assert caught.value.__notes__ == ["while it ran /bin/sleep 3600"]
+
+
+async def restore() -> None: ...
+
+
+@pytest.mark.parametrize("step", [None, "x", restore, partial(restore)])
+def test_a_step_that_is_no_function_is_refused(step: Any) -> None:
+    undo = Undo()
+    with pytest.raises(TypeError, match="a rollback step is a (plain )?function"):
+        undo.push(step)
+    assert undo.roll_back() == []
+
+
+def test_a_step_that_returns_a_coroutine_fails() -> None:
+    """It has restored nothing, and the other steps run."""
+    undone: list[str] = []
+    undo = Undo()
+    undo.push(lambda: undone.append("first"))
+    step: Any = lambda: restore()  # noqa: E731 - it isn't an async function itself
+    undo.push(step)
+    (problem,) = undo.roll_back()
+    assert problem.startswith("a rollback step is a plain function; it runs in a thread")
+    assert undone == ["first"]

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import pickle
+import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import attrs
@@ -79,8 +83,8 @@ def test_each_task_logs_one_record_at_start_and_end(logged: pytest.LogCaptureFix
     [
         (ValueError("no"), "failed", "ValueError: no", logging.ERROR),
         (ValueError(), "failed", "ValueError", logging.ERROR),
-        (Cancelled("stop"), "cancelled", "phases.Cancelled: stop", logging.WARNING),
-        (TimedOut(3), "timed out", "phases.TimedOut: not done within 3 s", logging.ERROR),
+        (Cancelled("stop"), "cancelled", "Cancelled: stop", logging.WARNING),
+        (TimedOut(3), "timed out", "TimedOut: not done within 3 s", logging.ERROR),
         (TimeoutError("a socket's"), "failed", "TimeoutError: a socket's", logging.ERROR),
         (KeyboardInterrupt(), "failed", "KeyboardInterrupt", logging.ERROR),
     ],
@@ -120,6 +124,58 @@ def test_a_group_of_its_own_has_a_traceback(logged: pytest.LogCaptureFixture) ->
     with pytest.raises(type(error)):
         run(Serial(Raising("task", error)))
     assert [data(each)["path"] for each in logged.records if each.exc_info] == ["serial/task"]
+
+
+class HintedError(Exception):
+    hint = "add a route"
+
+    def __str__(self) -> str:
+        return "no route\ndo this: add a route"
+
+
+def test_only_the_failing_task_logs_the_whole_error(logged: pytest.LogCaptureFixture) -> None:
+    """Its record has the hint as a field. Those of the tasks around it have the first line."""
+    tree = Serial(Parallel(Raising("task", HintedError())))
+    with pytest.raises(ExceptionGroup):
+        run(tree)
+    with pytest.raises(HintedError):
+        run(Serial(Raising("alone", HintedError()), name="around"))
+    failed = {data(each)["path"]: each for each in logged.records if each.msg == "failed"}
+    whole = "HintedError: no route\ndo this: add a route"
+    group = "ExceptionGroup: 1 of the parallel tasks failed (1 sub-exception)"
+    assert {path: data(record)["error"] for path, record in failed.items()} == {
+        "serial/parallel/task": whole,
+        "serial/parallel": group,
+        "serial": group,
+        "around/alone": whole,
+        "around": "HintedError: no route",
+    }
+    hints = {
+        path: vars(record)["hint"] for path, record in failed.items() if "hint" in vars(record)
+    }
+    assert hints == {"serial/parallel/task": "add a route", "around/alone": "add a route"}
+
+
+@pytest.mark.parametrize("hint", ["", None, 3])
+def test_an_error_without_a_hint_logs_none(logged: pytest.LogCaptureFixture, hint: object) -> None:
+    error = ValueError("no")
+    vars(error)["hint"] = hint
+    with pytest.raises(ValueError, match="no"):
+        run(Raising("task", error))
+    assert "hint" not in vars(logged.records[-1])
+
+
+def test_an_error_that_takes_no_notes_is_logged_whole(logged: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(NotelessError):
+        run(Serial(Raising("task", NotelessError("one\ntwo"))))
+    errors = [data(each)["error"] for each in logged.records if each.msg == "failed"]
+    assert errors == ["NotelessError: one\ntwo"] * 2
+
+
+def test_an_error_without_text_is_logged(logged: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(OddStrError):
+        run(Raising("task", OddStrError()))
+    assert data(logged.records[-1])["error"] == "OddStrError: <exception str() failed>"
 
 
 def test_records_go_to_the_given_logger(caplog: pytest.LogCaptureFixture) -> None:
@@ -244,6 +300,102 @@ def test_what_is_no_observer_is_refused(observers: Any, message: str) -> None:
     assert work.calls == []
 
 
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ({"scope": 5}, "expected a CancelScope as scope, not 5"),
+        ({"scope": CancelScope}, "expected a CancelScope as scope, not <class"),
+        ({"logger": "x"}, "expected a logger of logging, .* not 'x'"),
+    ],
+)
+def test_a_wrong_argument_is_refused(argument: Any, message: str) -> None:
+    work = Returning("task", 1)
+    with pytest.raises(TypeError, match=message):
+        run(work, **argument)
+    with pytest.raises(TypeError, match=message):
+        asyncio.run(run_async(work, **argument))
+    assert work.calls == []
+
+
+def test_a_wrong_logger_is_refused_without_logging() -> None:
+    """A program that hasn't imported logging is told as well."""
+    code = """
+import sys, phases
+assert "logging" not in sys.modules
+try:
+    phases.run(phases.task("x")(print), logger="x")
+except TypeError as error:
+    print(error)
+"""
+    said = subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert said.startswith("expected a logger of logging")
+
+
+# --- a task is a plain function -------------------------------------------------------------------
+
+
+async def coroutine(_scope: object = None) -> None: ...
+
+
+def generator(_scope: object = None) -> Iterator[int]:
+    yield 1
+
+
+async def async_generator(_scope: object = None) -> AsyncIterator[int]:
+    yield 1
+
+
+LAZY: Any = [coroutine, generator, async_generator]
+PLAIN = "a task is a plain function; it runs in a thread"
+
+
+def having(name: str, do: Any) -> Any:
+    return type("Own", (), {"name": name, "do": do})()
+
+
+@pytest.mark.parametrize("function", [*LAZY, partial(coroutine)])
+def test_an_async_task_is_refused(function: Any) -> None:
+    with pytest.raises(TypeError, match=PLAIN):
+        task("x")(function)
+    own = having("x", function)
+    for use in (Serial, Parallel, partial(phases.Timeout, 1), run):
+        with pytest.raises(TypeError, match=PLAIN):
+            use(own)
+    with pytest.raises(TypeError, match=PLAIN):
+        run_child(own, CancelScope())
+    with pytest.raises(TypeError, match=PLAIN):
+        asyncio.run(run_async(own))
+
+
+@pytest.mark.parametrize("function", LAZY)
+def test_a_task_that_returns_a_coroutine_fails(function: Any) -> None:
+    """It is closed, so Python doesn't warn that it was never awaited."""
+    made = []
+
+    @task("x")
+    def lazy(_scope: CancelScope) -> object:
+        made.append(function())
+        return made[0]
+
+    observer = RecordingObserver()
+    with pytest.raises(TypeError, match=PLAIN) as caught:
+        run(Serial(lazy), observers=[observer])
+    assert path_of(caught.value) == "serial/x"
+    assert observer.events[-1] == ("finished", "serial", Status.FAILED)
+    if function is coroutine:
+        assert inspect.getcoroutinestate(made[0]) == inspect.CORO_CLOSED
+    if function is generator:
+        assert inspect.getgeneratorstate(made[0]) == inspect.GEN_CLOSED
+
+
+@pytest.mark.parametrize("name", ["Bad Name", "", "a/b"])
+def test_a_task_with_a_bad_name_is_refused(name: str) -> None:
+    own = having(name, print)
+    for use in (Serial, Parallel, partial(phases.Timeout, 1), run):
+        with pytest.raises(ValueError, match="kebab-case"):
+            use(own)
+
+
 class Broken(RecordingObserver):
     def started(self, path: str) -> None:
         super().started(path)
@@ -361,6 +513,12 @@ class FrozenError(Exception):
         raise attrs.exceptions.FrozenInstanceError
 
 
+class NotelessError(Exception):
+    @property
+    def __notes__(self) -> list[str]:  # type: ignore[override]
+        return []
+
+
 class OddStrError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")
@@ -446,6 +604,101 @@ def test_a_function_with_a_scope_can_be_called() -> None:
 
     assert asyncio.run(main()) == ("10.0.0.0/8", "STRICT", "kube1", False, False)
     assert isinstance(asyncio.run(ending(call_async(abs, -1))), TypeError)
+
+
+def mirror(value: object) -> object:
+    return value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((5,), r"call_async takes a function and its arguments, .*, not 5"),
+        ((Returning("task", 1),), r"call_async takes a function .*run_async"),
+        ((mirror, 5), r"^mirror takes no scope, .*asyncio\.to_thread"),
+        ((coroutine, 5), r"call_async takes a plain function; it runs in a thread"),
+        ((partial(mirror, 5),), r"takes no scope"),
+    ],
+)
+def test_what_cannot_be_called_is_told(arguments: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        asyncio.run(call_async(*arguments))
+
+
+def test_a_called_function_must_not_return_a_coroutine() -> None:
+    def lazy(*, scope: CancelScope | None = None) -> object:
+        return coroutine(scope)
+
+    with pytest.raises(TypeError, match="plain function"):
+        asyncio.run(call_async(lazy))
+
+
+def test_a_wrong_scope_of_a_call_is_refused() -> None:
+    def look(**keywords: object) -> object:
+        return keywords
+
+    with pytest.raises(TypeError, match="expected a CancelScope as scope, not 5"):
+        asyncio.run(call_async(look, scope=5))
+
+
+def test_a_function_may_take_any_keyword() -> None:
+    def look(**keywords: object) -> object:
+        return list(keywords)
+
+    assert asyncio.run(call_async(look, scope=None)) == ["scope"]
+
+
+def test_runs_use_no_thread_of_the_pool() -> None:
+    """Waiting runs don't keep others from the pool, and no thread stays behind."""
+    runs = [Blocking(f"wait-{number}") for number in range(3)]
+
+    def wait(scope: CancelScope | None = None) -> None:
+        assert scope is not None
+        scope.wait(3600)
+
+    async def main() -> list[BaseException]:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        waiting = [asyncio.create_task(ending(run_async(each))) for each in runs]
+        calls = [asyncio.create_task(ending(call_async(wait))) for _ in range(3)]
+        while not all(each.started.is_set() for each in runs):
+            await asyncio.sleep(0.001)
+        assert await asyncio.to_thread(abs, -1) == 1
+        for each in (*waiting, *calls):
+            each.cancel()
+        ended = [await each for each in (*waiting, *calls)]
+        left = [each.name for each in threading.enumerate() if each not in before]
+        assert len(left) == 1, left  # that of the pool
+        return ended
+
+    before = set(threading.enumerate())
+    assert {type(error) for error in asyncio.run(main())} == {asyncio.CancelledError}
+
+
+def test_a_run_outlives_its_loop() -> None:
+    """The run's end doesn't fail in its thread if the loop has been closed."""
+    started, go = threading.Event(), threading.Event()
+    failures: list[object] = []
+
+    @task("work")
+    def work(_scope: CancelScope) -> None:
+        started.set()
+        assert go.wait(30)
+
+    before = set(threading.enumerate())
+    loop = asyncio.new_event_loop()
+    running = loop.create_task(run_async(work))
+    loop.run_until_complete(asyncio.sleep(0))
+    assert started.wait(30)
+    loop.close()
+    hook, threading.excepthook = threading.excepthook, failures.append
+    try:
+        go.set()
+        for thread in set(threading.enumerate()) - before:
+            thread.join()
+    finally:
+        threading.excepthook = hook
+    running._log_destroy_pending = False  # type: ignore[attr-defined]
+    assert failures == []
 
 
 @pytest.mark.parametrize("by_scope", [True, False])

@@ -1,0 +1,104 @@
+"""Checks of arguments, whose errors say what was expected instead. This module does no I/O."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def check_name(_instance: object, _attribute: object, value: Any) -> None:
+    """Validate that a name is kebab-case; for use as an attrs validator.
+
+    Raises:
+        ValueError: the name isn't kebab-case.
+    """
+    if not isinstance(value, str) or not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", value):
+        raise ValueError(
+            f"a task's name is kebab-case, like 'configure-static-routes', not {value!r}"
+        )
+
+
+def check_task(_instance: object, _attribute: object, value: object) -> None:
+    """Validate that a value is a task; for use as an attrs validator.
+
+    Raises:
+        TypeError: the value has no name, or no `do` method that is a plain function.
+        ValueError: the name isn't kebab-case.
+    """
+    name = getattr(value, "name", None)
+    do = getattr(value, "do", None)
+    if isinstance(value, type) or not isinstance(name, str) or not callable(do):
+        raise TypeError(
+            f"expected a task, which has a name and do(scope), not {value!r:.200}; "
+            'make one from several with Serial(a, b), from a function with @phases.task("name")'
+        )
+    check_name(None, None, name)
+    check_plain("a task is", do)
+
+
+def check_seconds(_instance: object, _attribute: object, value: object) -> None:
+    """Validate that a `Timeout` begins with a number; for use as an attrs validator.
+
+    Raises:
+        TypeError: the value isn't a number.
+    """
+    if not isinstance(value, (int, float)):
+        raise TypeError(
+            "a Timeout takes the seconds and then the task, such as Timeout(5, task); "
+            f"the seconds are a number, not {value!r:.200}"
+        )
+
+
+def check_function(_instance: object, _attribute: object, value: Any) -> None:
+    """Validate that a value is the function of a task; for use as an attrs validator.
+
+    Raises:
+        TypeError: the value isn't callable, or not a plain function.
+    """
+    if not callable(value):
+        raise TypeError(f"expected a function that takes a scope, not {value!r:.200}")
+    check_plain("a task is", value)
+
+
+def check_plain(role: str, function: Any) -> None:
+    """Verify that a function doesn't only make a coroutine or a generator when it is called.
+
+    Args:
+        role: the beginning of the error's sentence, such as `a task is`.
+        function: the function.
+
+    Raises:
+        TypeError: it is an async function or a generator function.
+    """
+    kinds = (
+        inspect.iscoroutinefunction,
+        inspect.isgeneratorfunction,
+        inspect.isasyncgenfunction,
+    )
+    if any(is_kind(function) for is_kind in kinds):
+        raise TypeError(
+            f"{role} a plain function; it runs in a thread, so it can't be async or a generator, "
+            f"as {function!r:.200} is"
+        )
+
+
+def finished(role: str, result: T) -> T:
+    """Return a function's result if the function has done its work.
+
+    Args:
+        role: the beginning of the error's sentence, such as `a task is`.
+        result: the result.
+
+    Raises:
+        TypeError: it is a coroutine or a generator, which has done nothing yet. It is closed.
+    """
+    if inspect.iscoroutine(result) or inspect.isgenerator(result):
+        result.close()
+    elif not inspect.isasyncgen(result):
+        return result
+    raise TypeError(
+        f"{role} a plain function; it runs in a thread, so it can't return {result!r:.200}"
+    )
