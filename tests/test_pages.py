@@ -492,6 +492,24 @@ def test_the_recipe_for_going_back_restores_the_node(
     assert installed() == before
 
 
+def test_the_own_task_of_the_page_rolls_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The code is the page's own; only its program doesn't end before the deadline."""
+    node = Node(tmp_path)
+    for block in blocks((ROOT / "docs/howto/embed.md").read_text()):
+        node.run(block)
+        if "all_or_nothing" in block.text:
+            break
+    write_file(tmp_path / "bin/touch", '#!/bin/sh\n: > "$1"\nexec sleep 3600\n', mode=0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    image = tmp_path / "image"
+    image.touch()
+    with pytest.raises(phases.TimedOut):
+        phases.run(phases.Timeout(0.5, node.names["PullImage"](str(image))))
+    assert not image.exists()
+
+
 def anchors(page: str) -> set[str]:
     """Return the anchors that GitHub and MyST generate for the headings."""
     without_blocks = re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)

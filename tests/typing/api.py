@@ -130,6 +130,14 @@ phases.run(own_task, observers=changes)  # type: ignore[arg-type]  # ty: ignore[
 phases.run(own_task, observers=[print])  # type: ignore[list-item]  # ty: ignore[invalid-argument-type]
 
 
+with phases.all_or_nothing() as undo:
+    undo.push(lambda: phases.CancelScope().shield().run(["true"]))
+    undo.push(None)  # type: ignore[arg-type]  # ty: ignore[invalid-argument-type]
+phases.Timeout(own_task, 3)  # type: ignore[arg-type]  # ty: ignore[invalid-argument-type]
+phases.run(own_task, scope=5)  # type: ignore[arg-type]  # ty: ignore[invalid-argument-type]
+phases.run(own_task, logger="x")  # type: ignore[arg-type]  # ty: ignore[invalid-argument-type]
+
+
 async def from_asyncio() -> None:
     assert_type(await phases.run_async(ConfigureStaticRoutes(config)), RoutesReport)
     assert_type(await phases.run_async(own_task, scope=phases.CancelScope()), int)
@@ -149,3 +157,4 @@ async def from_asyncio() -> None:
     assert_type(await phases.call_async(hostrouting.diff, taken, taken, config), DiffReport)
     await phases.call_async(hostrouting.check, "config")  # type: ignore[arg-type]  # ty: ignore[invalid-argument-type]
     await phases.call_async(hostrouting.check, config, hosts=host)  # type: ignore[call-arg]  # ty: ignore[unknown-argument]
+    await phases.call_async(hostrouting.check(config))  # type: ignore[arg-type]  # ty: ignore[invalid-argument-type]
