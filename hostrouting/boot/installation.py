@@ -285,8 +285,8 @@ def _finish_manifest(plan: BootPlan, layout: Layout) -> Iterator[Changes]:
     _remove_folders(layout, manifests.interim)
 
 
-# Temporary files of the scripts, the unfinished marker of a killed check, and the times of the
-# watcher's failures.
+# The scripts' temporary files, a marker that a killed check hasn't finished, and the times at which
+# the watcher failed.
 _SCRATCH = (
     *(f"{name}.sh.[0-9]*" for name in (ROUTES, CHECK)),
     "route-overlap.[0-9]*",

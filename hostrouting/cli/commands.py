@@ -1,4 +1,4 @@
-"""The commands that don't apply or check. Each docstring is the command's help text."""
+"""The commands that neither apply nor check a config. Each docstring is the command's help text."""
 
 from __future__ import annotations
 

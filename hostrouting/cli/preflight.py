@@ -8,7 +8,7 @@ from typing import Any
 from hostrouting.doctor.checks import DoctorFinding, Severity
 from hostrouting.doctor.examine import DoctorReport
 
-# In a preflight, AKSFlexNode and unbounded allow no values of the config in messages and targets.
+# The preflights of AKSFlexNode and of unbounded show no values of the config.
 # So a message only has fixed text: what the check expects, and the kinds of findings.
 _PREFIX = "host-"
 _TARGET = "host"

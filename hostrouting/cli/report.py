@@ -185,7 +185,7 @@ def _page(
 
 
 def _reason_lines(report: OverlapReport) -> list[str]:
-    """Return why the verdict is ``unknown``, a clause a line, or no line if it isn't."""
+    """Return lines with the clauses of why the verdict is ``unknown``, or none if it isn't."""
     if report.verdict is not Verdict.UNKNOWN:
         return []
     said = summary(report).split("\n", 1)[0] if report.findings else summary(report)

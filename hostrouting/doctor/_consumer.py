@@ -239,7 +239,7 @@ def _opening_drop_ins(examined: ExaminedHost, unit: str) -> Iterator[tuple[str, 
             yield f"{name} empties {lists}", f"take the empty {lists} out of {name}"
 
 
-# The settings that contain our commands, each with our last drop-in that sets it. If another
+# The settings that contain our commands, each with the last of our drop-ins that has it. If another
 # drop-in empties the setting after that, our commands are gone.
 _LISTS = dict(zip(("ExecCondition", "ExecStartPre"), GATE_NAMES, strict=True))
 

@@ -30,8 +30,8 @@ _EXECUTABLE = 0o111
 # The gate's own lock timeout.
 _GATE_SECONDS = 5
 
-# Ignore the lines with the path of Python. The process that installed the file chose this path. The
-# doctor may run another Python, and in an image, the path is empty.
+# Ignore the lines with the path of Python, which the installing process wrote. The doctor may run
+# with another Python, and a file in an image has no path of Python.
 _PYTHON = re.compile(rb"^(?:readonly PYTHON=.*$|ExecStart=.* (?=-I -m hostrouting ))", re.MULTILINE)
 # Ignore checksums, because the scripts themselves are compared.
 _CHECKSUM = re.compile(rb" [0-9a-f-]+$", re.MULTILINE)

@@ -304,7 +304,7 @@ def _values(known: KnownHost) -> dict[_Key, tuple[Any, ...]]:
 
 
 def _nexthop_lines(before: tuple[Any, ...], after: tuple[Any, ...]) -> tuple[str, ...] | None:
-    """Return an entry's old and new next hops, if it has a nexthop object and only these changed.
+    """Return an entry's old and new next hops, if only its nexthop object has changed.
 
     Without such a change, the result is None.
     """

@@ -156,7 +156,7 @@ class Model(RouteBackend):
         A rule for a table only matters to addresses that an entry of the table covers.
 
         Args:
-            known: the host with the other rules.
+            known: the host with the changed rules.
         """
         changed = {*self.known.rules} ^ {*known.rules}
         if _are_reordered(self.known, known, changed):

@@ -26,9 +26,9 @@ the host is a ``State`` (``_state``), which no step changes::
 Cut (``_cut``). Routes and rules match prefixes, so a result can only change where a prefix begins
 or ends. All addresses with the same innermost prefix are one place, which may consist of several
 spans. One lookup of each kind, of the place's first address (its probe), stands for all of them. A
-FIB may have 100,000 plain routes through the uplinks. From one of them to the next, nothing fails,
-so they cut only within a suspect. Suspects are routes through other interfaces, and prefixes that a
-rule names. Outside of suspects, plain routes aren't even read.
+FIB may have 100,000 plain routes through the uplinks, and where only these are, nothing fails.
+Suspects are routes through other interfaces, and prefixes that a rule names. Plain routes cut only
+inside a suspect. Outside of suspects, they aren't even read.
 
 Ask (``_ask``). Three kinds of sockets send to a place, and all must leave as expected:
 
@@ -40,31 +40,37 @@ Ask (``_ask``). Three kinds of sockets send to a place, and all must leave as ex
 TCP and UDP are asked about separately if a rule distinguishes them. Where the kernel alternates
 between default routes (fib_select_default), every one of them counts.
 
-Judge (``_judge``). This is done for each expected CIDR that contains the place. Each lookup that
-decides where packets go is one of these, in this order. Nothing carries the packet: NO-ROUTE or
-BLACKHOLE. The packet is delivered here: a note. The packet leaves through expected interfaces only:
-fine, with two exceptions. The interface may be a port of a bridge (PORT), or the gateway may be an
-address of this host (GATEWAY). The packet leaves through allowed interfaces or pods': a note. The
-packet leaves through others: OVERLAP. A name such as ``cali1`` says who added a route, not that the
-cluster expects it. So the exemptions are limited to the routes that a CNI adds on a healthy node
-(``_exemptions``). The kernel doesn't report which entry discards a packet. A model of the tables
-does.
+Judge (``_judge``). This is done for each expected CIDR that contains the place, and for each lookup
+that decides where packets go (``decides``). The first of these that applies is the result:
+
+- Nothing carries the packet, or TCP can't connect: NO-ROUTE or BLACKHOLE. A CNI's discard of its
+  own free addresses is a note.
+- Table local has an entry for this address alone: a note, or GATEWAY if it is the router's.
+- The packet leaves through expected interfaces only: fine, unless the interface is a port of a
+  bridge (PORT), or the gateway is an address of this host (GATEWAY).
+- It leaves through allowed interfaces or pods': a note, unless the CIDR names its own devs.
+- Otherwise: OVERLAP.
+
+A name such as ``cali1`` says who added a route, not that the cluster expects it. So the exemptions
+are limited to the routes that a CNI adds on a healthy node (``_exemptions``). The kernel doesn't
+report which entry discards a packet. A model of the tables does.
 
 Group (``_group``). Spans of a CIDR that fail in the same way are one finding. ``_host_notes`` adds
 notes on the host as a whole.
 
 Fix (``_fix``). A static route in main fixes a place if main is asked, and the route wins there. A
-route wins if it is longer than the present entry, or as long with a lower metric. The route harms
-no other place if it is shorter than the entry there. So each place has a constraint
-(``_constraint``): ``NeedsRoute`` or ``MayBeCovered``, and ``_fewest_prefixes`` finds the smallest
-set of prefixes that satisfies all of them. Sometimes no route can fix a place, or the traffic may
-be wanted where it is (``_diversions``). Then the constraint is ``NoRoute``, with an obstacle: a
-reason with advice, or a question to the operator. ``_entries`` makes the entry for each prefix.
-Then the routes are proven (``_modelled_host``): the installation's planner accepts them, and a
-model of the host with these routes is asked about the same places. The results are judged again. A
-route that an installation would refuse is excluded, and the search runs again (``_routes``). If any
-other proof fails, no route at all is proposed. Remaining failures, such as replies that no route
-can move, are reported with a reason.
+route wins if it is longer than the place's present entry, or as long with a lower metric. It
+doesn't change another place that it covers if it is shorter than that place's entry. So each place
+has a constraint (``_constraint``): ``NeedsRoute`` or ``MayBeCovered``. For each interface to which
+routes must lead, ``_fewest_prefixes`` finds the smallest set of prefixes that satisfies all of
+them. Sometimes no route can fix a place, or the traffic may be wanted where it is
+(``_diversions``). Then the constraint is ``NoRoute``, with an obstacle: a reason with advice, or a
+question to the operator. ``_entries`` makes the entry for each prefix. Then the routes are proven
+(``_modelled_host``): the installation's planner accepts them, and a model of the host with these
+routes is asked about the same places. The results are judged again. A route that an installation
+would refuse is excluded, and the search runs again (``_routes``). If any other proof fails, no
+route at all is proposed. Remaining failures, such as replies that no route can move, are reported
+with a reason.
 
 If another table decides before main, the obstacle is a rule. Then ``_rules`` finds the fewest rules
 after which main decides, and the search for routes runs again on a model of the host with these

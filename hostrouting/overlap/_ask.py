@@ -2,13 +2,13 @@
 
 Each lookup that a socket makes must succeed:
 
-1. *Unconnected*: a datagram of a socket that isn't connected has no source yet. 2. *Client*: a
-connecting socket repeats the lookup with the source that the kernel has selected by the first one
-(ip_route_connect in include/net/route.h). The second result may differ if a policy rule matches on
-the source, or if an entry has a src that isn't one of this host's addresses. 3. *Server*: a server
-replies from the address at which it was called, whatever source a connection would get. A rule or
-route may treat such packets unlike those without a source. Then lookups are also made with each
-address of an uplink as the source.
+- *Unconnected*: a datagram of a socket that isn't connected has no source yet.
+- *Client*: a connecting socket repeats the lookup with the source that the kernel has selected by
+  the first one (ip_route_connect in include/net/route.h). The second result may differ if a policy
+  rule matches on the source, or if an entry has a src that isn't one of this host's addresses.
+- *Server*: a server replies from the address at which it was called, whatever source a connection
+  would get. If a rule or route may treat such packets unlike those without a source, lookups are
+  also made from each address on an uplink or on lo.
 
 Over IPv6, every socket retries a failed lookup, with a source that the kernel selects from all of
 the host's addresses. A successful lookup is repeated whenever a route or rule changes
@@ -237,7 +237,7 @@ def called_addresses(
             have their addresses there.
         rules: the policy rules. If one matches on the protocol, every address counts. Replies from
             an address that no rule names leave as TCP's lookup without a source says. But if
-            connections only choose their source by that lookup, it isn't judged.
+            connections only choose their source by that lookup, that lookup isn't judged.
     """
     has_protocol = separates_tcp(rules)
     return [

@@ -73,9 +73,9 @@ class Constraints:
     def _of_local(self, expected: ExpectedCidr, judgement: Judgement) -> MayBeCovered:
         """Return the constraint for a local address, which no route may take away.
 
-        A route in main can only do so if a rule looks up main before table local. At present, that
-        rule's entry is suppressed or of type ``throw``, so the next rule decides. A short route
-        wouldn't count, either.
+        A route in main takes a local address away only if a rule looks up main before table local.
+        At present, that rule suppresses its entry, or the entry is of type ``throw``. So a route in
+        main may cover the address as long as that rule suppresses it.
         """
         next_hops = self._entries.next_hops(expected, judgement.address)
         length = self._longest_without_effect(judgement.lookup, next_hops)
@@ -226,7 +226,7 @@ class Constraints:
         lookup: SocketLookup,
         next_hops: tuple[NextHop, ...],
     ) -> int | Obstacle:
-        """Return up to which length entries in main don't change a lookup, or why none does.
+        """Return the longest prefix of main's entries that can't change a lookup, or why none can.
 
         Args:
             lookup: the lookup. Any longer entry in main would change it.

@@ -2,11 +2,11 @@
 
 This module does no I/O.
 
-First routes are searched for (``_routes``). Where a policy rule decides before table main, no route
+``_routes`` searches for routes first. Where a policy rule decides before table main, no route
 helps. Then ``_rules`` finds rules after which main decides. The search for routes runs again, on
-the host as it would be with these rules. Places that still fail need no rule, so the search is
-repeated without them. At last, ``_keep`` finds the interfaces from whose addresses the routes
-divert packets.
+the host as it would be with these rules. A rule doesn't help the places that still fail, so the
+search is repeated without rules for them. At last, ``_keep`` finds the interfaces from whose
+addresses the routes divert packets.
 """
 
 from __future__ import annotations

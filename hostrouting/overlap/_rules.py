@@ -163,7 +163,7 @@ class RuleSearch:
         # Plain routes cut places only inside suspects, where something may fail. Elsewhere, main
         # may have several entries in one place, and one lookup finds only one of them.
         is_cut = PrefixSet(_decided(targets), bits).covers
-        # A prefix that reaches beyond the targets covers no more of them.
+        # A prefix that is larger than the one around all targets would cover no further target.
         wanted = [span for place in targets for span in place.spans]
         first = min(span.first for span in wanted)
         last = max(span.last for span in wanted)

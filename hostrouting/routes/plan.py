@@ -270,7 +270,7 @@ class _Sorter:
 
 
 def _entry_behind(route: Route, same: Sequence[Route]) -> Route | None:
-    """Return another program's IPv6 entry with a route's key, if there is one next to ours.
+    """Return another program's IPv6 entry with the key of our route, if both exist.
 
     A replacement of our entry would come after that entry, and so have no effect. The kernel keeps
     an entry separate if it has no gateway or is from a router advertisement (rt6_qualify_for_ecmp).

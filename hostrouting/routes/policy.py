@@ -53,7 +53,7 @@ _KEEP, _KEEP_LONGER, _KEEP_GATEWAY = KEEP_PRIORITIES
 
 _ZERO_NETWORK = IPv4Network("0.0.0.0/8")
 
-# Each address of a kept interface has a rule at one of these that names its side table.
+# For each address of a kept interface, a rule at one of these preferences names the side table.
 _NAMING = (_KEEP, _KEEP_GATEWAY)
 
 _NAMED_MAX = 8

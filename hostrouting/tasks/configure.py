@@ -409,8 +409,8 @@ class Run:
     def _former(self, adopted: Sequence[StaticRoute]) -> _Former:
         """Return our part of the kernel that this run may remove, and a rollback must restore."""
         former: tuple[Route, ...] = ()
-        # This run changes our routes if no routes are wanted. If the routes script is replaced, the
-        # new one may change them.
+        # If no routes are wanted, this run removes ours. If it replaces the routes script, the new
+        # script may change them.
         if self.boot.changes_routes_script or not self.config.static_routes.is_wanted:
             former = self.host.our_routes()
         if adopted:

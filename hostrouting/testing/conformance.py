@@ -128,7 +128,7 @@ def conformance_test(
         make_kernel: a context manager that yields a kernel in its initial state: ``lo`` is up and
             nothing else exists.
         max_examples: the number of examples; that of the active Hypothesis profile by default.
-        steps: the number of calls in an example; that of the profile by default.
+        steps: the number of calls in an example; by default, the profile's number.
         shrink: whether to look for the shortest example of a disagreement, for up to five minutes.
 
     Returns:
