@@ -36,6 +36,7 @@ from hostrouting import (
     Verdict,
     azure,
     check,
+    diff,
     examine,
     explain,
     judge,
@@ -258,6 +259,39 @@ WRONG_HOSTS: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_host_refuses_other_types(given: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         Host(**given)
+
+
+WRONG_VALUES: dict[str, tuple[Callable[[Any], object], object, str]] = {
+    "a path to judge": (lambda it: judge(it, CONFIG), "node.json", "takes a list of snapshots or"),
+    "a Path to judge": (lambda it: judge(it, CONFIG), Path("a.json"), "takes a list of snapshots"),
+    "a snapshot to judge": (
+        lambda it: judge(it, CONFIG),
+        Snapshot((), (), (), ()),
+        "takes a list of snapshots or paths, not Snapshot",
+    ),
+    "a document to judge": (lambda it: judge(it, CONFIG), {}, "takes a list of snapshots"),
+    "a number to judge": (lambda it: judge(it, CONFIG), 5, "takes a list of snapshots or paths"),
+    "paths to compare": (lambda it: diff(it, it), "a.json", "diff takes a Snapshot, not 'a.json'"),
+    "a path of a snapshot": (Host.recorded, "a.json", r"takes a Snapshot, .*Snapshot\.load"),
+    "a check's name": (lambda it: examine(checks=it), ["gate"], "takes checks .* not 'gate'"),
+    "a root for units": (FakeSystemd, "/srv", r"takes a Layout, such as Layout\('/srv'\)"),
+    "no backend to wrap": (ForwardingBackend, 5, "takes a RouteBackend, not 5"),
+}
+
+
+@pytest.mark.parametrize(("call", "value", "message"), WRONG_VALUES.values(), ids=WRONG_VALUES)
+def test_a_function_says_what_it_takes(
+    call: Callable[[Any], object], value: object, message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        call(value)
+
+
+def test_a_check_of_an_image_is_unknown(tmp_path: Path) -> None:
+    write_file(tmp_path / "usr/lib/systemd/system/dbus.service")
+    report = check(CONFIG, host=Host.image(tmp_path))
+    assert report.verdict is Verdict.UNKNOWN
+    assert "has no kernel to ask" in (report.reason or "")
 
 
 # --- the kernel in memory has no IPv6 -------------------------------------------------------------

@@ -8,6 +8,7 @@ from pathlib import Path
 from hostrouting.boot import files
 from hostrouting.boot.installed_units import drop_ins, is_masked, settings, unit_files, unit_names
 from hostrouting.boot.layout import Layout
+from hostrouting.model.text import shown
 from phases import CancelScope
 
 # Settings whose last value counts, with their defaults; see systemd.service(5) and systemd.unit(5).
@@ -31,6 +32,8 @@ class FakeSystemd:
     """
 
     def __init__(self, layout: Layout | None = None, *, running: Iterable[str] = ()) -> None:
+        if not isinstance(layout, Layout | None):
+            raise TypeError(f"FakeSystemd takes a Layout, such as Layout({shown(layout)})")
         self._layout = Layout("/nonexistent") if layout is None else layout
         self._running = tuple(running)
         self._loaded: dict[str, dict[str, list[str]]] = {}

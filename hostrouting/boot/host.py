@@ -131,6 +131,7 @@ class Host:
         """
         from hostrouting.kernel.model import model_of
 
+        check_snapshot(snapshot, "Host.recorded")
         return cls._of(
             backend=model_of(snapshot.known(Family.IPV4)),
             units=None,
@@ -433,6 +434,16 @@ def _is_netlink(backend: RouteBackend) -> bool:
     from hostrouting.kernel.netlink import NetlinkBackend
 
     return isinstance(innermost(backend), NetlinkBackend)
+
+
+def check_snapshot(value: object, function: str) -> None:
+    """Raise a ``TypeError`` unless the argument of a function is a snapshot."""
+    from hostrouting.kernel.snapshot import Snapshot
+
+    if not isinstance(value, Snapshot):
+        raise TypeError(
+            f"{function} takes a Snapshot, not {shown(value)}; read one with Snapshot.load(path)"
+        )
 
 
 def _check_backend(backend: RouteBackend | None, family: Family) -> None:

@@ -18,6 +18,7 @@ from hostrouting.config.routing import Config
 from hostrouting.doctor import _consumer, _files, _routes
 from hostrouting.doctor.checks import DoctorCheck, DoctorFinding, ExaminedHost, Severity
 from hostrouting.model.errors import HostRoutingError
+from hostrouting.model.text import shown
 from hostrouting.tasks.arguments import to_config, to_host
 from phases import CancelScope
 
@@ -168,11 +169,20 @@ def examine(
         phases.Cancelled, phases.TimedOut: the scope was cancelled.
     """
     config = None if config is None else to_config(config)
+    checks = _to_checks(checks)
     host = to_host(host)
     examined = ExaminedHost(host, host.layout, config, config_name, scope or CancelScope())
     able = (each for each in checks if each.is_of_images or not examined.host.is_image)
     made = (each for each in able if examined.has_installation or not each.is_of_the_installed)
     return DoctorReport({each: _look(each, examined) for each in made})
+
+
+def _to_checks(values: Iterable[DoctorCheck]) -> tuple[DoctorCheck, ...]:
+    checks = tuple(values)
+    for each in checks:
+        if not isinstance(each, DoctorCheck):
+            raise TypeError(f"examine(checks=…) takes checks such as CHECKS, not {shown(each)}")
+    return checks
 
 
 def _look(check: DoctorCheck, examined: ExaminedHost) -> tuple[DoctorFinding, ...]:

@@ -101,6 +101,9 @@ def judge(
             f"judge takes a Config, not {shown(config)}; "
             "make one with Config.load or Config.from_mapping"
         )
+    is_one = isinstance(snapshots, (str, os.PathLike, Mapping, Snapshot))
+    if is_one or not isinstance(snapshots, Iterable):
+        raise TypeError(f"judge takes a list of snapshots or paths, not {shown(snapshots)}")
     if since is not None and not os.path.isdir(since):  # noqa: PTH112 - Path.is_dir raises an OSError without permission
         raise HostRoutingError(
             f"can't compare with the snapshots in {os.fspath(since)}: it isn't a folder"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
+from hostrouting.kernel.arguments import check_methods
 from hostrouting.kernel.port import ChangeListener, Facts, RouteBackend, Sent, Write
 from hostrouting.kernel.selection import EVERYTHING, Entries, Selection
 from hostrouting.model.family import Family, IpAddress
@@ -24,6 +25,7 @@ class ForwardingBackend(RouteBackend):
     """
 
     def __init__(self, inner: RouteBackend) -> None:
+        check_methods(inner, RouteBackend, "ForwardingBackend()")
         self.inner = inner
 
     @property

@@ -10,7 +10,7 @@ import errno as errnos
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
-from ipaddress import IPv4Address, IPv4Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Interface, ip_address
 from operator import attrgetter
 
 import attrs
@@ -35,6 +35,7 @@ _ROUTE_ALIASES = {
     "protocol": "proto",
     "preference": "metric",
     "priority": "metric",
+    "prio": "metric",
     "dsfield": "tos",
 }
 _HOP_WORDS = ("via", "dev", "weight")
@@ -45,6 +46,7 @@ _HOP_FLAGS = ("onlink", "dead", "linkdown")
 _RULE_ALIASES = {
     "preference": "pref",
     "priority": "pref",
+    "prio": "pref",
     "order": "pref",
     "table": "lookup",
     "protocol": "proto",
@@ -123,13 +125,24 @@ def run_command(kernel: Kernel, line: str) -> None:
     except KeyError as error:
         raise ValueError(f"ip {' '.join(words)}: {error} is missing or not known") from None
     except ValueError as error:
-        raise ValueError(f"ip {' '.join(words)}: {error}") from None
+        reason = "IPv4 only" if any(map(_is_ipv6, words)) else error
+        raise ValueError(f"ip {' '.join(words)}: {reason}") from None
     except RouteError as error:
         raise RouteError(f"ip {' '.join(words)}: {error.message}", errno=error.errno) from error
 
 
+def _is_ipv6(word: str) -> bool:
+    try:
+        IPv6Interface(word)
+    except ValueError:
+        return False
+    return ":" in word
+
+
 def _command_of(words: Sequence[str]) -> Callable[[Kernel, list[str]], None]:
     """Return the function for a command, whose subject may be abbreviated."""
+    if words[0] == "-6":
+        raise ValueError(f"ip {' '.join(words)}: IPv4 only")
     subject = next((each for each in _COMMANDS if each.startswith(words[0])), "")
     verb = words[1] if len(words) > 1 else "show"
     run = _COMMANDS.get(subject, {}).get(verb)
@@ -143,6 +156,8 @@ def _command_of(words: Sequence[str]) -> Callable[[Kernel, list[str]], None]:
 
 
 def _link_add(kernel: Kernel, words: list[str]) -> None:
+    if "type" in words:
+        raise ValueError("types aren't known here: a new link is like an Ethernet interface")
     name, options = _device(words, ("address",), ("up", "down"))
     kernel.add_link(name, up="down" not in options, mac=options.get("address"))
 
@@ -242,7 +257,7 @@ def parse_route(text: str) -> Route:
         ValueError: a word isn't known or its value isn't valid.
     """
     kind, destination, hops, options = split_route(text)
-    scope = {"scope": number(options["scope"], Scope)} if "scope" in options else {}
+    scope = {"scope": number(options["scope"], _Scope)} if "scope" in options else {}
     return Route(
         _network(destination),
         hops,
@@ -354,6 +369,14 @@ def parse_rule(text: str) -> Rule:
         protocol=number(options.get("proto", "unspec"), Protocol),
         is_inverted="not" in options,
     )
+
+
+class _Scope(IntEnum):
+    GLOBAL = Scope.UNIVERSE
+    SITE = Scope.SITE
+    LINK = Scope.LINK
+    HOST = Scope.HOST
+    NOWHERE = Scope.NOWHERE
 
 
 class _IpProtocol(IntEnum):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.boot.host import Host
+from hostrouting.boot.host import Host, check_snapshot
 from hostrouting.config.routing import Config
 from hostrouting.model.errors import ConfigError, FileError
 from hostrouting.model.family import Family, IpAddress
@@ -49,11 +49,10 @@ def check(
 
     Returns:
         The report. If the check couldn't run, the verdict is ``unknown``, and the report has a
-        reason. If the kernel lacks entries of the config that fix a failure, they are the fix's
-        ``unapplied``.
+        reason. So it is for an image, which has no kernel to query. If the kernel lacks entries of
+        the config that fix a failure, they are the fix's ``unapplied``.
 
     Raises:
-        RouteError: the host is an image, which has no kernel to query.
         phases.Cancelled, phases.TimedOut: the scope was cancelled.
     """
     config, host = to_config(config), to_host(host)
@@ -162,6 +161,9 @@ def diff(
     """
     from hostrouting.overlap.difference import compare
 
+    for given in (a, b):
+        if given is not None:
+            check_snapshot(given, "diff")
     later = snapshot(host=host, scope=scope) if b is None else b
     expected = () if config is None else to_config(config).route_overlap.expected_cidrs
     return compare(a, later, [each.cidr for each in expected])

@@ -266,7 +266,7 @@ WRITES = {
         route add 172.16.0.0/16 via 10.1.0.3 dev eth0 -> EACCES
     """,
     "a gateway behind a link route needs scope link": """
-        route add 192.0.2.1/32 dev eth0 scope universe
+        route add 192.0.2.1/32 dev eth0 scope global
         route add 172.16.0.0/16 via 192.0.2.1 dev eth0 -> ENETUNREACH
         route del 192.0.2.1/32 dev eth0
         route add 192.0.2.1/32 dev eth0

@@ -11,7 +11,7 @@ from node import like_linux, on_linux, tool
 from hostrouting import RouteError
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import Kernel, read_routes
-from hostrouting.model.routes import Protocol, Table
+from hostrouting.model.routes import Protocol, Scope, Table
 from hostrouting.testing import FakeKernel
 
 H200 = """
@@ -128,9 +128,13 @@ def test_a_refusal_names_the_command(
     ("command", "message"),
     [
         ("route show", "ip route show: not known here; known are ip link add"),
-        ("ip -6 route add default dev lo", "not known here"),
+        ("ip -6 route add default dev lo", "ip -6 route add default dev lo: IPv4 only$"),
+        ("address add fd00::1/64 dev lo", "IPv4 only$"),
+        ("route add fd00::/64 dev lo", "IPv4 only$"),
+        ("rule add from fd00::/64 lookup 100", "IPv4 only$"),
+        ("route add 10.0.0.0/8 dev lo scope universe", "'universe' is neither .* of global, site"),
         ("tunnel add x", "not known here"),
-        ("link add eth0 type dummy", "'type' isn't known here; known are address"),
+        ("link add eth0 type dummy", "types aren't known here: a new link is like"),
         ("link set lo carrier maybe", "'maybe' is missing or not known"),
         ("address add 10.1.0.4/24", "'dev' is missing"),
         ("route add", "words are missing"),
@@ -149,3 +153,15 @@ def test_an_unknown_command_says_what_is_known(command: str, message: str) -> No
 
 def test_both_kernels_have_the_method() -> None:
     assert NamespaceKernel.ip is FakeKernel.ip
+
+
+def test_words_are_those_of_ip() -> None:
+    kernel = FakeKernel()
+    kernel.ip("""
+        link add eth0
+        route add 10.0.0.0/8 dev eth0 scope global prio 5
+        rule add prio 7 lookup 100
+    """)
+    (route,) = read_routes(kernel, Table.MAIN)
+    assert (route.scope, route.metric) == (Scope.UNIVERSE, 5)
+    assert 7 in [rule.preference for rule in kernel.facts().rules]

@@ -191,7 +191,7 @@ def test_routes_have_their_nexthop_objects_hidden_hops(
     play(
         node,
         """
-        route add default nhid 9 scope universe
+        route add default nhid 9 scope global
         route add 172.16.0.0/16 nhid 7
         route add 172.17.0.0/16 nhid 8 scope link
         get 172.17.1.1 -> 172.17.0.0/16 nhid 8 dev ib0 proto hostrouting scope link

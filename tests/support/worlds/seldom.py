@@ -135,8 +135,8 @@ HIDDEN_HOPS = question("""
     nexthop add id 6 via fe80::9 dev ib0
     nexthop add id 7 group 4
     nexthop add id 8 via 10.1.0.9 fdb
-    route add default nhid 1 scope universe proto dhcp metric 100
-    route add default nhid 2 scope universe proto dhcp metric 200
+    route add default nhid 1 scope global proto dhcp metric 100
+    route add default nhid 2 scope global proto dhcp metric 200
     route add 10.0.0.0/26 nhid 2 proto static
     route add 10.0.1.0/24 nhid 3 proto static
     route add 10.0.2.0/24 nhid 4 proto static
