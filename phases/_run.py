@@ -34,7 +34,7 @@ class Task(Protocol[T_co]):
 
     @property
     def name(self) -> str:
-        """Return a verb phrase for paths and logs, in kebab-case: ``configure-static-routes``."""
+        """Return a kebab-case verb phrase for paths and logs, as ``configure-static-routes``."""
 
     def do(self, scope: CancelScope) -> T_co:
         """Do the work and return the result.
