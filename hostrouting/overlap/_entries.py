@@ -113,7 +113,7 @@ class Entries:
         if subnet is not None:
             dev = self._local_subnets[subnet]
             refused = None
-            if self._names_devs and not is_device(dev):
+            if not (self._is_inherited(dev) or is_device(dev)):
                 why = f"it is on the link of {dev}, a name that no config accepts: rename it"
                 refused = Obstacle(why)
             return Path(None, (dev,), (NextHop(dev),), subnet, refused)
@@ -202,11 +202,8 @@ class Entries:
         if dev is not None:
             return self._entry_by(dev, self._hop_by(dev, numbers(network)), network)
         if (subnet := next(self._nested_subnets.around(numbers(network)), None)) is not None:
-            return StaticRoute(
-                network,
-                ONLINK,
-                self._local_subnets[subnet] if self._names_devs else None,
-            )
+            dev = self._local_subnets[subnet]
+            return StaticRoute(network, ONLINK, None if self._is_inherited(dev) else dev)
         default = self._inherited
         if self._has_lost_source:
             (hop,) = default.hops
@@ -215,7 +212,6 @@ class Entries:
                 hop.gateway if isinstance(hop.gateway, IPv4Address) else ONLINK,
                 hop.dev,
             )
-        # Another default route may take precedence, so name the interface in the entry.
         is_one = self._must_name_dev and len(default.devs) == 1 and is_device(default.devs[0])
         return StaticRoute(network, dev=default.devs[0] if is_one else None)
 
@@ -270,22 +266,38 @@ class Entries:
             )
         return self._known_by[dev]
 
-    @property
-    def _names_devs(self) -> bool:
-        """Return whether entries in an uplink's subnet must name the uplink.
+    def _is_inherited(self, dev: str) -> bool:
+        """Return whether an on-link entry without a device uses this uplink.
 
-        Entries must name it in two cases: the interface that they would inherit isn't clear, or the
-        default route's src isn't this host's. An entry with a gateway and a device inherits
-        nothing, not even the src.
+        If the default route's src isn't this host's, such an entry would inherit the src. An entry
+        with a gateway and a device inherits nothing.
         """
-        is_one = self._default is not None and len(self._default.devs) == 1
-        return self._must_name_dev or not is_one or self._has_lost_source
+        is_default = self._default is not None and self._default.devs == (dev,)
+        return is_default and not (self._must_name_dev or self._has_lost_source)
+
+    @cached_property
+    def _must_name_dev(self) -> bool:
+        """Return whether an entry without a device may inherit another interface.
+
+        If the config names the uplinks, an entry inherits their default route with the lowest
+        metric, whichever default route wins. Of several with this metric, it inherits the first.
+        That may be another one after a reboot. A verified uplink is inherited even under a new
+        name. Otherwise, the IPv4 default route tells the uplinks for IPv6, and may change.
+        """
+        uplinks = self._state.uplinks
+        if uplinks.is_verified or uplinks.named is None:
+            return False
+        return not uplinks.is_configured or self._is_default_tied
 
     @property
-    def _must_name_dev(self) -> bool:
-        """Return whether an entry without a device may inherit another interface."""
-        # A verified uplink is inherited, even under a new name.
-        return self._state.uplinks.named is not None and not self._state.uplinks.is_verified
+    def _is_default_tied(self) -> bool:
+        """Return whether default routes through several uplinks have the lowest metric."""
+        default = self._default
+        if default is None:
+            return False
+        rivals = [route for route in self._state.defaults if route.metric == default.metric]
+        used = {dev for route in rivals for dev in route.devs if dev in self._state.uplinks.devs}
+        return used != {*default.devs}
 
     @cached_property
     def _has_lost_source(self) -> bool:

@@ -863,7 +863,8 @@ class UplinkCase(Case):
         inherits: the interfaces of a route that names none, if they aren't the expected ones, or an
             empty string if such a route has to wait.
         is_contested: whether a note lists several default routes.
-        fixed: each destination in the fix, whose device is named if the uplinks are.
+        fixed: each destination in the fix.
+        named: the device that the fix names, or an empty string if its routes inherit one.
         left: the failures that no route can fix.
     """
 
@@ -871,6 +872,7 @@ class UplinkCase(Case):
     inherits: str = attrs.field(default=attrs.Factory(lambda self: self.by, takes_self=True))
     is_contested: bool = False
     fixed: str = ""
+    named: str = ""
     left: str = ""
     notes: str | None = None
     node: str = THREE_NICS
@@ -925,6 +927,16 @@ UPLINK_CASES = {
         is_contested=True,
         fixed=PODS_FIXED,
     ),
+    "several uplinks with equal metrics": UplinkCase(
+        TIED,
+        PODS_BY_IB0,
+        uplinks="eth*",
+        by="eth0 eth1",
+        inherits="eth0",
+        is_contested=True,
+        fixed=PODS_FIXED,
+        named="eth0",
+    ),
     "only the storage network has a default": UplinkCase(
         BY_ETH1,
         f"{SERVICES_BY_ETH1}; {PODS_BY_IB0}",
@@ -970,9 +982,7 @@ def test_the_uplinks_are_expected_everywhere(
         assert report.default_devs == tuple(uplinks.by.split())
         assert uplinks.is_contested == any(note.kind == "CONTESTED" for note in report.notes)
         assert {str(entry.destination) for entry in report.fix.routes} == {*uplinks.fixed.split()}
-        assert {entry.dev for entry in report.fix.routes} <= {
-            uplinks.inherits if uplinks.uplinks else None
-        }
+        assert {entry.dev for entry in report.fix.routes} <= {uplinks.named or None}
         assert {part for each in report.fix.unfixable for part in each.parts} == {
             *uplinks.left.split()
         }
@@ -1085,21 +1095,26 @@ DOWN = f"{BY_ETH0}\nlink set eth1 down\naddr add 10.9.0.9/16 dev ib0"
 
 
 @pytest.mark.parametrize(
-    ("does", "cidr", "fixed"),
+    ("does", "cidr", "fixed", "named"),
     [
-        (SHARED, NODES, ["10.1.2.0/25", "10.1.2.128/25"]),
-        (DOWN, "10.9.0.0/16", ["10.9.0.0/17", "10.9.128.0/17"]),
-        (BY_ETH0, {"cidr": "10.9.0.0/24", "devs": ["eth0"]}, ["10.9.0.0/25", "10.9.0.128/25"]),
+        (SHARED, NODES, ["10.1.2.0/25", "10.1.2.128/25"], None),
+        (DOWN, "10.9.0.0/16", ["10.9.0.0/17", "10.9.128.0/17"], None),
+        (
+            BY_ETH0,
+            {"cidr": "10.9.0.0/24", "devs": ["eth0"]},
+            ["10.9.0.0/25", "10.9.0.128/25"],
+            "eth0",
+        ),
     ],
 )
 def test_a_fix_uses_an_expected_uplink_that_works(
-    does: str, cidr: Any, fixed: list[str], kernel: NamespaceKernel
+    does: str, cidr: Any, fixed: list[str], named: str | None, kernel: NamespaceKernel
 ) -> None:
     run_ip(f"{THREE_NICS}\n{does}")
     asked = config(cidrs=[cidr], uplinks=["eth*"])
     fix = check_overlap(asked, kernel, phases.CancelScope()).fix
     assert [(str(entry.destination), entry.dev) for entry in fix.routes] == [
-        (network, "eth0") for network in fixed
+        (network, named) for network in fixed
     ]
     assert bool(fix.unfixable) != bool(fixed)
     wanted = config(*(entry.to_mapping() for entry in fix.routes), cidrs=[cidr], uplinks=["eth*"])

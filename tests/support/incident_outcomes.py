@@ -155,7 +155,7 @@ def _attempts(case: Case, report: OverlapReport) -> Iterator[_Attempt]:
         found = host.check(**given)
         if not found.fix.entries.is_wanted:
             return found
-        host.install(found)
+        host.install(found, **given)
         return attrs.evolve(host.check(**given), fix=found.fix)
 
     def act(host: Rebuilt) -> OverlapReport:

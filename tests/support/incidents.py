@@ -276,7 +276,7 @@ class Rebuilt:
         snapshot = recorded(self._kernel, self._kernel6 if len(self._families) > 1 else None)
         return check(config, host=Host.recorded(attrs.evolve(snapshot, verified=verified)))
 
-    def install(self, report: OverlapReport, keep: Sequence[Any] = ()) -> None:
+    def install(self, report: OverlapReport, keep: Sequence[Any] = (), **answer: Any) -> None:
         """Install a fix, and other interfaces to keep; a second run changes nothing.
 
         By day, only some cases are installed twice.
@@ -284,11 +284,12 @@ class Rebuilt:
         Args:
             report: the report with the fix.
             keep: entries of a config.
+            answer: an answer in the config, which may name the uplinks.
         """
         static = report.fix.entries
         static = attrs.evolve(static, keep=(*static.keep, *keep))
-        section = {"staticRoutes": static.to_mapping(), "waitSeconds": 0}
-        config = Config.from_mapping({"hostRouting": section})
+        uplinks = self._config(**answer).uplinks
+        config = Config(static_routes=static, uplinks=uplinks, wait_seconds=0)
         install = InstallRoutes(config, host=self._host)
         install.do(CancelScope())
         if is_chosen(str(self.case), one_of=4):
