@@ -9,7 +9,8 @@ backend can then skip other entries early. The kernel filters tables and protoco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import attrs
 
@@ -19,6 +20,8 @@ from hostrouting.model.routes import Protocol, Route, Route6, RouteType, Table
 
 # A template entry whose destination is a placeholder, and the prefixes of the entries like it.
 Group = tuple[Route, Sequence[Prefix]]
+
+_NO_MTUS: Mapping[str, int] = MappingProxyType({})
 
 
 class Entries:
@@ -148,6 +151,7 @@ def except_plain(
     *,
     inside: Sequence[Prefix] = (),
     sources: Collection[IpAddress] = (),
+    mtus: Mapping[str, int] = _NO_MTUS,
 ) -> Selection:
     """Select the entries in all tables, except plain ones through certain interfaces.
 
@@ -155,8 +159,9 @@ def except_plain(
         devs: the interface names.
         inside: prefixes in which plain entries are wanted too.
         sources: the host's addresses, from which packets may leave.
+        mtus: the interfaces' MTUs. An entry with a larger one isn't plain.
     """
-    return Selection(is_omitted=PlainThrough(devs, sources), inside=inside)
+    return Selection(is_omitted=PlainThrough(devs, sources, mtus), inside=inside)
 
 
 @attrs.frozen
@@ -170,14 +175,40 @@ class PlainThrough:
     Args:
         devs: the interface names.
         sources: the host's addresses, from which packets may leave.
+        mtus: the interfaces' MTUs. An entry with a larger one isn't plain.
     """
 
     devs: Collection[str]
     sources: Collection[IpAddress] = ()
+    mtus: Mapping[str, int] = _NO_MTUS
 
     def __call__(self, route: Route) -> bool:
         is_ordinary = route.tos == 0 and not route.is_near
-        return is_ordinary and leaves_through(route, self.devs, self.sources)
+        return is_ordinary and is_plain(route, self.devs, self.sources, self.mtus)
+
+
+def is_plain(
+    route: Route,
+    devs: Collection[str],
+    sources: Collection[IpAddress],
+    mtus: Mapping[str, int],
+) -> bool:
+    """Return whether a route ``leaves_through`` interfaces, and has no larger mtu than these.
+
+    Args:
+        route: the entry. Its destination is ignored.
+        devs: the interface names.
+        sources: the host's addresses, from which packets may leave.
+        mtus: the interfaces' MTUs.
+    """
+    return leaves_through(route, devs, sources) and not devs_below_mtu(route, mtus)
+
+
+def devs_below_mtu(route: Route, mtus: Mapping[str, int]) -> list[str]:
+    """Return the interfaces of a route whose own MTU is smaller than the route's."""
+    if route.mtu is None:
+        return []
+    return [dev for dev in route.devs if route.mtu > mtus.get(dev, route.mtu)]
 
 
 def leaves_through(route: Route, devs: Collection[str], sources: Collection[IpAddress]) -> bool:

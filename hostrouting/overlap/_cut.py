@@ -21,12 +21,12 @@ that the caller names. All suspects cut.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Address
 from itertools import pairwise
 
 from hostrouting.kernel.rules import Flow, matches
-from hostrouting.kernel.selection import leaves_through
+from hostrouting.kernel.selection import is_plain
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, PrefixSet, ends, numbers
 from hostrouting.model.parsing import reserved_blocks
@@ -49,6 +49,7 @@ class Cutter:
             break all connections.
         subnets: the uplinks' subnets. In such a subnet, a route via a default route's gateway isn't
             plain: it sends neighbours' packets to the router.
+        mtus: the interfaces' MTUs. A route with a larger one isn't plain: it loses packets.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Cutter:
         suspects: Iterable[Prefix],
         sources: Iterable[IpAddress] = (),
         subnets: Iterable[Prefix] = (),
+        mtus: Mapping[str, int] | None = None,
     ) -> None:
         self._family = family
         self._cidrs = cidrs
@@ -67,6 +69,7 @@ class Cutter:
         self._devs = frozenset(expected_devs)
         self._sources = frozenset(sources)
         self._subnets = PrefixSet(subnets, family.bits)
+        self._mtus = mtus or {}
         # The suspects that are known before any route is.
         self._named = {*suspects}
         for rule in rules:
@@ -126,7 +129,7 @@ class Cutter:
         return _cut_at([*filter(self._expected.covers, cuts)], self._family)
 
     def _is_plain(self, route: Route) -> bool:
-        return leaves_through(route, self._devs, self._sources)
+        return is_plain(route, self._devs, self._sources, self._mtus)
 
     def _routers_of(self, route: Route) -> Iterator[IpAddress]:
         """Yield the gateways through the uplinks, if this is a default route."""

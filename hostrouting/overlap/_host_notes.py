@@ -12,6 +12,7 @@ from operator import attrgetter
 from hostrouting.config.routing import RouteOverlap
 from hostrouting.kernel.default_routes import default_route
 from hostrouting.kernel.rules import is_about_other_packets, loopback_of
+from hostrouting.kernel.selection import devs_below_mtu
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.links import Hardware, Link
@@ -23,8 +24,9 @@ from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import Note, NoteKind
 from hostrouting.overlap.uplinks import container_devs, how_to_name
 
-# A limit for human-readable lines.
+# Limits for human-readable lines.
 _SHOWN_ADDRESSES = 8
+_SHOWN_ROUTES = 4
 
 
 def notes_on_host(overlap: RouteOverlap, state: State, places: Places) -> Iterable[Note]:
@@ -218,17 +220,18 @@ def _has_no_network(link: Link) -> bool:
 
 
 def _beyond_mtu(state: State, places: Places) -> Iterable[Note]:
-    """Yield a note for each route with a larger mtu than its interface."""
-    mtus = {link.name: link.mtu for link in state.links if link.mtu}
-    least = min(mtus.values(), default=0)
-    for route in dict.fromkeys(route for route in _sent(places) if (route.mtu or 0) > least):
-        for dev in route.devs:
-            if route.mtu is not None and route.mtu > mtus.get(dev, route.mtu):
-                text = (
-                    f"{route} has an mtu above that of {dev} ({mtus[dev]}):"
-                    " larger packets are lost without an error"
-                )
-                yield Note(NoteKind.MTU, text, devs=(dev,))
+    """Yield a note for the routes through each interface with the same mtu above its own."""
+    found: dict[tuple[str, int | None], list[str]] = {}
+    for route in dict.fromkeys(_sent(places)):
+        for dev in devs_below_mtu(route, state.mtus):
+            found.setdefault((dev, route.mtu), []).append(str(route))
+    for (dev, _), routes in found.items():
+        has = "has" if len(routes) == 1 else "have"
+        text = (
+            f"{shortened(routes, ', ', _SHOWN_ROUTES)} {has} an mtu above that of {dev}"
+            f" ({state.mtus[dev]}): larger packets are lost without an error"
+        )
+        yield Note(NoteKind.MTU, text, devs=(dev,))
 
 
 def _led_to_router(state: State, places: Places) -> Iterator[Note]:

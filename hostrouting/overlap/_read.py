@@ -6,6 +6,7 @@ Only the relevant entries of large tables are read.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
 from ipaddress import IPv6Address
 from typing import TYPE_CHECKING
 
@@ -245,13 +246,14 @@ def _with_routes(
         return attrs.evolve(state, routes=read_routes(backend)), cutter
     assumed = cutter.suspects((), _likely_suspects(state))
     subnets = _subnets_with_gateways(state)
-    wanted = except_plain(devs, inside=(*assumed, *subnets), sources=sources)
+    select = partial(except_plain, devs, sources=sources, mtus=state.mtus)
+    wanted = select(inside=(*assumed, *subnets))
     routes = tuple(backend.entries(wanted))
     if selects_source((), routes, state.family):
         return attrs.evolve(state, routes=read_routes(backend)), cutter
     suspects = [*cutter.suspects(routes), *_cidrs_with_blocks(overlap, routes)]
     if not all(map(PrefixSet(assumed, state.family.bits).covers, suspects)):
-        wanted = except_plain(devs, inside=(*suspects, *subnets), sources=sources)
+        wanted = select(inside=(*suspects, *subnets))
         routes = tuple(backend.entries(wanted))
     return attrs.evolve(state, routes=routes), cutter
 
@@ -276,7 +278,7 @@ def _cutter(overlap: RouteOverlap, state: State, sources: Collection[IpAddress])
         # The rule's table may lack a subnet's route.
         suspects += subnets
     devs = state.plain_devs
-    return Cutter(state.family, cidrs, devs, state.rules, suspects, sources, subnets)
+    return Cutter(state.family, cidrs, devs, state.rules, suspects, sources, subnets, state.mtus)
 
 
 def _needs_whole_tables(state: State) -> bool:

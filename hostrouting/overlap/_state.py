@@ -74,6 +74,11 @@ class State:
         kinds = {link.name: link.kind for link in self.links}
         return {link.name: link for link in self.links if kinds.get(link.master or "") in _MASTERS}
 
+    @cached_property
+    def mtus(self) -> Mapping[str, int]:
+        """Return the interfaces' known MTUs."""
+        return {link.name: link.mtu for link in self.links if link.mtu}
+
     @property
     def plain_devs(self) -> tuple[str, ...]:
         """Return the uplinks that aren't ports. Routes through these only are as expected."""

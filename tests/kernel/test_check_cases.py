@@ -965,6 +965,16 @@ UPLINK_CASES = {
 }
 
 
+@pytest.mark.parametrize(("mtu", "kinds"), [(1500, []), (1501, ["MTU"])])
+def test_a_route_with_too_large_an_mtu_is_noted_without_any_other_cause(
+    mtu: int, kinds: list[str], kernel: NamespaceKernel, tmp_path: Path
+) -> None:
+    case = Case(f"route add 10.5.7.0/24 via 10.1.0.1 dev eth0 mtu {mtu}")
+    case.build()
+    for report in all_say(case, tmp_path):
+        assert [str(note.kind) for note in report.notes] == kinds
+
+
 @pytest.fixture(params=list(UPLINK_CASES.values()), ids=list(UPLINK_CASES))
 def uplinks(request: pytest.FixtureRequest, kernel: NamespaceKernel) -> UplinkCase:
     found: UplinkCase = request.param

@@ -66,6 +66,15 @@ ANSWERS: list[tuple[str, dict[str, Any], list[str]]] = [
         for dev in CONTAINERS
     ),
     *((f"link add {dev}\nroute add {CIDR} dev {dev}", {}, [f"OVERLAP {dev}"]) for dev in SHADOWS),
+    ("route add 172.20.5.0/24 via 10.1.0.1 dev eth0 mtu 1400", {}, []),
+    ("route add 172.20.5.0/24 via 10.1.0.1 dev eth0 mtu 9000", {}, ["MTU eth0"]),
+    (
+        "\n".join(
+            f"route add 172.20.{n}.0/24 via 10.1.0.1 dev eth0 mtu 9000" for n in range(5, 90)
+        ),
+        {},
+        ["MTU eth0"],
+    ),
     # Patterns in the config replace the defaults.
     (f"route add {CIDR} dev ib0", GIVEN, ["ALLOWED ib0"]),
     (f"link add pod1\nroute add {CIDR} dev pod1", GIVEN, ["CONTAINER pod1"]),
