@@ -12,6 +12,7 @@ from hostrouting.cli.output import bad, columns, dim, good
 from hostrouting.cli.report import overlap_text
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.text import clean
+from hostrouting.model.verified import VERIFIED_PATH, parse_verified
 from hostrouting.overlap.findings import UnknownReason
 from hostrouting.routes.policy import rule_words
 
@@ -134,6 +135,9 @@ def _file_line(change: Change) -> str:
     name = clean(str(change.what))
     if change.after is None:
         return bad(f"- {name}")
+    if name == f"/{VERIFIED_PATH}":
+        devs = ",".join(uplink.name for uplink in parse_verified(change.after))
+        name = f"{name} ({devs})"
     if change.before is None:
         return good(f"+ {name}")
     if is_go_package_script(change.before):

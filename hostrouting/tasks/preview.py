@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -18,8 +19,9 @@ from hostrouting.model.errors import RouteError, UnitError
 from hostrouting.model.jsonable import fields_in_json
 from hostrouting.model.text import shortened
 from hostrouting.overlap.check import check_families
-from hostrouting.overlap.findings import OverlapReport, Verdict
+from hostrouting.overlap.findings import NoteKind, OverlapReport, Verdict
 from hostrouting.overlap.planned_host import PlannedHost, planned_host
+from hostrouting.overlap.summary import brief
 from hostrouting.overlap.uplinks import awaited_devs
 from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_now
 from hostrouting.routes.verify import verify_routes
@@ -66,8 +68,8 @@ class Plan:
             ``routes`` is empty.
         boot: changes to files and units, or None for a snapshot, which doesn't include them.
         next_start: the gate's decision about the consumer's next start after the changes.
-        warnings: why ``Configure`` would fail on this host, or why the installation can't work yet.
-            Each is a sentence.
+        warnings: why ``Configure`` would fail on this host, why the installation can't work yet, or
+            why the uplink may be the wrong one. Each is a sentence.
         pending: InfiniBand interfaces without an address that the check would wait for.
             Kept interfaces that a run would wait for are in ``routes.awaited``.
     """
@@ -127,7 +129,15 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
         outcome = _outcome(config, host, routes, missing, scope)
         next_start = _next_start(config, host, outcome)
         pending = awaited_devs(config, host.routes)
-        planned = Plan(host.name, routes, missing, None, next_start, pending=pending)
+        planned = Plan(
+            host.name,
+            routes,
+            missing,
+            None,
+            next_start,
+            tuple(_contested(config, outcome)),
+            pending,
+        )
     if host.snapshot is not None:
         return planned
     host = host.within(scope)
@@ -138,6 +148,7 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
         next_start = NextStart(config.consumer, None, _NOT_INSTALLED)
         planned = attrs.evolve(planned, next_start=next_start)
     warnings = [
+        *planned.warnings,
         *obstacles,
         *warnings_of(config, wanted, host),
         *boot.files.access_errors,
@@ -146,6 +157,15 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
         warnings += why_no_default6(config, host)
     changes = boot.changes | _changes_to_record(config, host, outcome)
     return attrs.evolve(planned, boot=changes, warnings=tuple(warnings))
+
+
+def _contested(config: Config, outcome: OverlapReport | str) -> Iterator[str]:
+    """Yield each note on default routes through several interfaces, unless uplinks are named."""
+    if isinstance(outcome, str) or config.uplinks is not None:
+        return
+    for note in outcome.notes:
+        if note.kind is NoteKind.CONTESTED:
+            yield f"{note.kind}: {'; '.join(brief(note.message))}"
 
 
 def _changes_to_record(config: Config, host: Host, outcome: OverlapReport | str) -> Changes:

@@ -721,6 +721,22 @@ def test_the_plan_says_that_apply_records_the_uplink(tmp_path: Path) -> None:
     assert record.action == "replaced"
 
 
+def test_the_plan_names_the_uplink_that_stays(tmp_path: Path) -> None:
+    """And it says whether another default route may be the right one."""
+    node = build(tmp_path)
+    path = tmp_path / "strict.json"
+    path.write_text(json.dumps(STRICT.to_mapping()))
+    assert "+ /etc/hostrouting/uplink (eth0)" in said(node, "plan", str(path)).splitlines()
+    assert not any("CONTESTED" in each for each in plan(STRICT, host=node.host).warnings)
+    dhcp_beside(node)
+    assert "+ /etc/hostrouting/uplink (eth1)" in said(node, "plan", str(path)).splitlines()
+    warning, *_ = plan(STRICT, host=node.host).warnings
+    assert warning.startswith("CONTESTED: several interfaces have a default route, and the one")
+    assert 'set hostRouting\'s "uplinks"' in warning
+    named = attrs.evolve(STRICT, uplinks=("eth0",))
+    assert not any("CONTESTED" in each for each in plan(named, host=node.host).warnings)
+
+
 @pytest.mark.parametrize("mode", ["WARN", "STRICT"])
 def test_the_plan_records_nothing_that_apply_doesnt(tmp_path: Path, mode: str) -> None:
     """In WARN mode, or if the check fails."""
