@@ -23,7 +23,7 @@ from hostrouting.tasks.arguments import to_config, to_host
 from phases import CancelScope
 
 CHECKS = (
-    DoctorCheck("verdict", "the check would admit the next start now", _consumer.verdict),
+    DoctorCheck("verdict", "everything expected leaves as expected now", _consumer.verdict),
     DoctorCheck("held", "the gate holds no start right now", _consumer.held),
     DoctorCheck(
         "trial",

@@ -6,6 +6,7 @@ The boot script looks up the same addresses.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from ipaddress import IPv4Address
@@ -13,7 +14,7 @@ from itertools import chain
 
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.port import Facts, RouteBackend
-from hostrouting.kernel.rules import NO_SOURCE, Flow
+from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, Flow
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.lookups import Lookup
@@ -27,6 +28,12 @@ _TRIED = 4
 
 # An address of TEST-NET-2 (RFC 5737), which no host has.
 ELSEWHERE = IPv4Address("198.51.100.1")
+
+_ONLY_LATER = "our rule decides only if that one has a higher preference"
+# The preference that a hint gives another program's rule, if that is above ours.
+_LATER = 5000
+# A rule whose words are safe to paste.
+_PASTEABLE = re.compile(r"[\w./: -]+")
 
 _OF_THIS_HOST = (RouteType.LOCAL, RouteType.BROADCAST, RouteType.ANYCAST)
 
@@ -185,7 +192,34 @@ def _beaten(
     reason += f", because of the rule {rule_words(rule)}"
     if rule.preference > ours.preference:
         return Refusal(f"{reason}, as table {word_of(ours.table, Table)} has no route there", look)
-    return Refusal(reason, f"a rule decides only if its preference is lower; {look}")
+    return Refusal(reason, _how_to_move(rule, ours, fib) or f"{_ONLY_LATER}; {look}")
+
+
+def _how_to_move(rule: Rule, ours: Rule, fib: Fib) -> str:
+    """Return a hint with the commands that move a rule behind ours.
+
+    The hint is an empty string in four cases. The rule looks up no table, the commands can't
+    express it, table main would decide before it, or it would also move behind another program's
+    rule.
+    """
+    if rule.is_ours or rule.action is not RuleAction.TO_TABLE:
+        return ""
+    preference = max(_LATER, ours.preference + 1)
+    between = [
+        each
+        for each in fib.rules
+        if rule.preference < each.preference <= preference and not each.is_ours
+    ]
+    is_expressible = _PASTEABLE.fullmatch(str(rule)) and " and " not in str(rule)
+    if between or preference >= KERNEL_RULES[1].preference or not is_expressible:
+        return ""
+    ip = f"ip -{fib.family.value} rule"
+    return (
+        f"{_ONLY_LATER}: {ip} add {rule} preference {preference}"
+        f" && {ip} del {rule} preference {rule.preference};"
+        f" and have its owner add it with preference {preference}"
+        " (wg-quick: Table = off, and the routes and rules as PostUp)"
+    )
 
 
 def _jump_over(ours: Rule, fib: Fib, flow: Flow) -> Rule | None:

@@ -5,6 +5,7 @@ Linux and in memory.
 from __future__ import annotations
 
 import errno
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Network
@@ -373,6 +374,22 @@ def test_a_rule_before_a_kept_address_is_refused(h200: AnyKernel, on: Callable[.
     said = refused(config(keep=["ib*"]), on(h200))
     assert "can't keep 172.16.0.10 on ib0: packets to 172.16.0.1 from 172.16.0.10 go by" in said
     assert f"because of the rule 2000: from all lookup {VPN}" in said
+
+
+def test_the_printed_command_moves_a_rule_of_wg_quick(
+    h200: AnyKernel, on: Callable[..., Host]
+) -> None:
+    given = config(keep=["ib*"])
+    divert(h200, 100)
+    h200.del_rule(Rule(100, table=VPN))
+    install(given, on(h200))
+    h200.ip(f"rule add not fwmark 51820 table {VPN}")
+    with pytest.raises(RouteError, match="because of the rule 2169: not from all") as caught:
+        install(given, on(h200))
+    (hint,) = re.findall(r"ip -4 (rule add .*) && ip -4 (rule del .*?);", str(caught.value.hint))
+    assert hint[0].endswith(" preference 5000")
+    h200.ip("\n".join(hint))
+    install(given, on(h200))
 
 
 @pytest.mark.parametrize("wanted", [{"rules": [(POD, 2200)]}, {"keep": ["ib*"]}])
