@@ -22,7 +22,7 @@ from hostrouting.fleet.groups import FleetReport, GroupFailure, HostGroup, Share
 from hostrouting.model.jsonable import in_json
 from hostrouting.model.text import clean, counted, shortened
 from hostrouting.overlap.findings import Verdict
-from hostrouting.overlap.summary import advice, reasons, unapplied
+from hostrouting.overlap.summary import advice, brief, reasons, unapplied
 
 # Longer lists are shortened in the text. The JSON output is complete.
 _SHOWN_HOSTS = 16
@@ -44,13 +44,14 @@ def fleet_text(report: FleetReport, width: int | None, *, is_verbose: bool = Fal
     Returns:
         Lines with colours.
     """
-    page: Page = [_counts(report)]
+    page: Page = [_counts(report), *_outdated(report)]
     for group in report.groups:
         fix = [good(clean(line)) for line in advice(group.report)]
         hosts = [dim(line) for line in _host_lines(group, is_verbose=is_verbose)]
         reasons = [*_reason_lines(group, is_verbose=is_verbose)]
         said = [_title(group), *fix, *hosts, *reasons]
-        page.append(Row(_MARKS[group.verdict], f"{len(group.hosts):,}", said))
+        mark = bad("•") if _is_doubtful(group) else _MARKS[group.verdict]
+        page.append(Row(mark, f"{len(group.hosts):,}", said))
     return page_text(page, width)
 
 
@@ -64,14 +65,22 @@ def _host_lines(group: HostGroup, *, is_verbose: bool) -> Iterator[str]:
 
 
 def _names(hosts: Sequence[str], *, is_verbose: bool) -> str:
-    """Return names of hosts as Ansible's --limit takes them."""
-    return shortened([*map(clean, hosts)], ", ", len(hosts) if is_verbose else _SHOWN_HOSTS)
+    """Return names of hosts as Ansible's --limit takes them, if all are listed.
+
+    A shortened list is one that Ansible refuses, because its only comma stands in the note: names
+    between commas are patterns. A shell refuses the parenthesis.
+    """
+    names = [*map(clean, hosts)]
+    if is_verbose or len(names) <= _SHOWN_HOSTS:
+        return ", ".join(names)
+    more = len(names) - _SHOWN_HOSTS
+    return f"{' '.join(names[:_SHOWN_HOSTS])} (and {more:,} more, -v lists all)"
 
 
 def _reason_lines(group: HostGroup, *, is_verbose: bool) -> Iterator[str]:
     """Yield a line for each reason, if the hosts have several."""
     kind = f"{group.report.reason_kind}: "
-    for shared in (group.reasons, group.uncompared):
+    for shared in (group.reasons, _uncompared(group)):
         if len(shared) > 1:
             lines = [
                 f"{_names(each.hosts, is_verbose=is_verbose)}: "
@@ -88,6 +97,20 @@ def _counts(report: FleetReport) -> str:
     return f"{counted(count, 'snapshot')}: {words}"
 
 
+def _outdated(report: FleetReport) -> list[str]:
+    """Return a line on old snapshots, if there are any."""
+    if not report.outdated:
+        return []
+    are = "is" if len(report.outdated) == 1 else "are"
+    count = counted(len(report.outdated), "snapshot")
+    return [f"{count} {are} more than a day older than the newest"]
+
+
+def _is_doubtful(group: HostGroup) -> bool:
+    """Return whether the check has passed, perhaps on the wrong uplink."""
+    return group.verdict is Verdict.OK and bool(group.decisions)
+
+
 def _title(group: HostGroup) -> str:
     """Return the result shared by all hosts in a group."""
     said = [_words(failure) for failure in group.failures]
@@ -96,12 +119,19 @@ def _title(group: HostGroup) -> str:
     changed = [words for cause in group.causes or () for words in cause_lines(cause)]
     if changed:
         said.append(f"since then {shortened(changed, ', ', _SHOWN_CAUSES)}")
-    if group.uncompared:
-        why = _if_shared(group.uncompared)
+    if uncompared := _uncompared(group):
+        why = _if_shared(uncompared)
         said.append(f"not compared: {why}" if why else "not compared")
     if not group.failures and group.verdict is Verdict.OK:
-        said.insert(0, "ok")
+        said.insert(0, f"ok by {dev_words(group.report.default_devs)}" if group.decisions else "ok")
+    said += [f"{note.kind}: {'; '.join(brief(note.message))}" for note in group.decisions]
     return clean("; ".join(said))
+
+
+def _uncompared(group: HostGroup) -> list[SharedReason]:
+    """Return why hosts can't be compared, unless that is also why they have no verdict."""
+    told = tuple(each.reason for each in group.reasons)
+    return [each for each in group.uncompared if not any(r.endswith(each.reason) for r in told)]
 
 
 def _if_shared(reasons: Sequence[SharedReason]) -> str | None:
@@ -140,6 +170,7 @@ def fleet_page(report: FleetReport) -> str:
     ]
     text = environment.from_string(_read("fleet.html")).render(
         counts=_counts(report),
+        outdated=_outdated(report),
         groups=sections,
         script=script,
         script_hash=_base64(hashlib.sha256(script.encode()).digest()),
@@ -159,7 +190,7 @@ def _section(group: HostGroup, *, is_drawn: bool) -> dict[str, Any]:
         drawn = attrs.evolve(group.report, notes=())
         picture = _base64(overlap_picture(drawn).encode())
     return {
-        "verdict": str(group.verdict),
+        "verdict": "doubtful" if _is_doubtful(group) else str(group.verdict),
         "title": _title(group),
         "picture": picture,
         "unapplied": [clean(line) for line in unapplied(group.report.fix)],
@@ -173,7 +204,7 @@ def _section(group: HostGroup, *, is_drawn: bool) -> dict[str, Any]:
 
 def _lists(group: HostGroup) -> list[tuple[str, list[tuple[str, str]]]]:
     """Return the hosts, each with its own name if that differs, by their differences."""
-    apart = next((each for each in (group.reasons, group.uncompared) if len(each) > 1), None)
+    apart = next((each for each in (group.reasons, _uncompared(group)) if len(each) > 1), None)
     lists = [SharedReason("", group.hosts)] if apart is None else apart
     return [
         (

@@ -64,7 +64,8 @@ def load_snapshot(path: str) -> Snapshot:
 def config_and_snapshots(options: argparse.Namespace) -> tuple[str | None, list[str]]:
     """Return CONFIG, or None if it isn't given, and the files of the FILE and FOLDER arguments.
 
-    The first of several arguments is CONFIG, unless it is a folder or a snapshot.
+    The first of several arguments is CONFIG, unless it is a folder or a snapshot. A file that is
+    given twice is returned once.
 
     Raises:
         FileError: a folder can't be read.
@@ -75,7 +76,16 @@ def config_and_snapshots(options: argparse.Namespace) -> tuple[str | None, list[
     files: list[str] = []
     for path in given:
         files += _files_in(path, config) if _is_folder(path) else [path]
-    return config, files
+    once: dict[tuple[str, str], str] = {}
+    for path in files:
+        once.setdefault(_place(path), path)
+    return config, [*once.values()]
+
+
+def _place(path: str) -> tuple[str, str]:
+    """Return a file's folder, without symlinks, and its name there."""
+    folder, name = os.path.split(path)
+    return os.path.realpath(folder), name
 
 
 def _may_be_config(path: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
+from datetime import datetime
 from typing import ClassVar, Literal
 
 import attrs
@@ -14,7 +15,10 @@ from hostrouting.kernel.host_changes import HostChange, HostChangeKind
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.jsonable import JsonObject
 from hostrouting.overlap.difference import DiffReport
-from hostrouting.overlap.findings import FindingKind, OverlapReport, Verdict
+from hostrouting.overlap.findings import FindingKind, Note, OverlapReport, Verdict
+
+# A snapshot is outdated if it is older than the newest one by more than this.
+_SECONDS_MAX = 24 * 3600
 
 
 @attrs.frozen
@@ -58,17 +62,19 @@ class JudgedHost:
         report: the result of the check.
         since: what has changed since the host's earlier snapshot, or None if nothing is compared.
         is_new: whether there is no earlier snapshot.
+        taken: when the snapshot was taken (RFC 3339), or None if unknown.
     """
 
     name: str
     report: OverlapReport
     since: DiffReport | None = None
     is_new: bool = False
+    taken: str | None = None
 
 
 @attrs.frozen
 class HostGroup(JsonObject):
-    """Hosts with the same verdict, failures and fix.
+    """Hosts with the same verdict, failures and fix, and the same doubts about their uplinks.
 
     If the verdict is unknown, they also have the same kind of reason. If the hosts are compared
     with earlier snapshots, they also have the same causes, except for addresses and gateways; hosts
@@ -90,6 +96,8 @@ class HostGroup(JsonObject):
         uncompared: why hosts can't be compared with their earlier snapshots, with the hosts for
             each reason.
         own_names: the host names in the snapshots, by the name in ``hosts``, where these differ.
+        decisions: the first host's notes that ask for a decision: which interface is the uplink. On
+            the other hosts, they have the same kinds and interfaces.
     """
 
     verdict: Verdict
@@ -103,6 +111,7 @@ class HostGroup(JsonObject):
     reasons: tuple[SharedReason, ...] = ()
     uncompared: tuple[SharedReason, ...] = ()
     own_names: Mapping[str, str] = attrs.field(factory=dict, hash=False)
+    decisions: tuple[Note, ...] = ()
 
 
 @attrs.frozen
@@ -112,18 +121,24 @@ class FleetReport(JsonObject):
     Args:
         groups: the groups, ordered by verdict (``ok``, ``overlap``, ``unknown``) and then by size,
             largest first.
+        outdated: the hosts whose snapshots are more than a day older than the newest one.
     """
 
     schema: ClassVar[Literal[1]] = 1
-    json_names = ("schema", "counts", "groups")
+    json_names = ("schema", "counts", "outdated", "groups")
 
     groups: tuple[HostGroup, ...]
+    outdated: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, hosts: Iterable[JudgedHost]) -> FleetReport:
         """Group hosts by their results, and by the changes behind differing lookups."""
         members: dict[Hashable, _Members] = {}
+        times: dict[str, float] = {}
         for host in hosts:
+            taken = _moment(host.taken)
+            if taken is not None:
+                times[host.name] = taken
             key = _key_of(host)
             if key not in members:
                 members[key] = _Members(host)
@@ -131,7 +146,7 @@ class FleetReport(JsonObject):
         groups = [each.group() for each in members.values()]
         order = [*Verdict]
         groups.sort(key=lambda group: (order.index(group.verdict), -len(group.hosts)))
-        return cls(tuple(groups))
+        return cls(tuple(groups), _outdated(times))
 
     @property
     def counts(self) -> dict[Verdict, int]:
@@ -140,6 +155,19 @@ class FleetReport(JsonObject):
         for group in self.groups:
             counts[group.verdict] += len(group.hosts)
         return counts
+
+
+def _moment(time: str | None) -> float | None:
+    """Return an RFC 3339 time as a Unix timestamp, or None if it is unknown or another text."""
+    try:
+        return datetime.strptime(time or "", "%Y-%m-%dT%H:%M:%S%z").timestamp()
+    except ValueError:
+        return None
+
+
+def _outdated(times: Mapping[str, float]) -> tuple[str, ...]:
+    newest = max(times.values(), default=0.0)
+    return tuple(name for name, taken in times.items() if newest - taken > _SECONDS_MAX)
 
 
 class _Members:
@@ -179,6 +207,7 @@ class _Members:
             _shared(self._reasons),
             _shared(self._uncompared),
             self._own_names,
+            report.decisions,
         )
 
 
@@ -194,7 +223,13 @@ def _key_of(host: JudgedHost) -> Hashable:
     changed = causes and frozenset(map(_alike, causes))
     is_compared = _why_uncompared(host) is None
     verdict = (report.verdict, _failures(report), fix, report.reason_kind)
-    return verdict, changed, is_compared, host.is_new
+    return verdict, _doubts(report), changed, is_compared, host.is_new
+
+
+def _doubts(report: OverlapReport) -> Hashable:
+    """Return the interfaces that are in question, and those that the check expects meanwhile."""
+    asked = frozenset((note.kind, note.devs) for note in report.decisions)
+    return (asked, report.default_devs) if asked else None
 
 
 def _causes_of(host: JudgedHost) -> tuple[HostChange, ...] | None:

@@ -8,7 +8,8 @@ import pickle
 import resource
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -74,6 +75,7 @@ def judge(
         snapshots: the output of ``hostrouting snapshot`` from each host, as a path, a document, or
             a ``Snapshot``. An executor's workers must be able to read the files. A host is listed
             by its file's name without ``.json``, so that lists of hosts have the inventory's names.
+            If files of a sequence share a name, their folders precede it.
         config: the config with the expected CIDRs, used for every host.
         executor: the executor to use, such as Dask's ``distributed.Client().get_executor()`` on a
             cluster. It isn't shut down. If None, one process per core is started on this machine.
@@ -108,7 +110,7 @@ def judge(
         raise HostRoutingError(
             f"can't compare with the snapshots in {os.fspath(since)}: it isn't a folder"
         )
-    judging = _Judging(config, max_mib, since)
+    judging = _Judging(config, max_mib, since, _shared_names(snapshots))
     return FleetReport.of(_reports(snapshots, judging, executor, scope or CancelScope()))
 
 
@@ -154,11 +156,13 @@ class _Judging:
         config: the config with the expected CIDRs.
         max_mib: maximum file size in MiB.
         since: the folder with earlier snapshots, or None.
+        shared: the file names without ``.json`` that several snapshots in different folders have.
     """
 
     config: Config
     max_mib: int
     since: str | os.PathLike[str] | None
+    shared: frozenset[str]
 
     @property
     def seconds_max(self) -> float:
@@ -183,18 +187,19 @@ class _Judging:
                 snapshot = self._load(given)
         except HostRoutingError as error:
             return self._unjudged(number, given, UnknownReason.NO_SNAPSHOT, _why(error, given))
-        name = _name_of(number, given, snapshot.host)
+        name = self._name_of(number, given, snapshot.host)
         snapshot = attrs.evolve(snapshot, host=snapshot.host or name)
         report = check(self.config, host=Host.recorded(snapshot))
+        judged = JudgedHost(name, report, taken=snapshot.time)
         if self.since is None:
-            return JudgedHost(name, report)
+            return judged
         earlier = Path(self.since) / f"{snapshot.host}.json"
         if isinstance(given, (str, os.PathLike)):
             earlier = Path(self.since) / Path(given).name
         if not os.path.lexists(earlier):
             why = f"there is no earlier snapshot in {os.fspath(self.since)}"
-            return JudgedHost(name, report, _uncompared(snapshot, why), is_new=True)
-        return JudgedHost(name, report, self._changed_since(earlier, snapshot))
+            return attrs.evolve(judged, since=_uncompared(snapshot, why), is_new=True)
+        return attrs.evolve(judged, since=self._changed_since(earlier, snapshot))
 
     def _load(self, path: str | os.PathLike[str]) -> Snapshot:
         return Snapshot.load(path, bytes_max=self.max_mib << 20)
@@ -217,9 +222,16 @@ class _Judging:
         kind: UnknownReason,
         why: str,
     ) -> JudgedHost:
-        name = _name_of(number, given)
+        name = self._name_of(number, given)
         report = unjudged(self.config.route_overlap, kind, why)
         return JudgedHost(name, attrs.evolve(report, host=name))
+
+    def _name_of(self, number: int, given: SnapshotSource, host: str | None = None) -> str:
+        """Return the name by which a host is listed: its file's, or else its own or a number."""
+        if not isinstance(given, (str, os.PathLike)):
+            return host or f"snapshot {number}"
+        name = _stem(given)
+        return f"{_in_one_line(str(Path(given).parent))}/{name}" if name in self.shared else name
 
     def judge_in_process(self, scope: CancelScope, batch: _Batch) -> list[JudgedHost]:
         """Return a report for each snapshot, made by a process with time and memory limits.
@@ -282,9 +294,20 @@ def _why(error: HostRoutingError, source: SnapshotSource) -> str:
     return "; ".join([shortened(problems, "; ", _SHOWN_PROBLEMS), *error.hint.splitlines()])
 
 
-def _name_of(number: int, given: SnapshotSource, host: str | None = None) -> str:
-    """Return the name by which a host is listed: its file's, or else its own or a number."""
-    if isinstance(given, (str, os.PathLike)):
-        # A crafted file name could inject lines into a report.
-        return "?".join(Path(given).name.removesuffix(".json").splitlines())
-    return host or f"snapshot {number}"
+def _shared_names(snapshots: Iterable[SnapshotSource]) -> frozenset[str]:
+    """Return the names that several files have. Those of an iterator aren't known beforehand."""
+    if not isinstance(snapshots, Sequence):
+        return frozenset()
+    paths = {Path(each) for each in snapshots if isinstance(each, (str, os.PathLike))}
+    stems = Counter(map(_stem, paths))
+    return frozenset(stem for stem, count in stems.items() if count > 1)
+
+
+def _stem(path: str | os.PathLike[str]) -> str:
+    """Return a file's name without ``.json``."""
+    return _in_one_line(Path(path).name.removesuffix(".json"))
+
+
+def _in_one_line(name: str) -> str:
+    # A crafted file name could inject lines into a report.
+    return "?".join(name.splitlines())

@@ -88,6 +88,10 @@ EXEMPTIONS = (NoteKind.CONTAINER, NoteKind.ALLOWED, NoteKind.CNI_DISCARD)
 """The kinds of notes on exempt addresses. A CIDR that names its interfaces has no exemptions."""
 
 
+DECISIONS = (NoteKind.CONTESTED, NoteKind.MOVED)
+"""The kinds of notes that ask which interface is the uplink."""
+
+
 @attrs.frozen
 class Finding(JsonObject):
     """An expected CIDR that fails.
@@ -310,6 +314,11 @@ class OverlapReport(JsonObject):
     def unapplied(self) -> StaticRoutes | None:
         """Return the entries of the config that the kernel lacks and that fix failures, or None."""
         return self.fix.unapplied
+
+    @property
+    def decisions(self) -> tuple[Note, ...]:
+        """Return the notes that ask for a decision: which interface is the uplink."""
+        return tuple(note for note in self.notes if note.kind in DECISIONS)
 
     @property
     def cidrs(self) -> tuple[IpNetwork, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ from typing import Any
 import attrs
 import pytest
 from file_trees import write_file
-from node import shadowed_kernel
+from node import add_nics, shadowed_kernel
 from scenario import play
 from wanted import SHADOWED, section
 
 import phases
 from hostrouting import Config, Configure, Host
+from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.testing import FakeKernel
 
@@ -37,6 +39,15 @@ def snapshots(folder: Path, count: int, own: str = "node-{}") -> Path:
 
 def hosts(out: str) -> list[list[str]]:
     return [group["hosts"] for group in json.loads(out)["groups"]]
+
+
+def contested(metric: int) -> Snapshot:
+    """Return a healthy node whose storage network offers a default route, too."""
+    kernel = FakeKernel()
+    add_nics(kernel, eth0="10.1.0.4/24", eth1="10.2.0.4/24")
+    play(kernel, "route add default via 10.1.0.1 dev eth0 proto dhcp metric 100")
+    play(kernel, f"route add default via 10.2.0.1 dev eth1 proto dhcp metric {metric}")
+    return take_snapshot(kernel)
 
 
 @pytest.fixture
@@ -106,6 +117,22 @@ def test_a_broken_first_file_is_a_broken_config(elsewhere: Run, today: Path) -> 
     assert elsewhere("judge", today, empty, "--cidr", CIDR)[0] == 1
 
 
+def test_a_file_given_twice_counts_once(elsewhere: Run, today: Path) -> None:
+    link = today.with_name("latest")
+    link.symlink_to(today)
+    given = (today / "gpu-0001.json", today, link)
+    _, out, _ = elsewhere("judge", "--cidr", CIDR, *given, "--output", "json")
+    assert hosts(out) == [["gpu-0001", "gpu-0000", "gpu-0002"]]
+
+
+def test_files_of_one_name_have_their_folders(elsewhere: Run, today: Path, tmp_path: Path) -> None:
+    other = snapshots(tmp_path / "other", 1)
+    broken = write_file(other / "gpu-0001.json", "")
+    _, out, _ = elsewhere("judge", "--cidr", CIDR, today, other, "--output", "json")
+    named = [f"{today}/gpu-0000", f"{today}/gpu-0001", "gpu-0002", f"{other}/gpu-0000"]
+    assert hosts(out) == [named, [str(broken.with_suffix(""))]]
+
+
 def test_a_folder_without_snapshots_is_an_error(elsewhere: Run, tmp_path: Path) -> None:
     folder = tmp_path / "nothing"
     folder.mkdir()
@@ -134,6 +161,55 @@ def test_a_fix_that_keeps_interfaces_is_recognised_beside_pods(
     assert (code, "fix: CONFIG already lists what fixes this" in out) == (1, True)
 
 
+# --- what needs a look ----------------------------------------------------------------------------
+
+
+def test_a_doubtful_uplink_is_a_group_of_its_own(elsewhere: Run, tmp_path: Path) -> None:
+    """The check passes by a default route that a storage network's DHCP server offers."""
+    for name, metric in {"gpu-1": 50, "gpu-2": 60, "gpu-3": 200}.items():
+        contested(metric).save(tmp_path / f"{name}.json")
+    FINE.save(tmp_path / "gpu-4.json")
+    given = ("judge", "--cidr", "10.96.0.0/12", tmp_path)
+    code, out, _ = elsewhere(*given)
+    rows = [line.split("; name")[0] for line in out.splitlines() if line.startswith("•")]
+    several = "several interfaces have a default route, and the one through"
+    assert (code, rows) == (
+        0,
+        [
+            f"• 2  ok by eth1; CONTESTED: {several} eth1 wins",
+            f"• 1  ok by eth0; CONTESTED: {several} eth0 wins",
+        ],
+    )
+    _, out, _ = elsewhere(*given, "--output", "json")
+    groups = json.loads(out)["groups"]
+    assert [(each["hosts"], [n["kind"] for n in each["decisions"]]) for each in groups] == [
+        (["gpu-1", "gpu-2"], ["CONTESTED"]),
+        (["gpu-3"], ["CONTESTED"]),
+        (["gpu-4"], []),
+    ]
+    page = elsewhere(*given, "--output", "html")[1]
+    assert page.count('<section class="doubtful">') == 2
+    assert "ok by eth1; CONTESTED: several interfaces" in page
+
+
+def test_old_snapshots_are_counted(elsewhere: Run, tmp_path: Path) -> None:
+    days = {"new": 20, "yesterday": 19, "old": 18, "older": 1}
+    for name, day in days.items():
+        snapshot = attrs.evolve(FINE, time=f"2026-11-{day:02}T09:00:00Z")
+        snapshot.save(tmp_path / f"{name}.json")
+    for name, time in {"timeless": None, "odd": "noon"}.items():
+        attrs.evolve(FINE, time=time).save(tmp_path / f"{name}.json")
+    given = ("judge", "--cidr", CIDR, tmp_path)
+    line = "2 snapshots are more than a day older than the newest"
+    assert elsewhere(*given)[1].splitlines()[1] == line
+    assert f"<p>{line}</p>" in elsewhere(*given, "--output", "html")[1]
+    assert json.loads(elsewhere(*given, "--output", "json")[1])["outdated"] == ["old", "older"]
+    (tmp_path / "new.json").unlink()
+    assert "1 snapshot is more than a day" in elsewhere(*given)[1]
+    (tmp_path / "older.json").unlink()
+    assert "older than the newest" not in elsewhere(*given)[1]
+
+
 # --- lists of hosts -------------------------------------------------------------------------------
 
 
@@ -152,7 +228,7 @@ def test_equal_names_are_listed_once(elsewhere: Run, tmp_path: Path) -> None:
 def test_a_long_list_is_whole_if_verbose(elsewhere: Run, tmp_path: Path) -> None:
     folder = snapshots(tmp_path / "many", 40)
     _, out, _ = elsewhere("judge", "--cidr", CIDR, folder)
-    assert "gpu-0015 and 24 more" in out
+    assert "gpu-0014 gpu-0015 (and 24 more, -v lists all)\n" in out
     assert "gpu-0039" not in out
     _, out, _ = elsewhere("judge", "--cidr", CIDR, folder, "-v")
     assert "gpu-0038, gpu-0039\n" in out
@@ -168,3 +244,13 @@ def test_ansible_takes_a_pasted_list(elsewhere: Run, today: Path) -> None:
     for text in (pasted, pasted.replace(" ", "\n      ")):
         (word,) = shlex.split(f"'{text}'")
         assert manager.split_host_pattern(word) == names
+
+
+def test_ansible_refuses_a_shortened_list(elsewhere: Run, tmp_path: Path) -> None:
+    """Half of a group must not be taken for the whole. A shell refuses it without quotes."""
+    manager = pytest.importorskip("ansible.inventory.manager", reason="Ansible isn't installed")
+    _, out, _ = elsewhere("judge", "--cidr", CIDR, snapshots(tmp_path / "many", 20))
+    pasted = out.splitlines()[-2].strip()
+    assert "gpu-0015" in pasted
+    assert all(" " in pattern for pattern in manager.split_host_pattern(pasted))
+    assert subprocess.run(["sh", "-nc", f"limit {pasted}"], stderr=subprocess.DEVNULL).returncode

@@ -140,6 +140,18 @@ def test_a_torn_earlier_snapshot_is_named(folders: tuple[Path, Path]) -> None:
     assert (group.causes, len(group.uncompared)) == (None, 1)
 
 
+def test_a_reason_is_told_once(
+    run: Callable[..., tuple[int, str, str]],
+    folders: tuple[Path, Path],
+    write: Callable[[object], Path],
+) -> None:
+    """A torn snapshot is neither judged nor compared, for the same reason."""
+    before, after = folders
+    attrs.evolve(host("same"), is_torn=True).save(after / "same.json")
+    _, out, _ = run("judge", write(CONFIG), after / "same.json", "--since", before)
+    assert out.count("the host changed while the snapshot was taken") == 1
+
+
 def test_a_host_without_a_verdict_has_its_causes(
     run: Callable[..., tuple[int, str, str]],
     folders: tuple[Path, Path],

@@ -742,7 +742,9 @@ def test_it_is_json(report: FleetReport) -> None:
     assert told["counts"] == {"ok": 6, "overlap": 18, "unknown": 12}
     assert [problems(each["report"]) for each in told["groups"]] == [[]] * len(KINDS)
     group = told["groups"][1]
-    keys = "verdict failures fix rules keep hosts report causes reasons uncompared ownNames"
+    keys = (
+        "verdict failures fix rules keep hosts report causes reasons uncompared ownNames decisions"
+    )
     assert list(group) == keys.split()
     assert group["failures"] == [
         {"kind": "OVERLAP", "cidr": "172.16.0.0/16", "devs": list(SHADOWED.devs)}
