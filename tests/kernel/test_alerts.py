@@ -161,6 +161,15 @@ def test_the_query_finds_sick_nodes_that_the_gate_will_hold(host: Host, samples:
     samples(strict, query[1], of_one)
 
 
+def test_the_query_finds_nodes_without_metrics(check: Any, samples: Any) -> None:
+    """The query is documented in docs/howto/monitoring.md."""
+    query = re.search(r"```promql\n(up.*)\n```", PAGE.read_text())
+    assert query is not None
+    exporter = 'up{job="node"} 1\n'
+    samples(exporter + check(HEALTHY), query[1])
+    samples(exporter, query[1], {"__name__": "up", "job": "node", "instance": "n"})
+
+
 def test_a_failed_run_keeps_old_metrics_and_fires(check: Any, firing: Any, tmp_path: Path) -> None:
     """Run the recipe from docs/howto/monitoring.md with hostrouting missing, unable to read its
     config, or working.
@@ -224,6 +233,15 @@ def watched(
 def test_a_refused_static_route_fires(host: Host, firing: Any) -> None:
     metrics = watched(host, {"destination": str(FIXED), "dev": "ib7"}, "hostrouting_problem")
     firing(metrics, "HostRoutingOverlap", "HostRoutingProblem")
+
+
+def test_a_moved_default_route_fires(host: Host, firing: Any) -> None:
+    host.layout.verified.parent.mkdir(parents=True)
+    host.layout.verified.write_text("eth0\n")
+    run_ip("route add default via 172.16.0.1 dev ib0 metric 1")
+    route = {"destination": str(FIXED)}
+    metrics = watched(host, route, "hostrouting_uplink_moved", mode="STRICT")
+    firing(metrics, "HostRoutingOverlap", "HostRoutingUplinkMoved")
 
 
 def test_a_static_route_that_another_program_keeps_removing_fires(host: Host, firing: Any) -> None:
