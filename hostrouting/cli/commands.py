@@ -91,11 +91,12 @@ def snapshot(_options: argparse.Namespace, host: Host) -> Result:
       hostrouting snapshot > node.json                               on the failing node
       hostrouting check --snapshot node.json config.json             anywhere, with the same verdict
 
-    To take a snapshot without hostrouting, a shell and ip (iproute2 5.15 or newer) are enough. For
-    IPv6 CIDRs, change the first line to "only=":
+    To take a snapshot without hostrouting, a shell and ip (iproute2 5.15 or newer) are enough:
+    ssh node sh < snap.sh > node.json. For IPv6 CIDRs, change the first line of snap.sh to "only=":
 
       only=-4
-      ip $only -o monitor link address rule route nexthop > node.changes 2>&1 &
+      changes=$(mktemp)
+      ip $only -o monitor link address rule route nexthop > "$changes" 2>&1 &
       sleep 1
       { printf '{"kernel": "%s", "ip": "%s"' "$(uname -sr)" "$(ip -V)"
         echo ', "links":';     ip -j -N -d link show
@@ -111,9 +112,10 @@ def snapshot(_options: argparse.Namespace, host: Host) -> Result:
             echo ', "neighbours6":'; ip -j -6 neigh show nud failed
           }
         }
-        sleep 1; kill $! || echo gone >> node.changes
-        echo ', "isTorn":';    [ -s node.changes ] && echo true || echo false
-        echo '}'; } > node.json
+        sleep 1; kill $! || echo gone >> "$changes"
+        echo ', "isTorn":';    [ -s "$changes" ] && echo true || echo false
+        rm "$changes"
+        echo '}'; }
     """
     from hostrouting.tasks import queries
 

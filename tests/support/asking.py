@@ -105,14 +105,14 @@ def recorded_by(commands: str, shell: str = "sh", *, ip: str = KNOWS_ALL) -> Sna
 
 
 def _record(commands: str, shell: str, ip: str) -> Snapshot:
+    # As over ssh, the shell reads the commands from its standard input.
+    done = subprocess.run(
+        [shell, "-eu"], input=commands, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stderr == ""
     with TemporaryDirectory() as folder:
-        argv = [shell, "-euc", commands]
-        done = subprocess.run(
-            argv, cwd=folder, capture_output=True, text=True, check=True, timeout=60
-        )
-        assert done.stderr == ""
         path = Path(folder) / "node.json"
-        path.write_text(re.sub(r"iproute2-[0-9.]+", ip, path.read_text()))
+        path.write_text(re.sub(r"iproute2-[0-9.]+", ip, done.stdout))
         return Snapshot.load(path)
 
 
