@@ -48,17 +48,19 @@ exit $code
 """
 # Another agent's keys in the file that also contains our config.
 AGENT = '{"azure": {"bootstrapToken": "abc.0123",\t"ids": [1.50]},\n "agent": {}}\n'
+DOWN = ["sh", "-c", 'echo "nsenter: cut off" >&2; exit 1']
 CUT_OFF = f'if [ -e {TRIAL} ]; then echo "nsenter: cut off" >&2; exit 1; fi; exec "$@"'
 
 
 class Fleet:
     """Booted machines and an Ansible installation that writes only to one directory."""
 
-    def __init__(self, nodes: list[Machine], folder: Path) -> None:
+    def __init__(self, nodes: list[Machine], folder: Path, *, down: int = 0) -> None:
         self.nodes = nodes
+        ways_in = [*(node.way_in() for node in nodes), *([DOWN] * down)]
         hosts = {
-            f"n{number:02}": {"ansible_way_in": shlex.join(node.way_in())}
-            for number, node in enumerate(nodes, 1)
+            f"n{number:02}": {"ansible_way_in": shlex.join(way_in)}
+            for number, way_in in enumerate(ways_in, 1)
         }
         common = {
             "ansible_connection": "nodes_connection",
@@ -260,6 +262,30 @@ def test_a_node_that_its_trial_cuts_off_stops_the_batch(
     for node in fleet.nodes:
         node.wait_until(partial(is_over, node), "the trial is over")
     assert fleet.states() == ["put back", "put back"], said
+
+
+def test_a_batch_that_is_down_stops_the_roll_out(tmp_path: Path) -> None:
+    """Without a canary, no other batch begins."""
+    fleet = Fleet([], tmp_path, down=2)
+    code, counts, said = fleet.roll_out(1)
+    assert (code != 0, {host: each["unreachable"] for host, each in counts.items()}) == (
+        True,
+        {"n01": 1},
+    ), said
+
+
+def test_the_modules_warn_of_a_doubtful_uplink(
+    new_fleet: Callable[[int, Collection[int]], Fleet],
+) -> None:
+    """The check passes by another network's default route, which STRICT would record."""
+    fleet = new_fleet(1, ())
+    fleet.nodes[0].ip("route", "add", "default", "dev", "ib0", "metric", "50")
+    wanted = {"hostRouting": section(cidrs=["10.96.0.0/12"], mode="WARN", waitSeconds=1)}
+    for module in (partial(fleet.module, "check"), partial(fleet.module, "apply", try_seconds=60)):
+        done = module(config=wanted)
+        said = " ".join(done.stderr.split())
+        assert (done.returncode, "[WARNING]: " in said) == (0, True), done
+        assert "CONTESTED: several interfaces have a default route, and the one" in said
 
 
 def test_check_mode_plans_and_a_failed_strict_installs_nothing(

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 EXECUTABLE = {"executable": {"type": "path", "default": "hostrouting"}}
 CONFIG = {"config": {"type": "raw", "default": "/etc/aks-flex-node/config.json"}}
 
+# The notes of a check that passes, perhaps on the wrong uplink.
+DECISIONS = ("CONTESTED", "MOVED")
+
 
 def config_file(module: AnsibleModule) -> str:
     """Return the path of the config, after writing it to a temporary file if it is a mapping."""
@@ -35,10 +38,22 @@ def run(module: AnsibleModule, words: list[str], fine: tuple[int, ...] = (0,)) -
         report: dict[str, Any] = json.loads(out)
     except ValueError:
         module.fail_json(msg=err.strip() or out.strip() or "it said nothing", rc=code)
+    for doubt in _doubts(report):
+        module.warn(doubt)
     if code not in fine:
         changed = report.get("changed", False)
         module.fail_json(msg=_why(report) or err.strip(), rc=code, changed=changed, report=report)
     return report
+
+
+def _doubts(report: dict[str, Any]) -> list[str]:
+    """Return the check's notes that ask which interface is the uplink."""
+    check = report.get("overlap") or report
+    return [
+        f"{report.get('host')}: {note['kind']}: {note['message']}"
+        for note in check.get("notes", ())
+        if note["kind"] in DECISIONS
+    ]
 
 
 def _why(report: dict[str, Any]) -> str | None:

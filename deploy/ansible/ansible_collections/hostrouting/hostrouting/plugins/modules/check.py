@@ -10,6 +10,7 @@ short_description: Check a node's routes now
 description:
   - Runs C(hostrouting check).
   - The task fails if a CIDR fails, even in WARN mode, or if there is no verdict.
+  - Warns if it is in doubt which interface is the uplink (the notes C(CONTESTED) and C(MOVED)).
 author:
   - The hostrouting authors (@hostrouting)
 options:
