@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -350,7 +351,7 @@ PLAIN = "a task is a plain function; it runs in a thread"
 
 
 def having(name: str, do: Any) -> Any:
-    return type("Own", (), {"name": name, "do": do})()
+    return SimpleNamespace(name=name, do=do)
 
 
 @pytest.mark.parametrize("function", [*LAZY, partial(coroutine)])
