@@ -33,7 +33,8 @@ disables some of the rules (swarm testing). Hypothesis then also finds effects t
 would always undo.
 
 For each call, the test compares the errors of refused routes by errno. After each step, it compares
-the addresses, the rules, the lookup results, and the links except for their indexes. It also
+the addresses, the rules, the lookup results, the sources of the entries that were found, also of
+those with several hops, and the links except for their indexes. It also
 compares dumps, with all flags and in order: of all tables, of single tables, one of which never
 exists, and of other selections.
 """
@@ -41,6 +42,7 @@ exists, and of other selections.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from difflib import unified_diff
@@ -63,9 +65,10 @@ from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.kernel.port import Kernel, RouteBackend, Write, read_routes
 from hostrouting.kernel.selection import DEFAULT_ROUTES, Selection, except_plain
 from hostrouting.model.errors import RouteError
+from hostrouting.model.family import IpAddress
 from hostrouting.model.integer_prefixes import numbers
 from hostrouting.model.links import Link
-from hostrouting.model.lookups import RouteFailure, RuleFailure
+from hostrouting.model.lookups import Lookup, RouteFailure, RuleFailure
 from hostrouting.model.routes import Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule
 from hostrouting.testing import strategies
@@ -88,6 +91,9 @@ _SELECTIONS = (
 )
 # No address here belongs to this host, and 0.0.0.0 isn't a valid address at all.
 _NOT_LOCAL = (IPv4Address(0), *map(IPv4Address, ("0.0.0.5", "198.51.100.7", "224.0.0.1")))
+_FIRST_MULTICAST = int(IPv4Address("224.0.0.0"))
+# As in ``table=<Table.MAIN: 254>``.
+_MEMBER = re.compile(r"<\w+\.\w+: ([^<>]*)>")
 _HEARD_SECONDS = 10.0
 _few_routes = st.lists(strategies.routes(), min_size=1, max_size=3)
 _few_rules = st.lists(strategies.our_rules(), min_size=1, max_size=3)
@@ -95,6 +101,15 @@ _few_rules = st.lists(strategies.our_rules(), min_size=1, max_size=3)
 
 class DisagreementError(Exception):
     """The error for two kernels that behave differently. The message shows the difference."""
+
+
+class _Pair(SimpleNamespace):
+    def __init__(self, shown: str, methods: dict[str, object]) -> None:
+        super().__init__(**methods)
+        self._shown = shown
+
+    def __repr__(self) -> str:
+        return self._shown
 
 
 def pair(backend: RouteBackend, *, world: Kernel) -> Kernel:
@@ -112,7 +127,7 @@ def pair(backend: RouteBackend, *, world: Kernel) -> Kernel:
     methods = {
         name: getattr(backend if hasattr(RouteBackend, name) else world, name) for name in names
     }
-    return cast("Kernel", SimpleNamespace(**methods))
+    return cast("Kernel", _Pair(f"pair({backend!r}, world={world!r})", methods))
 
 
 def conformance_test(
@@ -342,19 +357,33 @@ def _selected(wanted: Selection, kernel: Kernel) -> list[Route]:
 
 
 def _chosen_sources(kernel: Kernel) -> list[object]:
-    """Return the selected source for each entry with one hop that matches a lookup.
+    """Return the selected sources for each entry that matches a lookup.
 
-    Entries with several hops are excluded, because their source is random.
+    Entries with one hop are asked for with one address, and again with all addresses.
     """
-    entries = {
-        found.route: [found.address]
-        for found in kernel.lookup(strategies.DESTINATIONS)
-        if found.route is not None
-        and found.route.type is not RouteType.LOCAL
-        and len(found.route.hops) == 1
-    }
-    found = kernel.sources([*entries.items()])
-    return [*zip(entries, found, strict=True)]
+    addresses: dict[Route, list[IpAddress]] = {}
+    for found in kernel.lookup(strategies.DESTINATIONS):
+        if found.route is not None and found.route.type is not RouteType.LOCAL:
+            addresses.setdefault(found.route, []).append(found.address)
+    has_oif = any(rule.oif is not None for rule in kernel.facts().rules)
+    sent: list[tuple[Route, list[IpAddress]]] = []
+    for route, those in addresses.items():
+        if len(route.hops) == 1:
+            sent += [(route, those[-1:]), (route, those)]
+        elif not has_oif and _has_predictable_sources(route):
+            # A source that depends on the device alone can be asked for with any two addresses.
+            sent += [(route, [each, each]) for each in those if int(each) < _FIRST_MULTICAST][:1]
+    chosen = kernel.sources(sent)
+    return [*zip((route for route, _ in sent), chosen, strict=True)]
+
+
+def _has_predictable_sources(route: Route) -> bool:
+    """Return whether a lookup by device shows the source of each of several hops.
+
+    Of two hops of a device, the kernel selects one by chance.
+    """
+    devs = [hop.dev for hop in route.hops if not hop.is_dead]
+    return route.type is RouteType.UNICAST and len({*devs}) == len(devs) > 1
 
 
 def _outcome(ask: Callable[[Kernel], Sequence[object] | None], kernel: Kernel) -> list[object]:
@@ -366,12 +395,32 @@ def _outcome(ask: Callable[[Kernel], Sequence[object] | None], kernel: Kernel) -
         return [f"errno {error.errno}"]
 
 
-def _refusals(failures: Iterable[RouteFailure | RuleFailure]) -> list[tuple[Route | Rule, int]]:
-    return [(failure[0], failure.errno) for failure in failures]
+def _refusals(failures: Iterable[RouteFailure | RuleFailure]) -> list[tuple[Route | Rule, str]]:
+    return [(failure[0], f"errno {failure.errno}") for failure in failures]
 
 
 def _difference(what: str, expected: Sequence[object], actual: Sequence[object]) -> str:
-    sides = [*map(repr, expected)], [*map(repr, actual)]
-    return "\n".join(
-        (f"{what} differ:", *unified_diff(*sides, "reference", "candidate", lineterm="", n=0))
-    )
+    """Return the lines that differ, in ip's words where they show the difference."""
+    sides = [*map(_words, expected)], [*map(_words, actual)]
+    if sides[0] == sides[1]:
+        sides = [*map(_plain_repr, expected)], [*map(_plain_repr, actual)]
+    names = "reference: FakeKernel", "candidate: yours"
+    return "\n".join((f"{what} differ:", *unified_diff(*sides, *names, lineterm="", n=0)))
+
+
+def _words(value: object) -> str:
+    if isinstance(value, Rule):
+        return f"{value.preference}: {value} proto {int(value.protocol)}"
+    if isinstance(value, Lookup):
+        found = f"errno {value.errno}" if value.route is None else value.route
+        return f"{value.address}: {found}"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_words, value))})"
+    if isinstance(value, Route | IPv4Address | str):
+        return str(value)
+    return _plain_repr(value)
+
+
+def _plain_repr(value: object) -> str:
+    """Return a value's repr with numbers for the members of enumerations, which equal them."""
+    return _MEMBER.sub(r"\1", repr(value))

@@ -166,9 +166,13 @@ _odd_hops = st.builds(
 )
 
 
+# The hops of a multipath route with two sources.
+_TWO_SUBNETS = (NextHop("v0", IPv4Address("10.0.0.5")), NextHop("v1", IPv4Address("10.0.1.7")))
+
+
 def _ways(hops: st.SearchStrategy[NextHop]) -> st.SearchStrategy[tuple[NextHop, ...]]:
     one = st.tuples(hops)
-    return one | st.lists(hops, min_size=2, max_size=3).map(tuple)
+    return one | st.just(_TWO_SUBNETS) | st.lists(hops, min_size=2, max_size=3).map(tuple)
 
 
 _plain: dict[str, st.SearchStrategy[Any]] = {

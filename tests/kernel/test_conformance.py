@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import unittest
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from ipaddress import IPv4Address, IPv4Network
 from itertools import permutations
@@ -27,9 +28,9 @@ import phases
 from hostrouting import ConfigureStaticRoutes, Host, Layout, RouteError
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel
-from hostrouting.kernel.port import Kernel, RouteBackend, Write, read_routes
-from hostrouting.kernel.selection import EVERYTHING, Entries, Selection
-from hostrouting.model.family import Family
+from hostrouting.kernel.port import Kernel, RouteBackend, Sent, Write, read_routes
+from hostrouting.kernel.selection import EVERYTHING, Entries, Selection, WholeEntries
+from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.testing import FakeSystemd
@@ -72,6 +73,56 @@ def test_a_disagreement_is_reported_without_shrinking() -> None:
     ((_, error),) = result.errors
     assert "DisagreementError: entries of Selection(table=" in error
     assert len(made) <= 4
+
+
+class _OneSourceKernel(FakeKernel):
+    """A backend that returns only the first source of each entry."""
+
+    def sources(
+        self, sent: Sequence[Sent], *, is_tcp: bool = False
+    ) -> tuple[tuple[IpAddress, ...], ...]:
+        return tuple(each[:1] for each in super().sources(sent, is_tcp=is_tcp))
+
+
+class _NumberKernel(FakeKernel):
+    """A backend that doesn't know the name of a table, and loses the last entry."""
+
+    def entries(self, wanted: Selection = EVERYTHING) -> Entries:
+        routes = [*super().entries(wanted)]
+        return WholeEntries(attrs.evolve(each, table=int(each.table)) for each in routes[:-1])
+
+
+def disagreement_of(make: Callable[[str], Kernel]) -> str:
+    test_case = conformance_test(
+        lambda: nullcontext(make(os.uname().release)), max_examples=100, steps=20
+    )
+    test_case.settings = settings(test_case.settings, derandomize=True)  # type: ignore[attr-defined]
+    result = unittest.TestResult()
+    unittest.defaultTestLoader.loadTestsFromTestCase(test_case).run(result)
+    ((_, error),) = result.errors
+    return error
+
+
+def test_a_missing_source_of_a_multipath_route_is_found() -> None:
+    error = disagreement_of(_OneSourceKernel)
+    assert "DisagreementError: sources differ:" in error
+    assert re.search(r"^-\(.* nexthop .*, \(10\.0\.\d\.\d+, .*\)\)$", error, re.MULTILINE)
+
+
+def test_a_difference_is_told_in_ips_words() -> None:
+    """Only what differs, and which side is which."""
+    error = disagreement_of(_NumberKernel)
+    told = error.partition("DisagreementError: ")[2].splitlines()
+    assert told[1:3] == ["--- reference: FakeKernel", "+++ candidate: yours"]
+    changed = [line for line in told[3:] if line[:1] in ("-", "+")]
+    assert len(changed) == 1
+    assert re.match(r"-.*\d+\.\d+\.\d+\.\d+.* dev ", changed[0])
+
+
+def test_a_pair_has_a_short_repr() -> None:
+    kernel = FakeKernel()
+    shown = "pair(<FakeKernel with lo>, world=<FakeKernel with lo>)"
+    assert repr(pair(kernel, world=kernel)) == shown
 
 
 def test_the_arguments_set_only_what_they_name() -> None:
