@@ -297,13 +297,13 @@ class Fib:
             return False
         return self.suppresses(rule, self.family.bits, dev)
 
-    def possible_decisions(self, flow: Flow) -> Iterator[Decision | None]:
-        """Yield the decision of each rule whose match is uncertain, or None for a goto."""
+    def possible_decisions(self, flow: Flow) -> Iterator[tuple[Rule, Decision | None]]:
+        """Yield each rule whose match is uncertain with its decision, or with None for a goto."""
         for rule, is_met, found in self.evaluated_rules(flow):
             if is_met is None and rule.action is RuleAction.GOTO:
-                yield None
+                yield rule, None
             elif is_met is None and self._ends_with(rule, found):
-                yield Decision(rule, found)
+                yield rule, Decision(rule, found)
 
     def decide(self, flow: Flow) -> Decision:
         """Look up a flow, and return the final rule and entry."""

@@ -58,11 +58,12 @@ from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.lookups import Lookup, RouteFailure, RuleFailure
 from hostrouting.model.routes import Route, Route6, RouteType, Table
-from hostrouting.model.rules import Rule, RuleAction
+from hostrouting.model.rules import HIDES_SELECTORS, Rule, RuleAction
 from phases import CancelScope
 
 RECORD_HINT = "take the snapshot with hostrouting snapshot"
 _CHECK_HINT = "check on the host itself"
+_KNOWS_NO_SELECTOR = f"hostrouting doesn't know a selector of that rule: {_CHECK_HINT}"
 _APPLY_HINT = "install the config first: hostrouting apply"
 _ARE_MERGED = "whether tables local and main are one"
 _LOCAL_AND_MAIN = (Table.LOCAL, Table.MAIN)
@@ -282,10 +283,11 @@ class Model(RouteBackend):
 
     def _refuse_doubt(self, flow: Flow) -> None:
         known = self.fib.decide(flow)
-        for other in self.fib.possible_decisions(flow):
+        for rule, other in self.fib.possible_decisions(flow):
             if other is None or (other.errno, other.route) != (known.errno, known.route):
-                what = "whether a rule with an unknown selector matches"
-                raise self._unknown_fact(what, flow.address, _CHECK_HINT)
+                what = f"whether the rule {rule.preference}: {rule} matches"
+                advice = _KNOWS_NO_SELECTOR if self.known.is_recorded else HIDES_SELECTORS
+                raise self._unknown_fact(what, flow.address, advice)
 
     @cached_property
     def _has_unknown(self) -> bool:

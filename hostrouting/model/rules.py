@@ -14,6 +14,11 @@ from hostrouting.model.routes import Protocol, Table, word_of
 # Rules can't match port 65535 (fib_rule_port_range_valid).
 ALL_PORTS = (1, 65534)
 
+HIDES_SELECTORS = (
+    "this snapshot may hide selectors of that rule: take one with hostrouting snapshot"
+)
+"""A hint about a rule in a snapshot by ip, which may be older than the kernel."""
+
 
 class RuleAction(IntEnum):
     """The FR_ACT_* constants from linux/fib_rules.h."""

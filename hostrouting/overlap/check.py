@@ -292,7 +292,16 @@ def check_overlap(
     scope.check()
     missing = _missing_default(state, host) if state.uplinks.default is None else ""
     findings, fix = find_fix(findings, moment, config, missing, _settings_of(host))
+    if host is not None and host.snapshot is not None and not host.snapshot.is_ours:
+        fix = attrs.evolve(fix, unfixable=tuple(map(_with_doubt, fix.unfixable)))
     return attrs.evolve(report, findings=findings, fix=fix)
+
+
+def _with_doubt(unfixable: Unfixable) -> Unfixable:
+    """Return a failure, with the doubt whether a snapshot by ip shows the whole rule behind it."""
+    obstacle = unfixable.obstacle
+    is_hidden = obstacle.rule is not None and obstacle.rule.has_unknown
+    return attrs.evolve(unfixable, obstacle=obstacle._replace(is_hidden=is_hidden))
 
 
 def load_all() -> None:

@@ -11,7 +11,7 @@ from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.jsonable import JsonObject, StrEnum
 from hostrouting.model.links import Address
 from hostrouting.model.routes import Route, destination_words
-from hostrouting.model.rules import Rule
+from hostrouting.model.rules import HIDES_SELECTORS, Rule
 from hostrouting.model.text import shortened
 
 OFFER = "add to hostRouting.staticRoutes"
@@ -143,6 +143,8 @@ class Obstacle(NamedTuple):
             may be wanted.
         question: the question to the user before a route is proposed, or None.
         change: the change that helps, or None if a model can't show it.
+        is_hidden: whether the snapshot may hide selectors of the rule, so that other packets may be
+            meant.
     """
 
     reason: str
@@ -150,12 +152,15 @@ class Obstacle(NamedTuple):
     is_policy: bool = False
     question: Question | None = None
     change: OwnersChange | None = None
+    is_hidden: bool = False
 
     def sentence(self) -> str:
         """Return the reason with what to do about it."""
         if self.question is not None:
             return f"{self.reason}; {self.question.sentence()}"
         if self.rule is not None:
+            if self.is_hidden:
+                return f"{self.reason}; {HIDES_SELECTORS}"
             return f"{self.reason}: change that rule"
         return self.reason if self.change is None else f"{self.reason}: {self.change}"
 

@@ -16,9 +16,11 @@ import pytest
 from file_trees import write_file
 from hypothesis import given
 from hypothesis import strategies as st
+from node import shadowed_kernel
+from wanted import config
 
 import phases
-from hostrouting import Layout
+from hostrouting import Host, Layout, OverlapReport, check
 from hostrouting.host_files.managers import (
     NETWORK_MANAGER,
     NETWORKD,
@@ -36,6 +38,7 @@ from hostrouting.model.family import Family
 from hostrouting.model.links import Address, Link
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule, RuleAction
+from hostrouting.overlap.findings import Verdict
 from hostrouting.testing import FakeKernel
 
 LINK = {
@@ -454,6 +457,45 @@ def test_an_ip_older_than_the_kernel_may_omit_selectors(
     document = {"links": [], "addresses": [], "rules": rules, "routes": []}
     found = Snapshot.from_document(document | told).rules
     assert [rule.has_unknown for rule in found] == [not is_known, False]
+
+
+VPN = """\
+link add wg0
+address add 10.8.0.2/24 dev wg0
+route add default dev wg0 table 51820
+rule add pref 5209 {} lookup 51820"""
+OLD_IP: dict[str, Any] = {
+    "kernel": "Linux 6.16.1",
+    "ip": "ip utility, iproute2-6.1.0",
+    "schema": None,
+}
+
+
+def check_vpn(selectors: str, changes: dict[str, Any]) -> OverlapReport:
+    """Check a snapshot of a host with a VPN's rule, after changes of the document."""
+    kernel = shadowed_kernel()
+    kernel.ip(VPN.format(selectors))
+    document = take_snapshot(kernel).to_document() | changes
+    given = {key: value for key, value in document.items() if value is not None}
+    return check(config(cidrs=["10.96.0.0/12"]), host=Host.recorded(Snapshot.from_document(given)))
+
+
+def test_a_rule_that_may_have_more_selectors_gives_no_verdict() -> None:
+    assert check_vpn("from all", {}).verdict is Verdict.OVERLAP
+    assert check_vpn("from all", OLD_IP).reason == (
+        "check-failed: the snapshot doesn't show whether the rule 5209: from all and more"
+        " lookup 51820 matches, which decides about 10.96.0.0; this snapshot may hide selectors"
+        " of that rule: take one with hostrouting snapshot"
+    )
+
+
+def test_a_rule_that_may_have_more_selectors_is_not_blamed() -> None:
+    """A rule of wg-quick isn't to be changed because of what an old ip hides."""
+    selectors = "not from all fwmark 51820"
+    assert len(check_vpn(selectors, {}).fix.rules) == 1
+    (unfixable,) = check_vpn(selectors, OLD_IP).fix.unfixable
+    assert "change that rule" not in unfixable.reason
+    assert "; this snapshot may hide selectors of that rule: take one with" in unfixable.reason
 
 
 # --- network managers -----------------------------------------------------------------------------
