@@ -34,13 +34,13 @@ def checks(config: HostNetworking | None) -> tuple[DoctorCheck, ...]:
         "probes",
         "the probes are rewritten as configured",
         partial(_probes, config),
-        False,
+        is_of_the_installed=False,
     )
     leftovers = DoctorCheck(
         "azure-vnet",
         "azure-vnet has left nothing that affects a pod",
         partial(_azure_vnet, config),
-        False,
+        is_of_the_installed=False,
     )
     return probes, leftovers
 

@@ -35,8 +35,8 @@ CHECKS = (
         "installed",
         "everything that CONFIG asks for is installed",
         _files.installed,
-        False,
-        True,
+        is_of_the_installed=False,
+        is_of_images=True,
     ),
     DoctorCheck(
         "consumer", "the unit that is held back exists", _consumer.consumer, is_of_images=True
@@ -79,10 +79,16 @@ CHECKS = (
         "leftovers",
         "nothing is left of the Go package or of earlier versions",
         _files.leftovers,
-        False,
-        True,
+        is_of_the_installed=False,
+        is_of_images=True,
     ),
-    DoctorCheck("agents", "no other program writes our scripts", _files.agents, False, True),
+    DoctorCheck(
+        "agents",
+        "no other program writes our scripts",
+        _files.agents,
+        is_of_the_installed=False,
+        is_of_images=True,
+    ),
     DoctorCheck("routes", "every route is in the kernel, and wins", _routes.routes),
     DoctorCheck("networkd", "systemd-networkd removes no routes or rules", _routes.networkd),
     DoctorCheck("networkmanager", "NetworkManager removes no routes", _routes.network_manager),
@@ -91,7 +97,7 @@ CHECKS = (
         "advertisements",
         "the kernel accepts IPv6 router advertisements",
         _routes.advertisements,
-        False,
+        is_of_the_installed=False,
     ),
 )
 
