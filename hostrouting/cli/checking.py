@@ -104,7 +104,12 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
     text = {
         "svg": lambda: overlap_picture(result),
         "prometheus": lambda: _metrics(result, on),
-        "text": lambda: _check_text(result, on, chosen.name, is_verbose=options.verbose),
+        "text": lambda: "\n".join(
+            [
+                _check_text(result, on, chosen.name, is_verbose=options.verbose),
+                *_uplinks_to_set(options, document, result),
+            ]
+        ),
     }
     return Result(result.to_json, lambda: text[options.output](), EXIT_OF_VERDICT[result.verdict])
 
@@ -113,6 +118,19 @@ def _check_text(report: OverlapReport, host: Host, name: str, *, is_verbose: boo
     width = columns(sys.stdout)
     text = overlap_text(report, width=width, config=name, is_verbose=is_verbose)
     return "\n".join([text, *_next_lines(report, host)])
+
+
+def _uplinks_to_set(
+    options: argparse.Namespace,
+    document: dict[str, Any] | None,
+    report: OverlapReport,
+) -> list[str]:
+    """Return a line with the uplinks of --uplink, if the printed routes need them in CONFIG."""
+    uplinks = [*options.uplink]
+    is_set = document is not None and (document.get(SECTION) or {}).get("uplinks") == uplinks
+    if not uplinks or is_set or not report.fix.routes:
+        return []
+    return [f'these routes need hostRouting\'s "uplinks": {json.dumps(uplinks)}, too']
 
 
 def _with_kept_uplinks(config: Config, host: Host, document: object) -> Config:

@@ -260,7 +260,7 @@ def _choose_installed(installed: Config, host: Host, verb: str) -> Chosen:
         if Config.from_mapping(document) == installed:
             return Chosen(document, installed, "")
     if verb:
-        complain(f"hostrouting: the installed config is {verb}, as at the node's next start")
+        complain(f"hostrouting: the installed config is {verb}")
     whole = document | installed.to_mapping()
     return Chosen(whole, installed, quote(str(host.layout.manifest)))
 

@@ -54,10 +54,10 @@ def _about_neighbours(loss: Loss, settings: HostSettings, keeping: Keeping) -> s
     offers = [keeping.offers[dev] for dev in devs if dev in keeping.offers]
     if not offers:
         return dropped
-    entries = json.dumps([entry.to_mapping() for entry in offers])
+    entries = ", ".join(json.dumps(entry.to_mapping()) for entry in offers)
     but = "".join(f", but {line}" for line in keeping.offers_lose)
     return (
-        f'{dropped}; {OFFER}: "keep": {entries}, and packets from '
+        f"{dropped}; {OFFER}: {entries}, and packets from "
         f"these interfaces' own addresses stay on them{but}"
     )
 

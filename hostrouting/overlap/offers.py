@@ -157,7 +157,7 @@ class _Offers:
         but = "".join(f", but {line}" for line in lost)
         yield (
             f"packets from {address.local} ({dev}){where} leave through {through}; "
-            f'{OFFER}: "keep": {_to_paste(dev, keep)}, and packets from '
+            f"{OFFER}: {_to_paste(dev, keep)}, and packets from "
             f"these interfaces' own addresses stay on them{but}"
         )
 
@@ -165,9 +165,9 @@ class _Offers:
 def _to_paste(dev: str, keep: tuple[Keep, ...] | None) -> str:
     """Return the entries for a config. If they are None, return one with a gateway to fill in."""
     if keep is None:
-        entries = json.dumps([{"dev": dev, "gateway": _GATEWAY}])
-        return f"{entries} with its router's address for {_GATEWAY}"
-    return json.dumps([entry.to_mapping() for entry in keep])
+        entry = json.dumps({"dev": dev, "gateway": _GATEWAY})
+        return f"{entry} with its router's address for {_GATEWAY}"
+    return ", ".join(json.dumps(entry.to_mapping()) for entry in keep)
 
 
 def _entry(dev: str, gateway: IpAddress) -> tuple[Keep, ...] | None:

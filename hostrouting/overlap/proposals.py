@@ -14,8 +14,8 @@ from hostrouting.model.routes import Route, destination_words
 from hostrouting.model.rules import HIDES_SELECTORS, Rule
 from hostrouting.model.text import shortened
 
-OFFER = "add to hostRouting.staticRoutes"
-"""The beginning of a caution's clause that offers entries."""
+OFFER = "add to hostRouting.staticRoutes.keep"
+"""The beginning of a caution's clause that offers to keep interfaces, before the entries."""
 
 # A limit for human-readable lines.
 _SHOWN_CIDRS = 4

@@ -29,7 +29,7 @@ from hostrouting.tasks.install_routes import InstallRoutes
 from phases import CancelScope
 
 _COMMAND = re.compile(r"\bip(?: -[46])? (?:route|rule) (?:add|del|append|prepend|replace) [^;,\n]*")
-_KEEP = re.compile(r'"keep": (\[[^]]*\])')
+_KEEP = re.compile(r"staticRoutes\.keep: (.*?)(?: with its [^,]*)?, and packets")
 _KIND = "(?:(?:blackhole|unreachable|prohibit|throw|local) )?"
 _ROUTE = rf"\b(?P<route>{_KIND}(?:default|[\da-f]+[.:][\da-f.:/]*)(?: (?:(?!: )[^;,])+?)?)"
 _REMOVED = (
@@ -215,7 +215,7 @@ def _printed(crowded: Crowded, report: OverlapReport, offers: Sequence[str]) -> 
     for line in (*fix.consequences, *offers):
         for text in _KEEP.findall(line):
             if "GATEWAY" not in text:
-                entries = StaticRoutes(enabled=True, keep=json.loads(text))
+                entries = StaticRoutes(enabled=True, keep=json.loads(f"[{text}]"))
                 both = attrs.evolve(wanted, enabled=True, keep=(*wanted.keep, *entries.keep))
                 apply = partial(_with_entries, section, both)
                 lines = (*_told(fix), "; ".join(brief(line)))

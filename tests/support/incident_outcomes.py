@@ -22,7 +22,7 @@ from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.overlap.summary import advice
 
 _COMMAND = re.compile(r"\bip(?: -[46])? (?:route|rule) (?:add|prepend) .*?(?=, or: |; |$)")
-_KEEP = re.compile(r'"keep": (\[[^]]*\])')
+_KEEP = re.compile(r"staticRoutes\.keep: (.*?)(?: with its [^,]*)?, and packets")
 _CIDR = r'\{"cidr": [^}]*\}'
 _ANSWERS = re.compile(rf'"uplinks": \[[^]]*\]|{_CIDR}(?:, {_CIDR})*')
 
@@ -169,7 +169,7 @@ def _attempts(case: Case, report: OverlapReport) -> Iterator[_Attempt]:
     for number, line in enumerate(said, 1):
         for text in _KEEP.findall(line):
             if case.gateway or "GATEWAY" not in text:
-                given = json.loads(text.replace("GATEWAY", case.gateway))
+                given = json.loads(f"[{text}]".replace("GATEWAY", case.gateway))
                 keep = [Keep(each) if isinstance(each, str) else Keep(**each) for each in given]
                 name = "route with keep" if report.fix.entries.is_wanted else "keep"
                 yield _Attempt(f"{name} {number}", partial(apply, keep=keep), said)

@@ -176,6 +176,17 @@ def test_uplinks_are_named_on_the_command_line(
 
 
 @pytest.mark.usefixtures("two_defaults")
+def test_routes_that_inherit_an_uplink_of_the_command_line_come_with_it(
+    run: Run, write: Any
+) -> None:
+    needed = 'these routes need hostRouting\'s "uplinks": ["eth0"], too'
+    path = write({"hostRouting": section(cidrs=[SHADOWED], uplinks=["eth1"])})
+    assert needed in run("check", path, "--uplink", "eth0")[1].splitlines()
+    assert "these routes need" not in run("check", path, "--uplink", "eth1")[1]
+    assert "these routes need" not in run("check", path)[1]
+
+
+@pytest.mark.usefixtures("two_defaults")
 def test_a_fix_through_a_contested_uplink_asks_first(run: Run) -> None:
     """Its routes follow whichever default route wins, so the command doesn't exit with 0."""
     code, out, err = run("fix", "--cidr", SHADOWED)

@@ -247,30 +247,30 @@ def test_the_watcher_comes_with_rules_where_networkd_removes_them(
 OFFERS = {
     "an unknown router": (
         [],
-        '"keep": [{"dev": "eth1", "gateway": "GATEWAY"}] with its router\'s address for GATEWAY',
+        '{"dev": "eth1", "gateway": "GATEWAY"} with its router\'s address for GATEWAY',
     ),
     "a default route of its own": (
         [Route(DEFAULT_DESTINATION, (NextHop("eth1", SECOND_GATEWAY),), metric=900)],
-        '"keep": ["eth1"]',
+        '"eth1"',
     ),
     "a default route in another table": (
         [Route(DEFAULT_DESTINATION, (NextHop("eth1", SECOND_GATEWAY),), table=60)],
-        '"keep": [{"dev": "eth1", "gateway": "10.2.0.1"}]',
+        '{"dev": "eth1", "gateway": "10.2.0.1"}',
     ),
     "a gateway of another route": (
         [Route(IPv4Network("10.7.0.0/16"), (NextHop("eth1", SECOND_GATEWAY),))],
-        '"keep": [{"dev": "eth1", "gateway": "10.2.0.1"}]',
+        '{"dev": "eth1", "gateway": "10.2.0.1"}',
     ),
     "two gateways": (
         [
             Route(IPv4Network("10.7.0.0/16"), (NextHop("eth1", SECOND_GATEWAY),)),
             Route(IPv4Network("10.8.0.0/16"), (NextHop("eth1", IPv4Address("10.2.0.2")),)),
         ],
-        '"keep": [{"dev": "eth1", "gateway": "GATEWAY"}] with its router\'s address for GATEWAY',
+        '{"dev": "eth1", "gateway": "GATEWAY"} with its router\'s address for GATEWAY',
     ),
     "a default route without a gateway": (
         [Route(DEFAULT_DESTINATION, (NextHop("eth1"),), table=60)],
-        '"keep": [{"dev": "eth1", "gateway": "onlink"}]',
+        '{"dev": "eth1", "gateway": "onlink"}',
     ),
 }
 
@@ -293,10 +293,10 @@ def test_a_second_interface_is_offered_to_be_kept(
     (at,) = [at for at, line in enumerate(lines) if "keep" in line]
     assert lines[at - 1 : at + 1] == [
         "caution: packets from 10.2.0.4 (eth1) leave through eth0",
-        f"  add to hostRouting.staticRoutes: {offer}, {STAY}",
+        f"  add to hostRouting.staticRoutes.keep: {offer}, {STAY}",
     ]
     assert "keep" not in run("check", path)[1]
-    (entry,) = json.loads(re.findall(r"(\[.*?\])", offer.replace("GATEWAY", "10.2.0.1"))[0])
+    entry = json.loads(offer.partition(" with ")[0].replace("GATEWAY", "10.2.0.1"))
     keep = {"enabled": True, "keep": [entry]}
     kept = write(expecting("10.96.0.0/12", uplinks=["eth0"], staticRoutes=keep))
     assert run("apply", "--routes-only", kept)[0] == 0

@@ -928,7 +928,7 @@ KEEP_ROWS = {
     "another interface": (
         "addr add 172.16.0.12/16 dev eth1",
         ("ib0",),
-        'add to hostRouting.staticRoutes: "keep": ["eth1"]',
+        'add to hostRouting.staticRoutes.keep: "eth1"',
     ),
 }
 
