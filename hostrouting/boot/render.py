@@ -29,7 +29,6 @@ from hostrouting.config.routing import (
 )
 from hostrouting.model.family import Family
 from hostrouting.model.integer_prefixes import numbers
-from hostrouting.model.links import VPN_DEVS
 from hostrouting.model.parsing import reserved_blocks
 
 PACKAGE = "hostrouting.boot"
@@ -62,6 +61,7 @@ def render_static_routes(config: Config) -> str:
         WAIT_SECONDS=f"{config.wait_seconds:d}",
         SETTLE_SECONDS=f"{settle_seconds:d}",
         FAMILIES=family_words({Family.IPV4, *static.families}),
+        IS_NAMED=_is_named(config),
         ROUTES="\n".join(rows),
     )
 
@@ -73,6 +73,7 @@ def render_no_routes() -> str:
         WAIT_SECONDS="0",
         SETTLE_SECONDS="0",
         FAMILIES=family_words(tuple(Family)),
+        IS_NAMED="",
         ROUTES="",
     )
 
@@ -112,6 +113,7 @@ def render_check(config: Config, *, python: str = "") -> str:
         WAIT_SECONDS=f"{config.wait_seconds:d}",
         SETTLE_SECONDS=f"{overlap.address_seconds:d}",
         FAMILIES=family_words(overlap.families or {Family.IPV4}),
+        IS_NAMED=_is_named(config),
         PYTHON=quote(python),
         CONFIG_SUM=sha256(f"{document}\n".encode()).hexdigest(),
         CONFIG="\n".join(_check_rows(config)),
@@ -131,13 +133,16 @@ def _check_rows(config: Config) -> Iterator[str]:
     overlap = config.route_overlap
     yield from _uplink_rows(config)
     yield f"container {_expression(overlap.container_devs)}"
-    yield f"vpn {_expression(VPN_DEVS)}"
     yield f"allowed {_expression(overlap.allowed_devs)}"
     # The check waits for addresses of the InfiniBand interfaces whose flags match this regex. By
     # default these are the interfaces that are up; with settleSeconds, they are all.
     yield f"awaited {'[<,]UP[,>]' if overlap.settle_seconds is None else '<'}"
     for expected in dict.fromkeys(overlap.expected_cidrs):
         yield from _expected_rows(expected)
+
+
+def _is_named(config: Config) -> str:
+    return "" if config.uplinks is None else "yes"
 
 
 def _uplink_rows(config: Config) -> Iterable[str]:

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from hostrouting.model.links import Link, is_like
+from hostrouting.model.links import VPN_DEVS, Link, is_like
 
 VERIFIED_PATH = "etc/hostrouting/uplink"
 """The file with the verified uplinks, below a host's root."""
@@ -159,12 +159,28 @@ def find_awaited_uplinks(
     return f"interface {','.join(awaited)}, with which the check passed" if awaited else None
 
 
+def is_vpn_instead(
+    verified: Sequence[VerifiedUplink],
+    links: Sequence[Link],
+    devs: Iterable[str],
+) -> bool:
+    """Return whether a VPN has one of some interfaces, and the verified uplink, a NIC, is gone.
+
+    A VPN's default route alone doesn't tell that its interface has taken a NIC's place.
+    """
+    was_nic = any(not is_like(uplink.name, VPN_DEVS) for uplink in verified)
+    is_gone = was_nic and not find_verified(verified, links)
+    return is_gone and any(is_like(dev, VPN_DEVS) for dev in devs)
+
+
 def find_swapped(
     verified: Iterable[VerifiedUplink],
     links: Sequence[Link],
     patterns: tuple[str, ...],
 ) -> tuple[tuple[VerifiedUplink, str], ...]:
-    """Return the verified uplinks with a name in the config that another link has taken.
+    """Return the verified uplinks with a name in the config that are other links by now.
+
+    Another link has taken the name, or the link of that name has become a port of another one.
 
     Args:
         verified: the verified uplinks.
@@ -177,9 +193,28 @@ def find_swapped(
     by_name = {link.name: link for link in links}
     found: list[tuple[VerifiedUplink, str]] = []
     for uplink in verified:
-        same = [link for link in _find(uplink, by_name) if link.mac and link.mac == uplink.mac]
-        if not same or not is_like(uplink.name, patterns):
-            continue
-        if not any(is_like(link.name, patterns) for link in same):
-            found.append((uplink, same[0].name))
+        names = [link.name for link in _find(uplink, by_name)]
+        is_named = any(is_like(name, patterns) for name in names)
+        if names and is_like(uplink.name, patterns) and not is_named:
+            found.append((uplink, names[0]))
     return tuple(found)
+
+
+def is_port_of(name: str, master: str, links: Sequence[Link]) -> bool:
+    """Return whether a link is a port of a bridge or bond, also of one that is itself a port."""
+    by_name = {link.name: link for link in links}
+    top = _group(by_name[name], by_name) if name in by_name else None
+    return name != master and top is not None and top.name == master
+
+
+def swap_words(was: VerifiedUplink, name: str, links: Sequence[Link]) -> tuple[str, str]:
+    """Return what has happened to an uplink that ``find_swapped`` has found, and what to do."""
+    if is_port_of(was.name, name, links):
+        return f"{was.name} is a port of {name} by now", f"name {name} in hostRouting.uplinks"
+    taken = any(link.name == was.name for link in links)
+    mac = "" if was.mac is None else f" ({was.mac})"
+    now = f", and {was.name} is another interface now" if taken else ""
+    return (
+        f"the interface with which the check passed as {was.name}{mac} is {name} by now{now}",
+        f"name {name} in hostRouting.uplinks, or give it its name back",
+    )

@@ -18,11 +18,12 @@ from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.links import Hardware, Link
 from hostrouting.model.routes import Route, RouteType, Table
 from hostrouting.model.text import shortened
+from hostrouting.model.verified import VERIFIED_PATH, find_swapped
 from hostrouting.overlap._fewest_prefixes import summary_of
 from hostrouting.overlap._places import Place, Places, SocketLookup, Span
 from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import Note, NoteKind
-from hostrouting.overlap.uplinks import container_devs, how_to_name
+from hostrouting.overlap.uplinks import Uplinks, container_devs, how_to_name
 
 # Limits for human-readable lines.
 _SHOWN_ADDRESSES = 8
@@ -64,6 +65,8 @@ def _contested(
     default = state.uplinks.default
     if default is None:
         return
+    if state.uplinks.gone and state.family is Family.IPV4:
+        yield _replaced(state.uplinks)
     yield from _through_containers(state, {*of_pods}, overlap)
     rivals = _rival_defaults(state, default)
     if not rivals:
@@ -98,6 +101,15 @@ def _through_containers(
         yield Note(NoteKind.CONTESTED, text, devs=route.devs)
 
 
+def _replaced(uplinks: Uplinks) -> Note:
+    text = (
+        f"{','.join(uplinks.gone)}, with which the check passed, is gone;"
+        f" the default route's interface, {','.join(uplinks.devs)}, counts as the uplink now,"
+        " and apply records it"
+    )
+    return Note(NoteKind.MOVED, text, devs=uplinks.devs)
+
+
 def _moved(state: State) -> Iterable[Note]:
     """Yield a note if another interface's default route wins over that of the verified uplinks."""
     best = default_route(state.defaults)
@@ -109,23 +121,36 @@ def _moved(state: State) -> Iterable[Note]:
         return
     was = ",".join(uplinks.devs)
     to = ",".join(others)
-    what = f"the default route has moved from {was}, with which the check passed, to {to}"
+    passed_as = _passed_as(uplinks)
+    if passed_as == was:
+        passed = f"{was}, with which the check passed,"
+    else:
+        passed = f"{was} ({passed_as} when the check passed)"
+    what = f"the default route has moved from {passed} to {to}"
     undo = "remove that default route, or give it a higher metric"
     if len(others) < len(best.devs):
-        what = f"the default route has a hop on {to}, too, but the check passed with {was}"
+        what = f"the default route has a hop on {to}, too, but the check passed with {passed_as}"
         undo = "remove that hop"
-    what_to_do = (
-        f'if that is wanted, set hostRouting\'s "uplinks": {json.dumps(best.devs)};'
-        f" if it isn't, {undo}"
-    )
+    answer = f'set hostRouting\'s "uplinks": {json.dumps(best.devs)}'
+    if find_swapped(
+        uplinks.verified, state.links, best.devs
+    ):  # to the gate, that name is another's
+        answer = f"rm /{VERIFIED_PATH} && hostrouting apply"
+    what_to_do = f"if that is wanted, {answer}; if it isn't, {undo}"
     port = _port_of(uplinks.devs, others, state)
     if port is not None:  # as long as the bridge has no lease
-        what_to_do = f"{port} is a port of it: move its address and routes to {was}"
+        what = f"{port} has become a port of {was}"
+        what_to_do = f"move {port}'s address and routes to {was}"
     since = "" if uplinks.since is None else f" (since {uplinks.since})"
     text = (
         f"{what} ({best}): {was} stays the uplink{since}, and our routes stay on it; {what_to_do}"
     )
     yield Note(NoteKind.MOVED, text, devs=tuple(others))
+
+
+def _passed_as(uplinks: Uplinks) -> str:
+    """Return the names that the uplinks had when the check passed."""
+    return ",".join(sorted({uplink.name for uplink in uplinks.verified}))
 
 
 def _port_of(masters: Container[str], devs: Iterable[str], state: State) -> str | None:

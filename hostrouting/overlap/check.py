@@ -24,7 +24,7 @@ from hostrouting.model.jsonable import rfc_3339
 from hostrouting.model.parsing import is_device
 from hostrouting.model.routes import Table
 from hostrouting.model.text import shortened
-from hostrouting.model.verified import VerifiedUplink, find_swapped
+from hostrouting.model.verified import find_swapped, swap_words
 from hostrouting.overlap._group import findings_and_notes
 from hostrouting.overlap._judge import Judge
 from hostrouting.overlap._read import read_host
@@ -321,7 +321,8 @@ def _why_unknown(config: Config, state: State, host: Host | None) -> str:
     if config.uplinks is not None:
         swapped = find_swapped(config.verified, state.links, config.uplinks)
         if swapped:
-            return "; ".join(_swap(was, name, state) for was, name in swapped)
+            words = (swap_words(was, name, state.links) for was, name in swapped)
+            return "; ".join(": ".join(each) for each in words)
         return f"there is no interface {','.join(config.uplinks)}, which hostRouting.uplinks names"
     if uplinks.contested:
         cidrs = config.route_overlap.expected_cidrs
@@ -338,15 +339,6 @@ def _why_unknown(config: Config, state: State, host: Host | None) -> str:
         other = other or f"; {_ADD_ONE}, or, if this host needs none, {naming}"
         return f"table main has no unicast {family.any} to compare with{ignored}{other}"
     return f"missing is {missing_default_route(state.defaults, family)}{ignored}{other}"
-
-
-def _swap(was: VerifiedUplink, name: str, state: State) -> str:
-    taken = any(link.name == was.name for link in state.links)
-    now = f", and {was.name} is another interface now" if taken else ""
-    return (
-        f"the interface with which the check passed as {was.name} ({was.mac}) is {name} by now"
-        f"{now}: name {name} in hostRouting.uplinks, or give it its name back"
-    )
 
 
 def _default_of_other_table(state: State) -> str:

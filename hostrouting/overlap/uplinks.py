@@ -27,7 +27,14 @@ from hostrouting.model.links import VPN_DEVS, Address, Hardware, Link, is_like
 from hostrouting.model.parsing import is_device
 from hostrouting.model.routes import Route, Table
 from hostrouting.model.text import shortened
-from hostrouting.model.verified import find_awaited_uplinks, find_swapped, find_verified
+from hostrouting.model.verified import (
+    VerifiedUplink,
+    find_awaited_uplinks,
+    find_swapped,
+    find_verified,
+    is_port_of,
+    is_vpn_instead,
+)
 from hostrouting.overlap.findings import UnknownReason
 from phases import CancelScope
 
@@ -53,6 +60,7 @@ class Uplinks:
         unknown: why there is nothing to compare with, or None.
         is_configured: whether the config names the uplinks.
         is_verified: whether they are the verified uplinks, because the config names none.
+        verified: the verified uplinks, if ``is_verified`` is set.
         since: when the verified uplinks were recorded, or None if unknown or ``is_verified`` isn't
             set.
         gone: the names of the verified uplinks if none of them is there any more.
@@ -70,6 +78,7 @@ class Uplinks:
     unknown: UnknownReason | None = None
     is_configured: bool = False
     is_verified: bool = False
+    verified: tuple[VerifiedUplink, ...] = ()
     since: str | None = None
     gone: tuple[str, ...] = ()
     awaited: str | None = None
@@ -114,7 +123,7 @@ def find_uplinks(
         pending=_pending(links, {*devs, *(address.dev for address in addresses)}),
     )
     if verified:
-        return attrs.evolve(uplinks, is_verified=True, since=recorded[0].since)
+        return attrs.evolve(uplinks, is_verified=True, verified=recorded, since=recorded[0].since)
     return attrs.evolve(
         uplinks,
         unknown=_why_unknown(config, links, devs, default, contested),
@@ -136,8 +145,10 @@ def _why_unknown(
     contested: tuple[Route, ...],
 ) -> UnknownReason | None:
     if config.uplinks is not None:
-        if find_swapped(config.verified, links, config.uplinks):
-            return UnknownReason.SWAPPED
+        swapped = find_swapped(config.verified, links, config.uplinks)
+        if swapped:
+            is_port = all(is_port_of(was.name, name, links) for was, name in swapped)
+            return UnknownReason.NO_UPLINK if is_port else UnknownReason.SWAPPED
         return None if devs else UnknownReason.NO_UPLINK
     if contested:
         return UnknownReason.CONTESTED_DEFAULT
@@ -172,6 +183,8 @@ def _contested(
     if config.verified and len({route.devs for route in live}) > 1:
         # The verified uplinks are gone. Any of these routes may take their place.
         return tuple(live)
+    if live and is_vpn_instead(config.verified, [*links], live[0].devs):
+        return (live[0],)
     of_others = container_devs(config.route_overlap, links) | _vpn_devs(links)
     return _won_through(of_others, defaults, live) or tuple(contested_defaults(defaults))
 
@@ -284,6 +297,14 @@ def contested_error(
     devs = ",".join(best.devs)
     why = ""
     choices: Sequence[Route] = contested
+    if uplinks.gone and len({route.devs for route in contested}) == 1:
+        gone = ",".join(uplinks.gone)
+        why = (
+            f"{gone}, with which the check passed, is gone, and only a VPN, by the name of {devs},"
+        )
+        why = f"{why} has {'a' if is_4 else 'an'} {whose}default route: {best}"
+        hint = f"bring {gone} back, or, if that VPN is wanted, {how_to_name(contested)}"
+        return RouteError(why, hint=hint)
     if uplinks.gone:
         why = (
             f"{','.join(uplinks.gone)}, with which the check passed, is gone,"

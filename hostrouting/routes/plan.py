@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from hostrouting.config.routing import ONLINK, Config, StaticRoute
-from hostrouting.kernel.default_routes import uplink_patterns
+from hostrouting.kernel.default_routes import default_route, uplink_patterns
 from hostrouting.kernel.port import Facts, RouteBackend, read_default_routes, read_routes
 from hostrouting.kernel.selection import Selection
 from hostrouting.model.changes import Change, Changes, Replacement
@@ -20,7 +20,13 @@ from hostrouting.model.integer_prefixes import Prefix, numbers
 from hostrouting.model.links import Link
 from hostrouting.model.routes import NextHop, Protocol, Route, Route6, Table
 from hostrouting.model.rules import Rule
-from hostrouting.model.verified import find_awaited_uplinks, find_verified
+from hostrouting.model.verified import (
+    find_awaited_uplinks,
+    find_swapped,
+    find_verified,
+    is_vpn_instead,
+    swap_words,
+)
 from hostrouting.routes.policy import (
     PolicyPlan,
     PolicyRouting,
@@ -361,13 +367,61 @@ def uplinks_of(
         links: the host's links.
         backend: the backend for which the routes are planned.
         backends: all of the host's backends.
+
+    Raises:
+        RouteError: the interfaces with which the check has passed have other names than those in
+            the config by now.
     """
     if config.uplinks is not None:
+        refuse_swapped(config, links)
         return config.uplinks
     verified = find_verified(config.verified, links)
     ipv4 = next((each for each in backends if each.family is Family.IPV4), backend)
     is_asked = not verified and backend is not ipv4
     return uplink_patterns(None, verified, read_default_routes(ipv4) if is_asked else None)
+
+
+def refuse_swapped(config: Config, links: Sequence[Link]) -> None:
+    """Raise an error if a name in ``uplinks`` isn't that of the verified uplink by now.
+
+    Raises:
+        RouteError: it isn't, and the routes would lead to another NIC.
+    """
+    for was, name in find_swapped(config.verified, links, config.uplinks or ()):
+        why, hint = swap_words(was, name, links)
+        raise RouteError(f"can't install the static routes: {why}", hint=hint)
+
+
+def resolve_with(
+    config: Config,
+    facts: Facts,
+    main: Sequence[Route],
+    backend: RouteBackend,
+    backends: Iterable[RouteBackend],
+) -> tuple[tuple[Route, ...], str | None]:
+    """Resolve a config's routes of a backend's family, as ``resolve`` does.
+
+    Args:
+        config: the config with the routes, which may name the uplinks.
+        facts: the facts that were just read.
+        main: entries of table main that include the default routes.
+        backend: the backend for which the routes are planned.
+        backends: all of the host's backends.
+
+    Raises:
+        RouteError: a route can never be installed as configured, or a verified uplink has another
+            name than that in the config.
+    """
+    wanted = config.static_routes.of(backend.family)
+    uplinks = uplinks_of(config, facts.links, backend, backends)
+    default = default_route(main, uplinks)
+    inherits = any(route.dev is None for route in wanted)
+    devs = default.devs if default is not None and inherits else ()
+    if config.uplinks is None and is_vpn_instead(config.verified, facts.links, devs):
+        gone = ",".join(uplink.name for uplink in config.verified)
+        missing = f"{gone}, with which the check passed, is gone"
+        return (), f"an uplink other than the VPN {','.join(devs)}, since {missing}"
+    return resolve(wanted, facts.links, facts.addresses, main, uplinks)
 
 
 def adopted_routes(rows: Iterable[StaticRoute], main: Iterable[Route]) -> tuple[Route, ...]:
@@ -433,11 +487,9 @@ def plan_now(
         return _plan_removal(backends), None
     plan = RoutePlan()
     for backend in backends:
-        wanted = config.static_routes.of(backend.family)
         main = read_routes(backend, Table.MAIN)
         facts = backend.facts()
-        uplinks = uplinks_of(config, facts.links, backend, backends)
-        routes, missing = resolve(wanted, facts.links, facts.addresses, main, uplinks)
+        routes, missing = resolve_with(config, facts, main, backend, backends)
         if missing is not None:
             return RoutePlan(), missing
         plan |= plan_routes(
@@ -490,6 +542,7 @@ def plan_policy(
     has_rules = any(rule.is_ours for rule in facts.rules)
     if not (is_keeping or has_rules or static.rules_of(family)):
         return ()
+    refuse_swapped(config, facts.links)
 
     def foreign_in(table: int) -> Route | None:
         entries = read_routes(backend, table)
@@ -527,8 +580,7 @@ def find_missing(config: Config, *backends: RouteBackend) -> str | None:
         has_gateways = any(route.gateway not in (None, ONLINK) for route in wanted)
         main = read_routes(backend, Table.MAIN) if has_gateways else read_default_routes(backend)
         facts = backend.facts()
-        uplinks = uplinks_of(config, facts.links, backend, backends)
-        _, missing = resolve(wanted, facts.links, facts.addresses, main, uplinks)
+        _, missing = resolve_with(config, facts, main, backend, backends)
         if missing is not None:
             return missing
     return None

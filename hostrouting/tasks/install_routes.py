@@ -96,13 +96,15 @@ def _waited_in_vain(missing: str, config: Config, host: Host) -> RouteError:
 
 
 def _ways_to_another_uplink(missing: str, config: Config, host: Host) -> tuple[str, ...]:
-    """Return a sentence if the verified uplink's default route is missing."""
+    """Return a sentence if the verified uplink or its default route is missing."""
     verified = find_verified(config.verified, host.routes.facts().links)
     names = ",".join(verified)
+    out = f"rm /{VERIFIED_PATH} && hostrouting apply"
+    if missing.startswith("an uplink other than the VPN "):
+        return (f"if that VPN is wanted as the uplink now: {out}",)
     is_missing = bool(verified) and missing.startswith(f"the default route on {names} ")
     if config.uplinks is not None or not is_missing:
         return ()
-    out = f"rm /{VERIFIED_PATH} && hostrouting apply"
     since = config.verified[0].since
     return (f"{names} is the uplink since {since}; if another one is wanted now: {out}",)
 

@@ -20,8 +20,7 @@ from hostrouting.model.jsonable import StrEnum
 from hostrouting.model.routes import Route, Table
 from hostrouting.model.verified import find_verified
 from hostrouting.routes.install import apply_possible
-from hostrouting.routes.plan import RoutePlan, plan_possible, uplinks_of
-from hostrouting.routes.resolve import resolve
+from hostrouting.routes.plan import RoutePlan, plan_possible, resolve_with
 from hostrouting.routes.verify import verify_routes
 from hostrouting.watch._backoff import Failures
 from hostrouting.watch._policy import PolicyReconciler, PolicyRepair
@@ -285,12 +284,9 @@ def plan_repair(config: Config, *backends: RouteBackend) -> tuple[RoutePlan, lis
     plan = RoutePlan()
     problems: list[str] = []
     for backend in backends if config.static_routes.routes else ():
-        wanted = config.static_routes.of(backend.family)
         main = read_routes(backend, Table.MAIN)
         try:
-            facts = backend.facts()
-            uplinks = uplinks_of(config, facts.links, backend, backends)
-            routes, missing = resolve(wanted, facts.links, facts.addresses, main, uplinks)
+            routes, missing = resolve_with(config, backend.facts(), main, backend, backends)
         except RouteError as error:
             problems.append(error.clause)
             continue

@@ -327,7 +327,7 @@ function expect_defaults(    i, best, is_contested, is_doubtful) {
   for (i = 1; i <= defaults; i++)
     if (!best || default_metric[i] < default_metric[best])
       best = i
-  is_doubtful = gone != "" || may_be_of_pods(default_devs[best]) || may_be_of_vpn(default_devs[best])
+  is_doubtful = gone != "" || may_be_of_pods(default_devs[best]) || is_of_vpn(default_devs[best])
   for (i = 1; i <= defaults; i++) {
     if (is_odd[i])
       can_not("the default route " in_words(default_text[i]))
@@ -338,26 +338,12 @@ function expect_defaults(    i, best, is_contested, is_doubtful) {
       is_contested = 1
   }
   expected = default_devs[best]
+  if (is_nic_gone && is_of_vpn(expected) && needs_uplinks && problem == "")
+    problem = "contested-default: " gone ", with which the check passed, is gone, and the default route is that of a" \
+      " VPN, " with_commas(expected) "; bring " gone " back, or name the node\047s uplinks (hostRouting.uplinks)"
   if (is_contested && needs_uplinks && problem == "")
     problem = "contested-default: several interfaces have a default route, and the kernel may choose another one" \
       " for each packet, or takes a container\047s or a VPN\047s; name the node\047s uplinks (hostRouting.uplinks)"
-}
-
-function may_be_of_vpn(names,    part, i) {
-  for (i = split(names, part, "/"); i > 0 && !is_like(part[i], pattern_of["vpn"]); i--)
-    ;
-  return i > 0
-}
-
-# Finds an interface that the config names, but whose name another one has taken since the check passed.
-function find_swap(    line, count, i, word, n) {
-  count = split(ENVIRON["RENAMED"], line, "\n")
-  for (i = 1; i <= count; i++) {
-    for (n = split(line[i], word, " "); n > 2 && !is_uplink(word[n]); n--)
-      ;
-    if (n == 2 && is_uplink(word[1]))
-      problem = "swapped: " word[1] ", with which the check passed, is " word[3] " now: name it in hostRouting.uplinks"
-  }
 }
 
 # Sets the uplinks to the interfaces that the config names. No name contains ":".
@@ -645,10 +631,10 @@ function find_problem() {
     expect_named()
   else if (expected == "")
     expect_defaults()
-  if (is_configured)
-    find_swap()
-  if (problem ~ /^swapped/)
+  if (find_swap() != "") {
+    problem = find_swap()
     return
+  }
   if (uplink_pattern != "" && expected == "")
     problem = "no-uplink: there is no interface " uplink_words ", which hostRouting.uplinks names"
   else if (uplink_pattern == "" && needs_uplinks && !defaults)

@@ -29,6 +29,7 @@ readonly MODE=@MODE@
 readonly WAIT_SECONDS=@WAIT_SECONDS@
 readonly SETTLE_SECONDS=@SETTLE_SECONDS@
 readonly FAMILIES=@FAMILIES@
+IS_NAMED=@IS_NAMED@
 readonly MARKER_OK=$RUN_DIR/route-overlap.ok
 readonly MARKER_DETECTED=$RUN_DIR/route-overlap.detected
 readonly REPORT=$RUN_DIR/route-overlap.json
@@ -173,17 +174,21 @@ report() {
   local is_left=1 shown what
   write_marker 2>/dev/null || { complain "can't write the markers in $RUN_DIR: $UNWRITABLE"; is_left=''; }
   case $VERDICT in
-    ok) say "$LINES" ;;
+    ok)
+      say "$LINES"
+      what="is gone; the default route's interface counts as the uplink now, and apply records it"
+      [ -z "${GONE-}" ] || say "note: $GONE, with which the check passed, $what" ;;
     overlap)
       mapfile -t shown <<<"$LINES"
       complain "${shown[@]:0:SHOWN_LINES}"
       [ "${#shown[@]}" -le "$SHOWN_LINES" ] ||
         complain "and $((${#shown[@]} - SHOWN_LINES)) more; all are in $MARKER_DETECTED"
-      [[ -z ${VERIFIED-} || $LINES != *'; by default '* ]] ||
-        complain "expected is $VERIFIED, with which the check passed; $(since)$ANOTHER"
       what='fix: hostrouting fix prints what fixes it, or why no route does'
       complain "$what; without it, take a snapshot of this host, and run elsewhere:" \
-        '  hostrouting fix --snapshot FILE' ;;
+        '  hostrouting fix --snapshot FILE'
+      [[ -z ${VERIFIED-} || $LINES != *'; by default '* ]] || complain \
+        "to keep it on $VERIFIED: hostrouting fix --in-place && hostrouting apply" \
+        "expected is $VERIFIED, with which the check passed; $(since)$ANOTHER" ;;
     *)
       [ "$FAMILIES" = 4 ] && what=anything || what=everything
       complain "the check couldn't judge $what: ${LINES//$'\t'/}" ;;

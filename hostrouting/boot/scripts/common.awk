@@ -34,7 +34,7 @@ section == "config" && $1 == "uplinks" {
 }
 
 # Takes the verified uplinks, unless the config names others.
-function take_verified() {
+function take_verified(    name, i) {
   is_configured = uplink_pattern != ""
   if (is_configured)
     return
@@ -42,8 +42,26 @@ function take_verified() {
   gsub(/[.]/, "[.]", uplink_pattern)
   gsub(/,/, "|", uplink_pattern)
   gone = ENVIRON["GONE"]
+  for (i = split(gone, name, ","); i > 0; i--)
+    is_nic_gone = is_nic_gone || !is_of_vpn(name[i])
   if (ENVIRON["AWAITED"] != "")
     awaited_uplink = "interface " ENVIRON["AWAITED"] ", with which the check passed"
+}
+
+function is_of_vpn(names) {
+  return names ~ /(^|\/)(wg|tun|tap|tailscale|zt|nebula)/
+}
+
+# Returns why the interfaces that the config names aren't those with which the check has passed, or "".
+function find_swap(    line, count, i, word, n) {
+  for (i = is_configured ? split(ENVIRON["RENAMED"], line, "\n") : 0; i > 0; i--) {
+    for (n = split(line[i], word, " "); n > 2 && !is_uplink(word[n]); n--)
+      ;
+    if (n == 2 && is_uplink(word[1]))
+      return (word[2] == "port" ? "no-uplink: " word[1] " is a port of " word[3] : \
+        "swapped: " word[1] ", with which the check passed, is " word[3] " now") \
+        ": name " word[3] " in hostRouting.uplinks"
+  }
 }
 
 # Makes ip run commands from a file. Sets answer[1..answers], and complaint to the first line on stderr. Sets

@@ -66,10 +66,11 @@ read_links() {
 }
 
 # If the installed check is STRICT, sets VERIFIED to the names that the recorded uplinks have by now. If none is there,
-# sets GONE, and AWAITED to the names of those that may still appear. Sets RENAMED to each recorded name, its MAC
-# address and the links that have it. Or fails and sets MESSAGE. hostrouting.model.verified has the same rules.
+# sets GONE to the recorded names, and AWAITED to those that may still appear. All stay empty if the config names the
+# uplinks. Sets RENAMED to each recorded name, "port" if that link is a port of another one or else "-", and the links
+# that it is by now. Or fails and sets MESSAGE. hostrouting.model.verified has the same rules.
 read_verified() {
-  local text='' line i name mac same moved master kind depth names=() lines=()
+  local text='' line i name mac same how master kind depth names=() lines=()
   local -A macs=() kinds=() masters=() tops=()
   export VERIFIED='' GONE='' AWAITED='' RENAMED=''
   is_present "$RECORD" && [[ ! -f $RECORD || -s $RECORD ]] || return 0
@@ -99,7 +100,8 @@ read_verified() {
   for line in "${lines[@]}"; do
     line=${line#$'\xef\xbb\xbf'}
     [[ ${line%$'\r'} =~ ^$NAME(\ ([0-9A-Fa-f:]+))?$ ]] || continue
-    name=${BASH_REMATCH[1]} mac=${BASH_REMATCH[3],,} mac=${mac:-none} same='' moved='' GONE=yes
+    name=${BASH_REMATCH[1]} mac=${BASH_REMATCH[3],,} mac=${mac:-none} same='' how=-
+    GONE+=${GONE:+,}$name
     for i in "${names[@]}"; do
       [[ ${macs[$i]} != "$mac" || ( ${kinds[$i]} =~ ^(macsec|vlan|(ip|mac)v(lan|tap))$ && $i != "$name" ) ]] ||
         same+=\ ${tops[$i]-}
@@ -109,13 +111,14 @@ read_verified() {
       ( ${kinds[$name]-} =~ ^(bond|team)$ && " ${masters[*]} " == *" $name "* ) ]] && same=${tops[$name]-}
     for i in $same; do
       [[ ,$VERIFIED, == *",$i,"* ]] || VERIFIED+=${VERIFIED:+,}$i
-      [ "${macs[$i]}" != "$mac" ] || moved+=\ $i
+      [[ $i = "$name" || $i != "${tops[$name]-}" ]] || how=port
     done
-    RENAMED+=${moved:+$name $mac$moved$'\n'}
+    RENAMED+=${same:+$name $how $same$'\n'}
     [[ " ${names[*]} " == *" $name "* || " ${macs[*]} " == *" $mac "* ]] || AWAITED+=${AWAITED:+,}$name
   done
   [ -n "$GONE" ] || return
-  [ -z "$VERIFIED" ] || GONE='' AWAITED=''
+  [ -z "$VERIFIED$IS_NAMED" ] || GONE='' AWAITED=''
+  [ -z "$IS_NAMED" ] || VERIFIED=''
 }
 
 # Prints since when there is the record.
@@ -205,4 +208,4 @@ read_arguments() {
 }
 
 unset NEWS NEWS_PID # of the environment
-FAMILY=4 MONITORED=(-4) ARGUMENTS=("$@") HAS_MONITOR='' MISSING='' START='' LIMIT=0
+FAMILY=4 MONITORED=(-4) ARGUMENTS=("$@") HAS_MONITOR='' MISSING='' START='' LIMIT=0 IS_NAMED=''

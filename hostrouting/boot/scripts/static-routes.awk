@@ -243,8 +243,13 @@ function resolve(gateway, name, rank,    best, count, h, head, legs, source, tai
       fail("lacking", "the default route" (name == "" ? "" : " on " name))
       return ""
     }
-    if (name == "*" && uplink_pattern == "" && default_count > 1 && \
-      devs_of[best] ~ /^(wg|tun|tap|tailscale|zt|nebula)[^\/]*$/)
+    if (name == "*" && is_nic_gone && is_of_vpn(devs_of[best])) {
+      name = devs_of[best]
+      gsub("/", ",", name)
+      fail("lacking", "an uplink other than the VPN " name ", since " gone ", with which the check passed, is gone")
+      return ""
+    }
+    if (name == "*" && uplink_pattern == "" && default_count > 1 && devs_of[best] !~ "/" && is_of_vpn(devs_of[best]))
       vpn = devs_of[best]
     take_apart(1, best)
     for (h = 1; h <= hops; h++)
@@ -845,6 +850,8 @@ END {
   resolve_policy()
   if (task == "unlist")
     unlist()
+  if (find_swap() != "")
+    reason["refused"] = "can\047t install the static routes: " find_swap()
   if (!("lacking" in reason || "refused" in reason)) {
     for (i = 1; i <= wanted; i++)
       want(i)

@@ -24,6 +24,7 @@ readonly WAIT_SECONDS=@WAIT_SECONDS@
 readonly SETTLE_SECONDS=@SETTLE_SECONDS@
 readonly UNDO_ATTEMPTS=8
 FAMILIES=@FAMILIES@
+IS_NAMED=@IS_NAMED@
 
 # Runs awk for a family, in place of the calling subshell:
 #
@@ -145,14 +146,15 @@ put_back() {
 # Waits for the network, and then for kept interfaces. In the end, it goes on without these, or without a verified
 # uplink that is gone.
 install() {
-  local status
+  local status why
   keep_trying
   status=$?
   if [ "$status" -eq "$MAY_COME" ] && [ -n "${AWAITED-}" ]; then
-    complain "timed out after $LIMIT s waiting for $MISSING; the default route tells the uplink now"
+    why="timed out after $LIMIT s waiting for $MISSING; the default route tells the uplink now"
     IS_RESIGNED=yes
     keep_trying
     status=$?
+    [ "$status" -ne 0 ] || complain "$why"
   fi
   [ -n "$PENDING" ] || return "$status"
   IS_SETTLED=1
@@ -212,7 +214,7 @@ fi
 NETWORK_LIMIT=$LIMIT
 heed_signals
 if [ -n "$IS_END" ]; then end_trial; else install; fi || {
-  [[ $MESSAGE != *' passed, '* ]] || MESSAGE+="; `since`$ANOTHER"
+  [[ -z ${VERIFIED-}${GONE-} || $MESSAGE != *' passed, '* ]] || MESSAGE+="; `since`$ANOTHER"
   complain "$MESSAGE"
   exit 1
 }

@@ -39,6 +39,12 @@ def test_an_interface_that_two_records_find_counts_once() -> None:
         ([link("eth0"), link("eth1", MAC)], ("eth1",), ()),
         ([link("eth0", MAC), link("eth1")], ("eth0",), ()),
         ([link("eth0", MAC, master="br0"), link("br0", MAC, "bridge")], ("br0",), ()),
+        (
+            [link("eth0", MAC, master="br0"), link("br0", MAC, "bridge")],
+            ("eth0",),
+            ((ETH0, "br0"),),
+        ),
+        ([link("eth0", master="br0"), link("br0", kind="bridge")], ("eth0",), ((ETH0, "br0"),)),
     ],
 )
 def test_a_swap_is_a_name_of_the_config_that_another_nic_has_taken(

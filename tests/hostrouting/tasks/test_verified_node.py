@@ -44,7 +44,9 @@ from hostrouting.doctor.checks import Severity
 from hostrouting.model.verified import VerifiedUplink
 from hostrouting.overlap.check import check_families
 from hostrouting.overlap.findings import NoteKind, UnknownReason, Verdict
+from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeKernel, FakeSystemd
+from hostrouting.watch._repair import plan_repair
 from phases.testing import FakeClock
 
 TIME = 1790000000
@@ -255,17 +257,107 @@ def test_a_swapped_name_in_the_config_is_no_verdict(node: Node) -> None:
     named = attrs.evolve(STRICT, uplinks=("eth0",))
     node.apply(named)
     swap_names(node)
-    with pytest.raises(RouteOverlapError) as caught:
-        node.apply(named)
-    assert caught.value.report.reason_kind is UnknownReason.SWAPPED
-    assert caught.value.report.reason == (
-        f"swapped: the interface with which the check passed as eth0 ({MAC}) is eth1 by now,"
-        " and eth0 is another interface now: name eth1 in hostRouting.uplinks,"
-        " or give it its name back"
+    why = (
+        f"the interface with which the check passed as eth0 ({MAC}) is eth1 by now,"
+        " and eth0 is another interface now"
     )
+    to_do = "name eth1 in hostRouting.uplinks, or give it its name back"
+    report = check(named, host=node.host)
+    assert report.reason_kind is UnknownReason.SWAPPED
+    assert report.reason == f"swapped: {why}: {to_do}"
+    # No route is led to the other NIC meanwhile.
+    before = ours(node.kernel)
+    install = InstallRoutes(named, host=node.host)
+    for attempt in (
+        partial(node.apply, named),
+        partial(phases.run, install),
+        partial(plan, named, host=node.host),
+    ):
+        with pytest.raises(RouteError) as caught:
+            attempt()
+        assert caught.value.message == f"can't install the static routes: {why}"
+        assert caught.value.hint == to_do
+    repair, problems = plan_repair(node.host.with_verified(named), node.kernel)
+    assert not repair.changes
+    assert problems == [f"can't install the static routes: {why}; {to_do}"]
+    assert ours(node.kernel) == before
     assert node.record == f"eth0 {MAC}\n"
+    node.apply(attrs.evolve(STRICT, uplinks=("eth1",)))
+    assert node.devs_of_ours() == {"eth1"}
+    node.apply(attrs.evolve(STRICT, uplinks=("eth*",)))
     warn = config(*HALVES, cidrs=["172.16.0.0/16"], mode="WARN", uplinks=["eth0"])
     assert check(warn, host=node.host).verdict is Verdict.OK
+
+
+def test_a_note_names_a_swapped_uplink_as_it_was_when_the_check_passed(node: Node) -> None:
+    swap_names(node)
+    (note,) = (n for n in check(STRICT, host=node.host).notes if n.kind is NoteKind.MOVED)
+    assert note.message.startswith(
+        "the default route has moved from eth1 (eth0 when the check passed) to eth0 ("
+    )
+    # `uplinks: ["eth0"]` would be `swapped`.
+    out = "rm /etc/hostrouting/uplink && hostrouting apply"
+    assert f"; if that is wanted, {out}; if it isn't, " in note.message
+    node.layout.verified.unlink()
+    node.apply()
+    assert node.devs_of_ours() == {"eth0"}
+
+
+def test_a_name_of_the_config_that_is_a_port_by_now(node: Node) -> None:
+    node.kernel.del_link("eth0")
+    node.kernel.add_link("br0", kind="bridge", mac=MAC)
+    node.kernel.add_link("eth0", master="br0", mac=MAC)
+    node.kernel.add_address("br0", "10.1.0.4/24")
+    gateway = NextHop("br0", IPv4Address("10.1.0.1"))
+    assert not node.kernel.write(Write.ADD, [default_route(gateway)])
+    named = attrs.evolve(STRICT, uplinks=("eth0",))
+    assert check(named, host=node.host).reason == (
+        "no-uplink: eth0 is a port of br0 by now: name br0 in hostRouting.uplinks"
+    )
+    with pytest.raises(RouteError, match="eth0 is a port of br0 by now"):
+        node.apply(named)
+
+
+def test_a_replaced_uplink_is_told(node: Node) -> None:
+    node.rename("ens3", OTHER_MAC)
+    says = (
+        "eth0, with which the check passed, is gone; the default route's interface, ens3,"
+        " counts as the uplink now, and apply records it"
+    )
+    notes = check(STRICT, host=node.host).notes
+    assert [n.message for n in notes if n.kind is NoteKind.MOVED] == [says]
+    assert says in [each.message for each in examine(STRICT, host=node.host).findings]
+    node.apply()
+    assert NoteKind.MOVED not in {n.kind for n in check(STRICT, host=node.host).notes}
+
+
+def test_a_vpn_alone_doesnt_take_the_place_of_a_nic(node: Node) -> None:
+    node.kernel.del_link("eth0")
+    node.add_default(WG0)
+    report = check(STRICT, host=node.host)
+    assert report.reason == (
+        "contested-default: eth0, with which the check passed, is gone,"
+        f" and only a VPN, by the name of wg0, has a default route: {WG0};"
+        " bring eth0 back, or, if that VPN is wanted, name the node's uplinks:"
+        ' set hostRouting\'s "uplinks": ["wg0"]'
+    )
+    missing = "an uplink other than the VPN wg0, since eth0, with which the check passed, is gone"
+    planned = plan(STRICT, host=node.host)
+    assert (planned.missing, bool(planned.routes.changes)) == (missing, False)
+    with pytest.raises(RouteError) as caught:
+        node.apply()
+    assert missing in caught.value.message
+    out = "rm /etc/hostrouting/uplink && hostrouting apply"
+    assert caught.value.hint.endswith(f"\nif that VPN is wanted as the uplink now: {out}")
+    repair, problems = plan_repair(node.host.with_verified(STRICT), node.kernel)
+    assert (bool(repair.changes), problems) == (
+        False,
+        [f"can't keep all static routes without {missing}"],
+    )
+    assert node.devs_of_ours() <= {"eth0"}
+    named = attrs.evolve(STRICT, uplinks=("wg0",))
+    node.apply(named)
+    assert node.devs_of_ours() == {"wg0"}
 
 
 def test_a_bridge_takes_the_uplinks_place(node: Node) -> None:
@@ -307,7 +399,8 @@ def test_a_default_route_that_is_still_on_the_port_belongs_on_the_bridge(node: N
     assert not node.kernel.write(Write.ADD, [default_route()])
     report = check(STRICT, host=node.host)
     (note,) = (note for note in report.notes if note.kind is NoteKind.MOVED)
-    assert note.message.endswith("; eth0 is a port of it: move its address and routes to br0")
+    assert note.message.startswith("eth0 has become a port of br0 (")
+    assert note.message.endswith("; move eth0's address and routes to br0")
     assert report.verdict is Verdict.OVERLAP
 
 
