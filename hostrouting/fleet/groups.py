@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from array import array
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import ClassVar, Literal
 
@@ -134,11 +135,13 @@ class FleetReport(JsonObject):
     def of(cls, hosts: Iterable[JudgedHost]) -> FleetReport:
         """Group hosts by their results, and by the changes behind differing lookups."""
         members: dict[Hashable, _Members] = {}
-        times: dict[str, float] = {}
+        names: list[str] = []
+        times = array("d")
         for host in hosts:
             taken = _moment(host.taken)
             if taken is not None:
-                times[host.name] = taken
+                names.append(host.name)
+                times.append(taken)
             key = _key_of(host)
             if key not in members:
                 members[key] = _Members(host)
@@ -146,7 +149,7 @@ class FleetReport(JsonObject):
         groups = [each.group() for each in members.values()]
         order = [*Verdict]
         groups.sort(key=lambda group: (order.index(group.verdict), -len(group.hosts)))
-        return cls(tuple(groups), _outdated(times))
+        return cls(tuple(groups), _outdated(names, times))
 
     @property
     def counts(self) -> dict[Verdict, int]:
@@ -165,9 +168,10 @@ def _moment(time: str | None) -> float | None:
         return None
 
 
-def _outdated(times: Mapping[str, float]) -> tuple[str, ...]:
-    newest = max(times.values(), default=0.0)
-    return tuple(name for name, taken in times.items() if newest - taken > _SECONDS_MAX)
+def _outdated(names: Iterable[str], times: Sequence[float]) -> tuple[str, ...]:
+    newest = max(times, default=0.0)
+    each = zip(names, times, strict=True)
+    return tuple(name for name, taken in each if newest - taken > _SECONDS_MAX)
 
 
 class _Members:

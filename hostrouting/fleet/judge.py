@@ -8,7 +8,6 @@ import pickle
 import resource
 import signal
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -298,9 +297,14 @@ def _shared_names(snapshots: Iterable[SnapshotSource]) -> frozenset[str]:
     """Return the names that several files have. Those of an iterator aren't known beforehand."""
     if not isinstance(snapshots, Sequence):
         return frozenset()
-    paths = {Path(each) for each in snapshots if isinstance(each, (str, os.PathLike))}
-    stems = Counter(map(_stem, paths))
-    return frozenset(stem for stem, count in stems.items() if count > 1)
+    first: dict[str, str | os.PathLike[str]] = {}
+    shared: set[str] = set()
+    for path in snapshots:
+        if isinstance(path, (str, os.PathLike)):
+            other = first.setdefault(_stem(path), path)
+            if other is not path and os.fspath(other) != os.fspath(path):
+                shared.add(_stem(path))
+    return frozenset(shared)
 
 
 def _stem(path: str | os.PathLike[str]) -> str:
