@@ -317,7 +317,7 @@ class OverlapReport(JsonObject):
 
     @property
     def decisions(self) -> tuple[Note, ...]:
-        """Return the notes that ask for a decision: which interface is the uplink."""
+        """Return the notes that ask which interface is the uplink."""
         return tuple(note for note in self.notes if note.kind in DECISIONS)
 
     @property
