@@ -14,6 +14,7 @@ from hostrouting.kernel.release import numbers_of
 
 __all__ = [
     "NO_BROADCAST",
+    "NO_LINKS",
     "needs_connection_tracking",
     "needs_encapsulation",
     "needs_links",
@@ -59,6 +60,10 @@ def needs_connection_tracking() -> None:
         pytest.skip("this kernel was built without connection tracking in nftables")
 
 
+NO_LINKS = "this kernel was built without links of the kind"
+"""The reason to skip what ``./run kernels`` runs on other kernels, as no setup helps here."""
+
+
 def needs_links(kind: str) -> None:
     """Skip a test if the kernel was built without a kind of links, such as ``bond``.
 
@@ -66,5 +71,5 @@ def needs_links(kind: str) -> None:
     """
     words = {"vlan": "link eth0 name probe type vlan id 9", "vrf": "probe type vrf table 9"}
     if attempt("ip", "link", "add", *words.get(kind, f"probe type {kind}").split()).returncode != 0:
-        pytest.skip(f"this kernel was built without links of the kind {kind}")
+        pytest.skip(f"{NO_LINKS} {kind}")
     attempt("ip", "link", "del", "probe")

@@ -803,7 +803,7 @@ def test_a_check_of_cidrs_alone_expects_the_uplink_that_the_installed_check_keep
     add_nics(kernel, eth1="10.9.0.5/24")
     other = default_route(NextHop("eth1", IPv4Address("10.9.0.1")), metric=0)
     lose_default_route(kernel)
-    assert not kernel.write(Write.ADD, [other])
+    assert not kernel.write(Write.ADD, [default_route(metric=100), other])
     document = json.loads(run("check", "--cidr", "10.96.0.0/12", "--output", "json")[1])
     assert document["defaultDevs"] == [expected]
 
