@@ -405,10 +405,11 @@ def _chosen_to_fix(options: argparse.Namespace, host: Host) -> Chosen:
     """Return the config to fix. One that is written back must be in a file of the user's."""
     if not options.in_place:
         return choose(options, host)
-    if options.config is not None:
-        return choose_default(options, host)
-    from hostrouting.cli.default_config import refuse_in_place
+    from hostrouting.cli.default_config import refuse_in_place, refuse_manifest
 
+    if options.config is not None:
+        refuse_manifest(config_path(options, host), host)
+        return choose_default(options, host)
     if options.cidr:
         raise UsageError("--in-place needs a CONFIG in addition to --cidr")
     chosen = choose_default(options, host)

@@ -7,6 +7,7 @@ installation differs from it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from shlex import quote
 from typing import Any
 
@@ -80,6 +81,19 @@ def refuse_in_place(document: Mapping[str, Any], config: Config, host: Host) -> 
         f"write there what is wanted: {_recording(host, source)}\n"
         "or name the CONFIG to write to: hostrouting fix --in-place CONFIG"
     )
+    raise error
+
+
+def refuse_manifest(path: Path | str, host: Host) -> None:
+    """Raise an error if a fix is to be written into the manifest, which only a run writes.
+
+    Raises:
+        ConfigError: the path is the manifest's.
+    """
+    if Path(path).resolve() != host.layout.manifest.resolve():
+        return
+    error = ConfigError([(str(path), "it says what is installed, and only apply writes it")])
+    error.hint = "to write the fix into the default CONFIG: hostrouting fix --in-place"
     raise error
 
 

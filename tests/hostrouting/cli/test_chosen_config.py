@@ -134,6 +134,15 @@ def test_a_fresh_hosts_default_without_our_keys_is_refused(run: Run, host: Host)
 
 
 @pytest.mark.usefixtures("installed")
+@pytest.mark.usefixtures("installed")
+def test_the_manifest_is_not_written_to(run: Run, host: Host) -> None:
+    """Only a run writes it, so that it says what is installed."""
+    before = host.layout.manifest.read_bytes()
+    code, _, err = run("fix", "--in-place", host.layout.manifest)
+    assert (code, "only apply writes it" in err) == (78, True)
+    assert host.layout.manifest.read_bytes() == before
+
+
 def test_other_routes_in_the_default_are_written_to(run: Run, host: Host) -> None:
     path = write_default(host, {"hostRouting": section("10.7.0.0/16")})
     assert run("fix", "--in-place")[0] == 0
