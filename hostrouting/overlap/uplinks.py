@@ -301,8 +301,8 @@ def contested_error(
         gone = ",".join(uplinks.gone)
         why = (
             f"{gone}, with which the check passed, is gone, and only a VPN, by the name of {devs},"
+            f" has {'a' if is_4 else 'an'} {whose}default route: {best}"
         )
-        why = f"{why} has {'a' if is_4 else 'an'} {whose}default route: {best}"
         hint = f"bring {gone} back, or, if that VPN is wanted, {how_to_name(contested)}"
         return RouteError(why, hint=hint)
     if uplinks.gone:
