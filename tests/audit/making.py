@@ -32,9 +32,13 @@ def make(steps: Sequence[str]) -> None:
     # Otherwise, each host would wait a second for its interfaces' link-local addresses.
     Path("/proc/sys/net/ipv6/conf/default/accept_dad").write_text("0")
     # An ip that doesn't find a next hop's interface ends, and leaves the rest of its batch undone.
-    for (program, _), some in groupby(
-        steps, lambda step: (_program(step), " nexthop " in step and step)
+    for (program, _, deletes_local), some in groupby(
+        steps,
+        lambda step: (_program(step), " nexthop " in step and step, " del local " in step),
     ):
+        if deletes_local:
+            # Until duplicate address detection has ended, the kernel has not added the entry.
+            _settle()
         if program.startswith("ip"):
             attempt(*program.split(), "-batch", "-", "-force", stdin=as_batch("\n".join(some)))
             continue
@@ -71,6 +75,8 @@ def _settle() -> None:
             )
         )
     )
+    # The kernel adds an address's entry in table local after it clears the flag, under this lock.
+    kernel.set_link("lo")
 
 
 def _program(step: str) -> str:
