@@ -630,7 +630,6 @@ def test_the_reports_page_names_every_kind_of_finding_and_note() -> None:
     [
         ("make_reference.py", "docs/reference"),
         ("make_schema.py", "hostrouting"),
-        ("make_h200.py", "docs/howto"),
         ("make_symptoms.py", "docs"),
         ("make_kernels.py", "docs/contributing"),
     ],
