@@ -13,7 +13,7 @@ Of the functions, ``check`` returns an ``OverlapReport``, ``plan`` a ``Plan``, `
 """
 
 from hostrouting.boot.locks import OverdueRun, StoppedRun
-from hostrouting.doctor.checks import DoctorCheck, DoctorFinding, ExaminedHost, Severity
+from hostrouting.doctor.check_types import DoctorCheck, DoctorFinding, ExaminedHost, Severity
 from hostrouting.doctor.examine import CHECKS, DoctorReport
 from hostrouting.fleet.groups import FleetReport, GroupFailure, HostGroup, JudgedHost, SharedReason
 from hostrouting.kernel.host_changes import HostChange, HostChangeKind

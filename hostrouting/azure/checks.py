@@ -10,7 +10,7 @@ from hostrouting.azure.nodes import LoadBalancerProbeError
 from hostrouting.azure.probe.ruleset import PROBE, TABLE
 from hostrouting.azure.probe.tasks import plan_probe
 from hostrouting.azure.vnet.tasks import plan_stale
-from hostrouting.doctor.checks import (
+from hostrouting.doctor.check_types import (
     DoctorCheck,
     DoctorFinding,
     ExaminedHost,

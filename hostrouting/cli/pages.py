@@ -9,7 +9,7 @@ from operator import attrgetter
 from hostrouting.cli.bars import KINDS
 from hostrouting.cli.output import Page, Row, bad, dim, good, head
 from hostrouting.cli.report import since_text
-from hostrouting.doctor.checks import Severity
+from hostrouting.doctor.check_types import Severity
 from hostrouting.doctor.examine import DoctorReport
 from hostrouting.model.routes import Route6
 from hostrouting.model.text import clean

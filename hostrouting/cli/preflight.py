@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hostrouting.doctor.checks import DoctorFinding, Severity
+from hostrouting.doctor.check_types import DoctorFinding, Severity
 from hostrouting.doctor.examine import DoctorReport
 
 # The preflights of AKSFlexNode and of unbounded show no values of the config.

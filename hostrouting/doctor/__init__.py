@@ -1,4 +1,4 @@
 """The doctor, which checks whether the gate is effective on this host and looks for risks.
 
-The ``examine`` module lists all checks, and ``checks`` defines their types.
+The ``examine`` module lists all checks, and ``check_types`` defines their types.
 """

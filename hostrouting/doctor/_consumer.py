@@ -14,7 +14,7 @@ from hostrouting.boot.installation import KUBELET, has_free_kubelet, is_there
 from hostrouting.boot.installed_units import UNIT_PATH, drop_ins, environment_names, settings
 from hostrouting.boot.layout import GATE_NAMES, SEARCH_PATH, Layout
 from hostrouting.boot.trial_timer import trial_deadline
-from hostrouting.doctor.checks import DoctorFinding, ExaminedHost, Severity
+from hostrouting.doctor.check_types import DoctorFinding, ExaminedHost, Severity
 from hostrouting.model.errors import FileError, RouteError, UnitError
 from hostrouting.overlap.findings import NoteKind, Verdict
 from hostrouting.overlap.summary import reasons

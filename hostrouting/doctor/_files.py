@@ -16,7 +16,7 @@ from hostrouting.boot.layout import CHECK, Layout
 from hostrouting.boot.locks import locked
 from hostrouting.boot.parts import CONFIGURED, installed_files, wanted_parts
 from hostrouting.boot.python import is_changeable
-from hostrouting.doctor.checks import (
+from hostrouting.doctor.check_types import (
     DoctorFinding,
     ExaminedHost,
     Severity,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from hostrouting.boot.layout import WATCH
 from hostrouting.boot.trial_timer import is_overdue, trial_deadline
-from hostrouting.doctor.checks import DoctorFinding, ExaminedHost, Severity
+from hostrouting.doctor.check_types import DoctorFinding, ExaminedHost, Severity
 from hostrouting.host_files.advertisements import ignored_advertisements
 from hostrouting.host_files.managers import (
     NETWORK_MANAGER,

@@ -16,7 +16,7 @@ from hostrouting.boot.host import Host
 from hostrouting.boot.systemctl import NoAnswerError, NoSystemdError
 from hostrouting.config.routing import Config
 from hostrouting.doctor import _consumer, _files, _routes
-from hostrouting.doctor.checks import DoctorCheck, DoctorFinding, ExaminedHost, Severity
+from hostrouting.doctor.check_types import DoctorCheck, DoctorFinding, ExaminedHost, Severity
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.text import shown
 from hostrouting.tasks.arguments import to_config, to_host

@@ -21,7 +21,7 @@ from hostrouting.routes.plan import RoutesReport
 from phases import CancelScope, run_child
 
 if TYPE_CHECKING:
-    from hostrouting.doctor.checks import DoctorCheck
+    from hostrouting.doctor.check_types import DoctorCheck
 
 
 def checks(options: argparse.Namespace, host: Host, *, has_config: bool) -> tuple[DoctorCheck, ...]:

@@ -22,7 +22,7 @@ from wanted import LINE, SHADOWED, lose_default_route, section
 import phases
 from hostrouting import Config, Configure, Host, RouteOverlapError
 from hostrouting.cli.preflight import preflight
-from hostrouting.doctor.checks import DoctorCheck, DoctorFinding, Severity
+from hostrouting.doctor.check_types import DoctorCheck, DoctorFinding, Severity
 from hostrouting.doctor.examine import CHECKS, DoctorReport
 from hostrouting.kernel.port import Write, read_our_routes
 from hostrouting.model.links import Hardware

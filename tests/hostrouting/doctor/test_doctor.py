@@ -32,7 +32,7 @@ from hostrouting.boot.trial_timer import times_of
 from hostrouting.cli.pages import doctor_page
 from hostrouting.cli.report import page_text
 from hostrouting.doctor._consumer import find_cycle
-from hostrouting.doctor.checks import DoctorFinding, Severity
+from hostrouting.doctor.check_types import DoctorFinding, Severity
 from hostrouting.doctor.examine import CHECKS, DoctorReport, examine
 from hostrouting.host_files.advertisements import ignored_advertisements
 from hostrouting.kernel.model import model_of
