@@ -29,8 +29,8 @@ from hostrouting.boot.installed_units import environment_names, unit_files, unit
 from hostrouting.boot.layout import CHECK, ROUTES, WATCH, Layout
 from hostrouting.boot.locks import locked
 from hostrouting.boot.manifest import Manifest
-from hostrouting.boot.next_boot import BootPlan
 from hostrouting.boot.parts import BootFile
+from hostrouting.boot.plan import BootPlan
 from hostrouting.boot.systemd import ANY_INSTANCE, RUNNING, UnitManager
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import UnitError

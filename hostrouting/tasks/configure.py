@@ -20,8 +20,8 @@ from hostrouting.boot.host import Host
 from hostrouting.boot.installation import KUBELET
 from hostrouting.boot.layout import CHECK, ROUTES, WATCH
 from hostrouting.boot.locks import Done, exclusive_run, locked
-from hostrouting.boot.next_boot import BootPlan, plan_next_boot
 from hostrouting.boot.parts import Wanted
+from hostrouting.boot.plan import BootPlan, plan_next_boot
 from hostrouting.boot.python import why_unsuitable
 from hostrouting.boot.trial_timer import forget_trial
 from hostrouting.config.routing import Config, OverlapMode, StaticRoute

@@ -11,8 +11,8 @@ from hostrouting.boot.break_glass import why_open
 from hostrouting.boot.go_package import routes_to_adopt
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import require_systemd
-from hostrouting.boot.next_boot import BootPlan, plan_next_boot
 from hostrouting.boot.parts import Wanted
+from hostrouting.boot.plan import BootPlan, plan_next_boot
 from hostrouting.config.routing import Config, OverlapMode
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import RouteError, UnitError

@@ -36,8 +36,8 @@ from hostrouting.azure.probe.ruleset import PROBE
 from hostrouting.boot.gate import DROP_INS, list_text
 from hostrouting.boot.layout import CHECK, ROUTES, WATCH
 from hostrouting.boot.manifest import Manifest
-from hostrouting.boot.next_boot import plan_next_boot
 from hostrouting.boot.parts import is_watched
+from hostrouting.boot.plan import plan_next_boot
 from hostrouting.config.routing import Keep, StaticRule
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.port import Write, read_routes

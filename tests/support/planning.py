@@ -6,8 +6,8 @@ from hostrouting import Config, Host, Layout
 from hostrouting.azure.probe.ruleset import PROBE, probe_part
 from hostrouting.boot.installation import apply_additions, apply_removals, prepare
 from hostrouting.boot.manifest import Manifest
-from hostrouting.boot.next_boot import plan_next_boot
 from hostrouting.boot.parts import Wanted, wanted_manifest
+from hostrouting.boot.plan import plan_next_boot
 from hostrouting.model.changes import Changes
 from phases import CancelScope, all_or_nothing
 

@@ -21,8 +21,8 @@ from hostrouting.azure.probe.ruleset import PROBE, REWRITTEN_SOURCE, probe_part
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import apply_additions, apply_removals, is_installed, prepare
 from hostrouting.boot.locks import Done, exclusive_run
-from hostrouting.boot.next_boot import BootPlan, plan_next_boot
 from hostrouting.boot.parts import Wanted
+from hostrouting.boot.plan import BootPlan, plan_next_boot
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.jsonable import fields_in_json
 from hostrouting.model.links import Link

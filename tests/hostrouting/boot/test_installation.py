@@ -40,8 +40,8 @@ from hostrouting.boot.gate import DROP_INS
 from hostrouting.boot.layout import CHECK, ROUTES
 from hostrouting.boot.locks import locked
 from hostrouting.boot.manifest import InstalledPart, Manifest
-from hostrouting.boot.next_boot import plan_next_boot
 from hostrouting.boot.parts import Wanted
+from hostrouting.boot.plan import plan_next_boot
 from hostrouting.boot.render import render_check, render_static_routes
 from hostrouting.boot.systemctl import Systemctl
 from hostrouting.doctor.examine import examine
