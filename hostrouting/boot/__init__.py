@@ -8,7 +8,7 @@
 #     host, layout         what a task works on: routes, units, and the paths of all files
 #     parts, render        which files a config needs, and their texts
 #     gate                 the gate's drop-ins, and the list of scripts that the gate runs
-#     next_boot            which files and units a run changes: the plan, made without any change
+#     plan                 which files and units a run changes: the plan, made without any change
 #     installation         the order in which a plan is carried out, and its rollback
 #     _switch              the replacement of the gate's scripts and list, all at once
 #     manifest             the record of what is installed

@@ -18,7 +18,7 @@ from hostrouting.model.family import Family
 from hostrouting.model.jsonable import rfc_3339
 from hostrouting.model.opening import only_regular
 from hostrouting.model.text import shown
-from hostrouting.model.verified import VERIFIED_PATH, VerifiedUplink, parse_verified
+from hostrouting.model.verified_uplinks import VERIFIED_PATH, VerifiedUplink, parse_verified
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import attrs
 
-from hostrouting.model.verified import VERIFIED_PATH
+from hostrouting.model.verified_uplinks import VERIFIED_PATH
 
 CONFIG_DIR = PurePosixPath("etc/aks-flex-node")
 # A reset of the agent deletes the whole folder CONFIG_DIR. This folder has the files with which

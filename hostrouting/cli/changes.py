@@ -12,7 +12,7 @@ from hostrouting.cli.output import bad, columns, dim, good
 from hostrouting.cli.report import overlap_text
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.text import clean
-from hostrouting.model.verified import VERIFIED_PATH, parse_verified
+from hostrouting.model.verified_uplinks import VERIFIED_PATH, parse_verified
 from hostrouting.overlap.findings import UnknownReason
 from hostrouting.routes.policy import rule_words
 

@@ -47,7 +47,7 @@ from hostrouting.model.parsing import (
     parse_ipv4_gateway,
 )
 from hostrouting.model.text import shown
-from hostrouting.model.verified import VerifiedUplink
+from hostrouting.model.verified_uplinks import VerifiedUplink
 
 if TYPE_CHECKING:
     import os

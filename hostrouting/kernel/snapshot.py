@@ -65,7 +65,7 @@ from hostrouting.model.parsing import parse_address
 from hostrouting.model.routes import Route
 from hostrouting.model.rules import Rule
 from hostrouting.model.text import shown
-from hostrouting.model.verified import VerifiedUplink, is_recordable
+from hostrouting.model.verified_uplinks import VerifiedUplink, is_recordable
 
 SNAPSHOT_SCHEMA = 1
 

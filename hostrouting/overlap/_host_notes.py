@@ -18,7 +18,7 @@ from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.links import Hardware, Link
 from hostrouting.model.routes import Route, RouteType, Table
 from hostrouting.model.text import shortened
-from hostrouting.model.verified import VERIFIED_PATH, find_swapped
+from hostrouting.model.verified_uplinks import VERIFIED_PATH, find_swapped
 from hostrouting.overlap._fewest_prefixes import summary_of
 from hostrouting.overlap._places import Place, Places, SocketLookup, Span
 from hostrouting.overlap._state import State

@@ -24,7 +24,7 @@ from hostrouting.model.jsonable import rfc_3339
 from hostrouting.model.parsing import is_device
 from hostrouting.model.routes import Table
 from hostrouting.model.text import shortened
-from hostrouting.model.verified import find_swapped, swap_words
+from hostrouting.model.verified_uplinks import find_swapped, swap_words
 from hostrouting.overlap._group import findings_and_notes
 from hostrouting.overlap._judge import Judge
 from hostrouting.overlap._read import read_host

@@ -13,7 +13,7 @@ from hostrouting.host_files.resolv_conf import nameservers
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.model.errors import FileError, RouteError
-from hostrouting.model.verified import VerifiedUplink
+from hostrouting.model.verified_uplinks import VerifiedUplink
 from phases import CancelScope
 
 

@@ -27,7 +27,7 @@ from hostrouting.model.links import VPN_DEVS, Address, Hardware, Link, is_like
 from hostrouting.model.parsing import is_device
 from hostrouting.model.routes import Route, Table
 from hostrouting.model.text import shortened
-from hostrouting.model.verified import (
+from hostrouting.model.verified_uplinks import (
     VerifiedUplink,
     find_awaited_uplinks,
     find_swapped,

@@ -20,7 +20,7 @@ from hostrouting.model.integer_prefixes import Prefix, numbers
 from hostrouting.model.links import Link
 from hostrouting.model.routes import NextHop, Protocol, Route, Route6, Table
 from hostrouting.model.rules import Rule
-from hostrouting.model.verified import (
+from hostrouting.model.verified_uplinks import (
     find_awaited_uplinks,
     find_swapped,
     find_verified,

@@ -45,7 +45,7 @@ from hostrouting.model.routes import (
 )
 from hostrouting.model.rules import Rule
 from hostrouting.model.text import shortened
-from hostrouting.model.verified import find_verified
+from hostrouting.model.verified_uplinks import find_verified
 
 # For packets from a kept address: its side table; and where that has a default route, table main
 # without its own one before it.

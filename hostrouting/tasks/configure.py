@@ -32,7 +32,7 @@ from hostrouting.model.errors import FileError, UnitError
 from hostrouting.model.family import Family
 from hostrouting.model.links import Link
 from hostrouting.model.routes import Route, Table
-from hostrouting.model.verified import (
+from hostrouting.model.verified_uplinks import (
     VerifiedUplink,
     find_verified,
     is_recordable,

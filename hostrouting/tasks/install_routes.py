@@ -20,7 +20,7 @@ from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.routes import Route6, Table
-from hostrouting.model.verified import VERIFIED_PATH, find_verified
+from hostrouting.model.verified_uplinks import VERIFIED_PATH, find_verified
 from hostrouting.routes.install import apply_routes
 from hostrouting.routes.install_policy import apply_policy
 from hostrouting.routes.plan import (

@@ -18,7 +18,7 @@ from hostrouting.model.errors import HostRoutingError, RouteError
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.jsonable import StrEnum
 from hostrouting.model.routes import Route, Table
-from hostrouting.model.verified import find_verified
+from hostrouting.model.verified_uplinks import find_verified
 from hostrouting.routes.install import apply_possible
 from hostrouting.routes.plan import RoutePlan, plan_possible, resolve_with
 from hostrouting.routes.verify import verify_routes

@@ -49,7 +49,7 @@ from hostrouting.model.links import Link
 from hostrouting.model.parsing import is_device, is_inside
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule
-from hostrouting.model.verified import VerifiedUplink
+from hostrouting.model.verified_uplinks import VerifiedUplink
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.proposals import Fix
 from hostrouting.routes.policy import resolve_policy

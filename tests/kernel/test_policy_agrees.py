@@ -25,7 +25,7 @@ from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.family import Family
-from hostrouting.model.verified import VerifiedUplink, verified_text
+from hostrouting.model.verified_uplinks import VerifiedUplink, verified_text
 from hostrouting.overlap.check import check_families
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeSystemd

@@ -44,7 +44,7 @@ from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.kernel.port import read_routes
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.family import Family
-from hostrouting.model.verified import VerifiedUplink, verified_text
+from hostrouting.model.verified_uplinks import VerifiedUplink, verified_text
 from hostrouting.overlap.check import check_families
 from hostrouting.overlap.findings import OverlapReport
 from hostrouting.overlap.markers import marker_text

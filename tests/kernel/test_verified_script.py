@@ -38,7 +38,7 @@ from hostrouting.kernel.port import read_our_routes
 from hostrouting.model.errors import FileError
 from hostrouting.model.links import VPN_DEVS, Link
 from hostrouting.model.routes import Route
-from hostrouting.model.verified import VerifiedUplink, find_awaited_uplinks, find_verified
+from hostrouting.model.verified_uplinks import VerifiedUplink, find_awaited_uplinks, find_verified
 from hostrouting.overlap.findings import Verdict
 from hostrouting.routes.plan import plan_now
 from hostrouting.testing import FakeKernel, FakeSystemd

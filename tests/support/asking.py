@@ -34,7 +34,7 @@ from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.routes import RouteType
-from hostrouting.model.verified import VerifiedUplink
+from hostrouting.model.verified_uplinks import VerifiedUplink
 from hostrouting.overlap.check import check_overlap
 from hostrouting.overlap.explanation import explain
 from hostrouting.overlap.findings import Finding, FindingKind, NoteKind

@@ -21,7 +21,7 @@ from hostrouting.boot.files import write_if_changed
 from hostrouting.config.routing import Keep, StaticRule
 from hostrouting.kernel.port import Kernel
 from hostrouting.model.family import IpAddress
-from hostrouting.model.verified import VerifiedUplink, verified_text
+from hostrouting.model.verified_uplinks import VerifiedUplink, verified_text
 from hostrouting.overlap.proposals import Fix, Unfixable
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeSystemd

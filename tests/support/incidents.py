@@ -34,7 +34,7 @@ from hostrouting.kernel.port import read_routes
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.links import Link, is_like
 from hostrouting.model.routes import Table
-from hostrouting.model.verified import VerifiedUplink
+from hostrouting.model.verified_uplinks import VerifiedUplink
 from hostrouting.overlap.offers import keep_offers
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeSystemd

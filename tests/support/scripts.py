@@ -19,7 +19,7 @@ from nightly import IS_NIGHTLY
 
 from hostrouting import Config, OverlapReport, RouteOverlap
 from hostrouting.boot.render import render_check, render_static_routes
-from hostrouting.model.verified import VerifiedUplink, verified_text
+from hostrouting.model.verified_uplinks import VerifiedUplink, verified_text
 from hostrouting.overlap.markers import marker_text
 
 AWKS = ("mawk", "gawk", "busybox", "original-awk")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import attrs
 
 from hostrouting.model.links import Link
-from hostrouting.model.verified import VerifiedUplink
+from hostrouting.model.verified_uplinks import VerifiedUplink
 
 MAC = "00:0d:3a:00:00:01"
 OTHER = "00:0d:3a:00:00:02"

@@ -6,7 +6,7 @@ import pytest
 from verified_hosts import ETH0, HOSTS, MAC, OTHER, link
 
 from hostrouting.model.links import Link
-from hostrouting.model.verified import (
+from hostrouting.model.verified_uplinks import (
     VerifiedUplink,
     find_awaited_uplinks,
     find_swapped,

@@ -41,7 +41,7 @@ from hostrouting import (
 from hostrouting.backend import NextHop, Route, Write, read_default_routes
 from hostrouting.cli import main
 from hostrouting.doctor.check_types import Severity
-from hostrouting.model.verified import VerifiedUplink
+from hostrouting.model.verified_uplinks import VerifiedUplink
 from hostrouting.overlap.check import check_families
 from hostrouting.overlap.findings import NoteKind, UnknownReason, Verdict
 from hostrouting.tasks.install_routes import InstallRoutes
