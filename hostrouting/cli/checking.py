@@ -453,7 +453,7 @@ def _propose(
     report: OverlapReport,
 ) -> tuple[Any, tuple[str, ...]]:
     """Return a fix in the format that --format names, and warnings if it doesn't hold all of it."""
-    from hostrouting.cli.fixing import merged
+    from hostrouting.cli.edit_config import merged
 
     if options.format != "config":
         return _in_words(options.format, report, host, config)
@@ -476,7 +476,7 @@ def _write_in_place(
     proposal: Any,
 ) -> Changes:
     """Write the proposed section into CONFIG's file, unless the file already has it."""
-    from hostrouting.cli.fixing import set_sections
+    from hostrouting.cli.edit_config import set_sections
 
     if proposal is None or proposal == document:
         return Changes()

@@ -185,7 +185,7 @@ def set_config(options: argparse.Namespace, host: Host) -> Result:
       hostrouting config set /etc/aks-flex-node/config.json --from ours.json && hostrouting apply
     """
     from hostrouting.cli.azure import sections
-    from hostrouting.cli.fixing import set_sections
+    from hostrouting.cli.edit_config import set_sections
 
     changes = set_sections(options.file, sections.our_sections(options, host))
     return Result(changes.to_json, lambda: "\n".join(changes_lines(changes)) or NOTHING)

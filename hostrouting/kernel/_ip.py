@@ -20,7 +20,7 @@ from typing import Any
 import attrs
 
 from hostrouting.config.validation import parse_items
-from hostrouting.kernel._items import NEEDED, Key, Keys, is_set, is_unset
+from hostrouting.kernel._json_keys import NEEDED, Key, Keys, is_set, is_unset
 from hostrouting.kernel.nexthops import Router, in_order
 from hostrouting.model.family import Family
 from hostrouting.model.links import Address, Address6, AddressLabel, Hardware, Link, mac_address

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from hostrouting.kernel import _ip
-from hostrouting.kernel._items import Key, Keys, is_set
+from hostrouting.kernel._json_keys import Key, Keys, is_set
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.routes import Protocol, Table

@@ -22,7 +22,7 @@ from typing import Any
 import attrs
 
 from hostrouting.kernel.fib6 import LABELS
-from hostrouting.kernel.known import KnownHost
+from hostrouting.kernel.known_host import KnownHost
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.sources import SourceKey
 from hostrouting.model.family import Family, IpAddress

@@ -39,7 +39,7 @@ import attrs
 from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.fib6 import LABELS, Fib6
-from hostrouting.kernel.known import KnownHost
+from hostrouting.kernel.known_host import KnownHost
 from hostrouting.kernel.port import (
     ChangeListener,
     Facts,

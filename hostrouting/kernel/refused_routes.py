@@ -11,7 +11,7 @@ import attrs
 
 from hostrouting.kernel._memory.net import Device, Net, WriteMode, fib_table_insert
 from hostrouting.kernel._memory.semantics import fib_create_info
-from hostrouting.kernel.known import KnownHost
+from hostrouting.kernel.known_host import KnownHost
 from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.kernel.selection import copier

@@ -50,8 +50,8 @@ from hostrouting.config.documents import parse_document, read_document
 from hostrouting.config.validation import kind, parse_items
 from hostrouting.config.values import parse_boolean
 from hostrouting.kernel import _ip, _ip_rules
-from hostrouting.kernel._items import NEEDED, Key, Keys
-from hostrouting.kernel.known import KnownHost
+from hostrouting.kernel._json_keys import NEEDED, Key, Keys
+from hostrouting.kernel.known_host import KnownHost
 from hostrouting.kernel.nexthops import Router, with_hops, with_shares
 from hostrouting.kernel.release import numbers_of
 from hostrouting.kernel.rules import KERNEL_RULES

@@ -10,7 +10,7 @@ from ipaddress import IPv4Address
 import attrs
 
 from hostrouting.kernel.fib6 import Fib6
-from hostrouting.kernel.merging import are_merged
+from hostrouting.kernel.merged_tables import are_merged
 from hostrouting.kernel.model import model_of
 from hostrouting.kernel.odd_sources import has_odd_sources
 from hostrouting.kernel.port import (

@@ -4,8 +4,8 @@ The theory of operation. The kernel knows by which route each packet leaves, so 
 compares the results with the interfaces that the config expects. A check has five steps, each with
 a module: cut, ask, judge, group, fix. ``check`` runs them; the first two are called by
 ``_read.read_once``, because all that is read and asked must be of one moment. Between ask and
-judge, ``_hearing`` may end the check. A rule may bypass table local, so that this host doesn't
-receive packets to one of its addresses. Then there is no verdict.
+judge, ``_local_delivery`` may end the check. A rule may bypass table local, so that this host
+doesn't receive packets to one of its addresses. Then there is no verdict.
 
 What is known about addresses lies in one record, a *place*: addresses with the same results
 (``_places``). Cut makes the places, and each later step fills in its fields. What is known about
@@ -65,12 +65,12 @@ has a constraint (``_constraint``): ``NeedsRoute`` or ``MayBeCovered``. For each
 routes must lead, ``_fewest_prefixes`` finds the smallest set of prefixes that satisfies all of
 them. Sometimes no route can fix a place, or the traffic may be wanted where it is
 (``_diversions``). Then the constraint is ``NoRoute``, with an obstacle: a reason with advice, or a
-question to the operator. ``_entries`` makes the entry for each prefix. Then the routes are proven
-(``_modelled_host``): the installation's planner accepts them, and a model of the host with these
-routes is asked about the same places. The results are judged again. A route that an installation
-would refuse is excluded, and the search runs again (``_routes``). If any other proof fails, no
-route at all is proposed. Remaining failures, such as replies that no route can move, are reported
-with a reason.
+question to the operator. ``_static_routes`` makes the config entry for each prefix. Then the routes
+are proven (``_modelled_host``): the installation's planner accepts them, and a model of the host
+with these routes is asked about the same places. The results are judged again. A route that an
+installation would refuse is excluded, and the search runs again (``_routes``). If any other proof
+fails, no route at all is proposed. Remaining failures, such as replies that no route can move, are
+reported with a reason.
 
 If another table decides before main, the obstacle is a rule. Then ``_rules`` finds the fewest rules
 after which main decides, and the search for routes runs again on a model of the host with these

@@ -18,7 +18,6 @@ from hostrouting.model.routes import NextHop, Route, Route6, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap._ask import is_modelled, modelled_lookups
 from hostrouting.overlap._diversions import Diversions
-from hostrouting.overlap._entries import Entries, Path
 from hostrouting.overlap._fewest_prefixes import Segment
 from hostrouting.overlap._places import (
     Constraint,
@@ -31,6 +30,7 @@ from hostrouting.overlap._places import (
     Span,
 )
 from hostrouting.overlap._state import State
+from hostrouting.overlap._static_routes import Entries, Path
 from hostrouting.overlap.proposals import Obstacle, OwnersChange
 from hostrouting.overlap.summary import decided_by
 

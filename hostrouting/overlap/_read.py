@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hostrouting.config.routing import Config, ExpectedCidr, RouteOverlap
-from hostrouting.kernel.merging import are_merged
+from hostrouting.kernel.merged_tables import are_merged
 from hostrouting.kernel.port import (
     RouteBackend,
     read_consistently,
@@ -38,7 +38,7 @@ from hostrouting.overlap._ask import (
 )
 from hostrouting.overlap._cut import Cutter
 from hostrouting.overlap._exemptions import CNI_PROTOCOLS, OF_PLATFORMS
-from hostrouting.overlap._hearing import why_not_received
+from hostrouting.overlap._local_delivery import why_not_received
 from hostrouting.overlap._places import Places
 from hostrouting.overlap._state import State
 from hostrouting.overlap.uplinks import find_uplinks, ipv4_defaults_for

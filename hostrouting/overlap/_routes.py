@@ -30,7 +30,6 @@ from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, PrefixSet, e
 from hostrouting.model.routes import Route, Table
 from hostrouting.overlap._constraint import Constraints, segment_of, unmodelled
 from hostrouting.overlap._diversions import Diversions
-from hostrouting.overlap._entries import Entries
 from hostrouting.overlap._fewest_prefixes import fewest_prefixes, networks_of, summary_of
 from hostrouting.overlap._losses import Loss, losses, taken_away
 from hostrouting.overlap._modelled_host import (
@@ -49,6 +48,7 @@ from hostrouting.overlap._places import (
     distinct,
 )
 from hostrouting.overlap._read import Moment
+from hostrouting.overlap._static_routes import Entries
 from hostrouting.overlap.findings import Finding
 from hostrouting.overlap.proposals import Fix, Obstacle, Unfixable
 

@@ -100,7 +100,7 @@ class State:
     @cached_property
     def model(self) -> Model:
         """Return a model of these tables and rules, for questions that no kernel lookup answers."""
-        from hostrouting.kernel.known import KnownHost
+        from hostrouting.kernel.known_host import KnownHost
         from hostrouting.kernel.model import model_of
 
         known = KnownHost(

@@ -22,7 +22,7 @@ from worlds.hosts import Host, hosts
 
 from hostrouting.kernel.default_routes import in_turn
 from hostrouting.kernel.host_changes import HostChanges
-from hostrouting.kernel.known import KnownHost
+from hostrouting.kernel.known_host import KnownHost
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6

@@ -18,7 +18,7 @@ from node import attempt
 from worlds.crowded import Crowded
 
 from hostrouting import Config, HostRoutingError, OverlapReport, check
-from hostrouting.cli.fixing import merged
+from hostrouting.cli.edit_config import merged
 from hostrouting.config.routing import Keep, StaticRoutes
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.links import is_like

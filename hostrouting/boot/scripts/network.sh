@@ -68,7 +68,7 @@ read_links() {
 # If the installed check is STRICT, sets VERIFIED to the names that the recorded uplinks have by now. If none is there,
 # sets GONE to the recorded names, and AWAITED to those that may still appear. All stay empty if the config names the
 # uplinks. Sets RENAMED to each recorded name, "port" if that link is a port of another one or else "-", and the links
-# that it is by now. Or fails and sets MESSAGE. hostrouting.model.verified_uplinks has the same rules.
+# that it is by now. Or fails and sets MESSAGE. model/verified_uplinks.py has the same rules.
 read_verified() {
   local text='' line i name mac same how master kind depth names=() lines=()
   local -A macs=() kinds=() masters=() tops=()

@@ -23,7 +23,7 @@ from node import SECOND_GATEWAY, add_nics
 from wanted import lose_default_route
 
 from hostrouting import Config, Host, Layout
-from hostrouting.cli.fixing import set_sections
+from hostrouting.cli.edit_config import set_sections
 from hostrouting.kernel.port import Write
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route
 from hostrouting.model.rules import Rule

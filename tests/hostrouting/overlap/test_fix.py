@@ -27,11 +27,11 @@ from hostrouting.model.parsing import is_inside
 from hostrouting.model.routes import RouteType
 from hostrouting.overlap import _modelled_host, _routes
 from hostrouting.overlap._cautions import cautions
-from hostrouting.overlap._entries import Entries
 from hostrouting.overlap._keep import Keeping
 from hostrouting.overlap._losses import Loss
 from hostrouting.overlap._modelled_host import ModelledHost, host_now
 from hostrouting.overlap._read import read_host
+from hostrouting.overlap._static_routes import Entries
 from hostrouting.overlap.findings import NoteKind
 from hostrouting.overlap.proposals import HostSettings
 from hostrouting.overlap.summary import advice
