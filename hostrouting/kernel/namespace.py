@@ -22,8 +22,8 @@ from hostrouting.kernel.ip_commands import IpCommands
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.kernel.port import read_routes
-from hostrouting.kernel.rtnetlink import fact_messages
 from hostrouting.kernel.rtnetlink import messages as rtnl
+from hostrouting.kernel.rtnetlink import rule_messages
 from hostrouting.kernel.rtnetlink.conversation import Conversation
 from hostrouting.kernel.unshare import Namespace, is_made_here, make_namespace, refusal
 from hostrouting.kernel.unshare import NamespaceError as NamespaceError
@@ -253,9 +253,9 @@ class NamespaceKernel(IpCommands, NetlinkBackend):
             RouteError: the kernel rejected the request, for example with EEXIST if an identical
                 rule exists.
         """
-        body = fact_messages.encode_rule(rule, self.family)
+        body = rule_messages.encode_rule(rule, self.family)
         if rule.has_ports:
-            body += fact_messages.destination_port(443)
+            body += rule_messages.destination_port(443)
         self._change(f"add the rule {rule.preference}", rtnl.RTM_NEWRULE, rtnl.ADD, body)
 
     def del_rule(self, rule: Rule) -> None:
@@ -265,7 +265,7 @@ class NamespaceKernel(IpCommands, NetlinkBackend):
             RouteError: the kernel rejected the request, for example with ENOENT if there is no such
                 rule.
         """
-        body = fact_messages.encode_rule(rule, self.family)
+        body = rule_messages.encode_rule(rule, self.family)
         self._change(f"delete the rule {rule.preference}", rtnl.RTM_DELRULE, rtnl.DELETE, body)
 
     # --- the other end of the cables --------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 How it is built, from the bottom up (in ``rtnetlink``):
 
-- messages.py packs and cuts messages; route_messages.py and fact_messages.py know their bodies.
+- messages.py packs and cuts messages; route_messages.py, rule_messages.py and link_messages.py know
+  their bodies.
 - conversation.py has the sockets. A ``Conversation`` asks: each call of the port opens one in the
   calling thread, and closes it. A ``Listener`` hears of changes on a socket of its own, because a
   notification could otherwise be mistaken for a reply.
@@ -47,7 +48,7 @@ from hostrouting.kernel.refusals import (
     NetlinkError,
     refuse_unwritable,
 )
-from hostrouting.kernel.rtnetlink import fact_messages
+from hostrouting.kernel.rtnetlink import link_messages, rule_messages
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import route_messages as rtm
 from hostrouting.kernel.rtnetlink.conversation import (
@@ -110,23 +111,23 @@ class NetlinkBackend(RouteBackend):
         return Facts(self._links(), self._addresses(), self._rules())
 
     def _links(self) -> tuple[Link, ...]:
-        return tuple(sorted(self._list(fact_messages.LINKS), key=lambda link: link.index))
+        return tuple(sorted(self._list(link_messages.LINKS), key=lambda link: link.index))
 
     def _addresses(self) -> tuple[Address, ...]:
         # With ipv6.disable=1, the kernel answers with the addresses of the other families
         # (rtnl_dump_all).
-        found = self._list(fact_messages.ADDRESSES[self.family])
+        found = self._list(link_messages.ADDRESSES[self.family])
         return tuple(address for address in found if address.local.version == self.family.value)
 
     def _rules(self) -> tuple[Rule, ...]:
-        return self._list(fact_messages.RULES[self.family])
+        return self._list(rule_messages.RULES[self.family])
 
     def nexthops(self) -> tuple[NexthopObject, ...]:
         """Return all nexthop objects, sorted by ID.
 
         This isn't part of the port, because ``entries`` already resolves nexthop objects.
         """
-        return self._list(fact_messages.NEXTHOPS)
+        return self._list(link_messages.NEXTHOPS)
 
     def entries(self, wanted: Selection = EVERYTHING) -> Entries:
         """Return the wanted entries of the FIB, in the kernel's order.
@@ -240,7 +241,7 @@ class NetlinkBackend(RouteBackend):
         def ask(talk: Conversation) -> list[tuple[Attributes, Prefix] | int]:
             rules = self._list_rules(talk)
             reader = self._reader(EVERYTHING, is_for_lookups=True)
-            port = fact_messages.port_of_any(rules)
+            port = rule_messages.port_of_any(rules)
 
             def answers(source_port: int | None) -> list[tuple[Attributes, Prefix] | int]:
                 pack = rtm.look_up(self.family, source, is_tcp, (source_port, port))
@@ -251,7 +252,7 @@ class NetlinkBackend(RouteBackend):
                 ]
 
             found = answers(port)
-            if fact_messages.selects_any_source_port(rules):
+            if rule_messages.selects_any_source_port(rules):
                 for address, answer, other in zip(addresses, found, answers(None), strict=True):
                     if answer != other:
                         reason = (
@@ -280,7 +281,7 @@ class NetlinkBackend(RouteBackend):
             return ((),) * len(sent)
 
         def ask(talk: Conversation) -> tuple[tuple[IpAddress, ...], ...]:
-            any_port = fact_messages.port_of_any(self._list_rules(talk))
+            any_port = rule_messages.port_of_any(self._list_rules(talk))
             look_up = partial(rtm.look_up, self.family, None, is_tcp, is_for_source=True)
 
             def pack(item: tuple[int, Request], sequence: int) -> bytes:
@@ -390,7 +391,7 @@ class NetlinkBackend(RouteBackend):
 
         def pack(rule: Rule, sequence: int) -> bytes:
             examine(rule)
-            return rtnl.message(kind, flags, sequence, fact_messages.encode_rule(rule, self.family))
+            return rtnl.message(kind, flags, sequence, rule_messages.encode_rule(rule, self.family))
 
         with rtnl.as_route_errors("change rules"), self._connect() as talk:
             refusals = talk.change(rules, pack)
@@ -420,7 +421,7 @@ class NetlinkBackend(RouteBackend):
     # --- access to the kernel ---------------------------------------------------------------------
 
     def _list_rules(self, talk: Conversation) -> list[bytes]:
-        _, kind, body, _ = fact_messages.RULES[self.family]
+        _, kind, body, _ = rule_messages.RULES[self.family]
         return list(talk.messages(kind, body))
 
     def _connect(self) -> Conversation:
@@ -442,7 +443,7 @@ class NetlinkBackend(RouteBackend):
             is_for_lookups,
         )
 
-    def _list(self, listing: fact_messages.Listing[T]) -> tuple[T, ...]:
+    def _list(self, listing: rtnl.Listing[T]) -> tuple[T, ...]:
         attempt, kind, body, decode = listing
 
         def ask(talk: Conversation) -> tuple[T, ...]:

@@ -14,7 +14,7 @@ import attrs
 from hostrouting.kernel.netlink import NO_ROUTE, NetlinkBackend, Request
 from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.port import Facts, Sent, read_our_routes, read_routes, refuse_datagrams
-from hostrouting.kernel.rtnetlink import fact_messages
+from hostrouting.kernel.rtnetlink import link_messages
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import route_messages as rtm
 from hostrouting.kernel.rtnetlink.entries import Attributes
@@ -147,13 +147,13 @@ class NetlinkBackend6(NetlinkBackend):
 
     def facts(self) -> Facts:
         rules = self._rules()  # first, so that a kernel without IPv6 reports EAFNOSUPPORT
-        labels = self._list(fact_messages.LABELS6)
+        labels = self._list(link_messages.LABELS6)
         return Facts(self._links(), self._addresses(), rules, labels, self._silent_routers())
 
     def _silent_routers(self) -> frozenset[Router]:
-        if any(self._list(fact_messages.FORWARDING6)):
+        if any(self._list(link_messages.FORWARDING6)):
             return frozenset()
-        return frozenset(filter(None, self._list(fact_messages.NEIGHBOURS6)))
+        return frozenset(filter(None, self._list(link_messages.NEIGHBOURS6)))
 
     def _addresses(self) -> tuple[Address, ...]:
         """Return the addresses in the order in which the kernel considers them as sources.

@@ -40,7 +40,7 @@ from hostrouting.kernel.port import (
 )
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Conversation, Listener, everywhere
-from hostrouting.kernel.rtnetlink.fact_messages import ADDRESSES
+from hostrouting.kernel.rtnetlink.link_messages import ADDRESSES
 from hostrouting.kernel.rtnetlink.messages import HEADER
 from hostrouting.kernel.selection import except_plain
 from hostrouting.kernel.unshare import in_thread

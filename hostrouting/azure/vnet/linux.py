@@ -20,7 +20,7 @@ from hostrouting.azure.vnet.port import Interface, Neighbour, NodeState
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.port import read_routes
 from hostrouting.kernel.refusals import NetlinkError
-from hostrouting.kernel.rtnetlink import fact_messages
+from hostrouting.kernel.rtnetlink import link_messages
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Conversation, read
 from hostrouting.kernel.rtnetlink.messages import (
@@ -134,16 +134,16 @@ def _gateways() -> tuple[IpAddress, ...]:
 
 def _interfaces(seen: Sequence[Mapping[str, str]], talk: Conversation) -> tuple[Interface, ...]:
     """Return all interfaces, each with the MACs that a bridge has learned on it."""
-    _, kind, body, _ = fact_messages.LINKS
+    _, kind, body, _ = link_messages.LINKS
     links = dict(map(_link, talk.messages(kind, body)))
-    names = {index: decode_name(found[fact_messages.IFLA_IFNAME]) for index, found in links.items()}
+    names = {index: decode_name(found[link_messages.IFLA_IFNAME]) for index, found in links.items()}
     macs = defaultdict[str, list[str]](list)
     for entry in seen:
         macs[entry["ifname"]].append(entry["mac"])
     interfaces = []
     for index, found in links.items():
         name = names[index]
-        master = names.get(to_number(found.get(fact_messages.IFLA_MASTER, b"")))
+        master = names.get(to_number(found.get(link_messages.IFLA_MASTER, b"")))
         far_mac = _far_mac(talk, index, found)
         interfaces.append(Interface(name, _mac(found), master, far_mac, tuple(macs[name])))
     return tuple(interfaces)

@@ -31,10 +31,12 @@ import struct
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.model.errors import RouteError
+
+T = TypeVar("T")
 
 # linux/rtnetlink.h
 RTM_NEWLINK = 16
@@ -99,6 +101,9 @@ PROTOCOL_MAX = 0xFF
 
 # ``name_of`` with a cache, valid for a single reply from the kernel.
 Names = Callable[[int], str]
+
+# A dump request: a description, the RTM_GET* type, the request body and a decoder.
+Listing = tuple[str, int, bytes, Callable[[bytes, Names], T]]
 
 HEADER = struct.Struct("=IHHII")
 HEADER_BYTES = HEADER.size
