@@ -29,8 +29,8 @@ SECTION = "hostNetworking"
 class Ipv6Detection(StrEnum):
     """The way in which ``apply`` determines whether a node has IPv6.
 
-    With ``ALWAYS``, it assumes that. With ``METADATA``, it asks Azure's metadata service whether
-    the node has an IPv6 address.
+    With ``ALWAYS``, ``apply`` assumes IPv6. With ``METADATA``, ``apply`` asks Azure's metadata
+    service whether the node has an IPv6 address.
     """
 
     ALWAYS = "ALWAYS"

@@ -25,7 +25,7 @@ class LoadBalancerProbeError(HostRoutingError):
 class AzureVnetError(HostRoutingError):
     """The error if azure-vnet's leftovers can't be read or removed.
 
-    Another process may hold the lock, or may have restored them.
+    Another process may hold the lock, or may have restored the leftovers.
     """
 
 
@@ -91,8 +91,8 @@ class Programs:
         Args:
             attempt: a verb phrase for error messages, such as ``look up a route``.
             command: the program and its arguments, separated by spaces.
-            fine: strings. If the program fails and its stderr contains one of them, that is no
-                error.
+            fine: strings that excuse a failure: if the program's stderr contains one of these
+                strings, its failure is no error.
             text: the program's standard input, or None.
         """
         argv = command.split()

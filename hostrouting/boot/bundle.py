@@ -20,9 +20,9 @@ from hostrouting.boot.render import fill, render_no_routes
 from hostrouting.config.routing import Config
 
 IGNITION_VERSION = "3.4.0"
-# The new host's root, as Ignition calls it. Because it isn't the build machine's root, the document
-# doesn't depend on that machine's files. There is one exception: the watcher's unit contains the
-# path of the Python that runs this program.
+# The new host's root, as Ignition calls it. The document therefore doesn't depend on the build
+# machine's files. The one exception is the watcher's unit, which contains the path of the Python
+# that runs this program.
 _SYSROOT = Layout("/sysroot")
 _GZIP = 16 + zlib.MAX_WBITS
 

@@ -9,17 +9,17 @@ this:
 
 - ``Before=`` in a plain unit has no effect on instances of a template.
 - With ``Requires=``, systemd 252 starts the consumer even if the required unit is missing or
-  masked. And whenever the required unit is restarted, systemd restarts the machine.
+  masked. Whenever the required unit is restarted, systemd also restarts the machine.
 
 The drop-ins are the same whichever parts are installed. Only the script list changes, and the gate
 script rereads it before each step. The reason: a reload may remove the command that systemd is
-running for a unit. systemd then skips the other commands of the same setting. This may also happen
-to the command of another program, so the gate's commands are spread over two settings. All lines
-differ, because systemd would confuse identical ones and skip the lines between them.
+running for a unit. systemd then skips the other commands of the same setting. A reload may also
+remove another program's command, so the gate's commands are spread over two settings. All lines
+differ, because systemd would confuse identical lines and skip those between them.
 
-If an ``ExecCondition=`` fails, systemd skips the unit without an error and without ``Restart=``.
-A working directory that doesn't exist yet is enough for that. So the first line has the prefix
-``-``, with which systemd ignores a failure. This line blocks a start by not returning; the other
+If an ``ExecCondition=`` fails, for example because a working directory doesn't exist yet, systemd
+skips the unit: it reports no error and ignores ``Restart=``. So the first line has the prefix
+``-``, which makes systemd ignore a failure. This line blocks a start by not returning; the other
 lines block a start by failing.
 """
 
@@ -64,8 +64,8 @@ DROP_INS = (
 )
 """The texts of the two drop-ins, in the order of ``Layout.gates``."""
 
-# The gate takes up to 20 s to run the scripts of its list. With a start timeout below this value,
-# systemd may kill the gate before that.
+# The gate takes up to 20 s to run the scripts of its list. With a start timeout below 25 s, systemd
+# may kill the gate before its scripts finish.
 START_SECONDS = 25
 
 # The properties that opening_settings needs.
@@ -103,8 +103,8 @@ def list_text(manifest: Manifest, scripts: Mapping[str, bytes]) -> str:
     """Render the list of scripts that the gate runs.
 
     Each script is marked as required, or as forgiven if its failure is ignored. Required scripts
-    come first, because the others might use up the time limit. Each row contains the script's
-    checksum. So a new script changes the list, and a gate that is running starts over.
+    come first, because the forgiven ones might use up the time limit. Each row contains the
+    script's checksum. So a new script changes the list, and a gate that is running starts over.
 
     Args:
         manifest: the installation's manifest.

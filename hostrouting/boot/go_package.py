@@ -52,9 +52,9 @@ def is_go_package_script(text: str) -> bool:
 def routes_to_adopt(host: Host, *, replaces_script: bool) -> tuple[StaticRoute, ...]:
     """Return the Go package's routes that the next run takes over.
 
-    These are the routes in the package's script. A killed run may have replaced the script already.
-    The routes are then read from the file that the killed run wrote (``Layout.adopted``). Routes
-    that a config can't contain, such as a default route, aren't returned, so they stay as they are.
+    The package's script contains these routes. If a killed run has already replaced the script, the
+    routes are read from the file that this run wrote (``Layout.adopted``). A route that a config
+    can't contain, such as a default route, isn't returned, and stays as it is.
 
     Args:
         host: the host; snapshots and images have no such routes.

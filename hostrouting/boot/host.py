@@ -189,7 +189,8 @@ class Host:
         """Raise a FileError if this process shares the host's files but not its network namespace.
 
         Args:
-            attempt: what can't be done, such as ``can't leave markers in /run/aks-flex-node``.
+            attempt: the beginning of the message, such as ``can't leave markers in
+                /run/aks-flex-node``.
         """
         if self.has_another_network:
             raise FileError(
@@ -197,8 +198,8 @@ class Host:
                 hint="to enter the host's: nsenter --target 1 --net",
             )
 
-    # The properties below import systemctl and layout only when they are used. A check uses neither
-    # of them, and importing layout takes as long as all of a check's queries.
+    # The properties below import systemctl and layout only on use. A check needs neither module,
+    # and importing layout takes as long as all of a check's queries.
 
     @property
     def units(self) -> UnitManager:
@@ -288,13 +289,15 @@ class Host:
 
     @property
     def _record(self) -> str:
-        # Import the layout only for another root. A check has no other use for the module.
+        # Import the layout only for another root, because a check doesn't need the module
+        # otherwise.
         return f"/{VERIFIED_PATH}" if self._layout is None else str(self._layout.verified)
 
     def with_verified(self, config: Config) -> Config:
-        """Return a config with this host's verified uplinks, or as it is if it doesn't keep them.
+        """Return a config with this host's verified uplinks, or unchanged if it doesn't keep any.
 
-        Only STRICT mode with an expected CIDR keeps them, and only on a host that runs.
+        A config keeps uplinks only in STRICT mode with an expected CIDR, and only on a running
+        host.
 
         Raises:
             FileError: the record of them can't be read.
@@ -321,7 +324,7 @@ class Host:
         return self.routes, backend6
 
     def planned_backends(self, config: Config) -> tuple[RouteBackend, ...]:
-        """Return the backends of the families in which a plan may have to change anything.
+        """Return the backends of the address families that a plan may have to change.
 
         Raises:
             RouteError: the kernel can't be queried.

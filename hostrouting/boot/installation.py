@@ -43,7 +43,7 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
     """Clean up after killed runs and write the manifest of all current and planned files.
 
     Args:
-        undo: collects the rollback steps. The last one restores the gate's previous scripts.
+        undo: collects the rollback steps, of which the last restores the gate's previous scripts.
 
     Raises:
         FileError: a file can't be written or removed.
@@ -353,16 +353,17 @@ def _remove_all(layout: Layout, paths: Iterable[Path]) -> Iterator[Changes]:
 
 
 # A gate that is being removed has an empty list by now, or only the script that removes our routes.
-# So a gate that starts now soon admits its unit. A gate that started before takes at most 20 s.
+# With such a list, a gate that starts now soon admits its unit. A gate that started before takes at
+# most 20 s.
 _START_WAIT_SECONDS = 15
 _START_POLL_SECONDS = 0.1
 
 
 def _wait_for_starts(units: UnitManager, consumers: Iterable[str], scope: CancelScope) -> None:
-    """Wait until no instance is running its pre-start commands, but for at most 15 s.
+    """Wait at most 15 s until no instance is running its pre-start commands.
 
-    systemd may reload while it runs a command that has been removed. systemd then skips the
-    commands after that one.
+    If systemd reloads while it runs a command that has been removed, it skips the commands after
+    it.
     """
     instances: list[str] = []
     for consumer in filter(None, consumers):

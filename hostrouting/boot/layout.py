@@ -10,19 +10,20 @@ import attrs
 from hostrouting.model.verified_uplinks import VERIFIED_PATH
 
 CONFIG_DIR = PurePosixPath("etc/aks-flex-node")
-# A reset of the agent deletes the whole folder CONFIG_DIR. This folder has the files with which
-# hostrouting detects a reset, and cleans up.
+# A reset of the agent deletes CONFIG_DIR, but not STATE_DIR, whose files hostrouting uses to detect
+# the reset and to clean up.
 STATE_DIR = PurePosixPath("etc/hostrouting")
 UNIT_DIR = PurePosixPath("etc/systemd/system")
 RUN_DIR = PurePosixPath("run/aks-flex-node")
 
-# The names of the parts, which are also those of their scripts and units.
+# The names of the parts, of their scripts and of their units.
 ROUTES = "static-routes"
 CHECK = "check-route-overlap"
 WATCH = "hostrouting-watch"
 
-# systemd loads drop-ins in the order of their names. So the commands of the first one run before
-# all others. The second one is loaded after any drop-in that resets the list of commands.
+# systemd loads drop-ins in the order of their names. So the commands of the first drop-in run
+# before all others. The second drop-in is loaded after any drop-in that resets the list of
+# commands.
 GATE_NAMES = ("00-hostrouting.conf", "zz-hostrouting.conf")
 
 # Search path for programs. The caller's PATH isn't used because cron's lacks sbin.

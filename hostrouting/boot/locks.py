@@ -25,8 +25,8 @@ from phases import Cancelled, CancelScope, TimedOut
 LOCK_WAIT_SECONDS = 60
 _POLL_SECONDS = 0.05
 
-# How long another run may hold the run lock. It may wait up to 10 min for the network, and 1 min
-# for the routing table's lock.
+# How long another run may hold the run lock. The run may wait up to 10 min for the network, and 1
+# min for the routing table's lock.
 _RUN_WAIT_SECONDS = 660
 
 
@@ -35,7 +35,7 @@ def locked(path: Path, scope: CancelScope, *, seconds: int = LOCK_WAIT_SECONDS) 
     """Hold an exclusive file lock.
 
     The lock uses flock(2), so it also works with the ``flock`` command in the boot scripts. The
-    file isn't removed on release. If it were, two runs could each lock a different file with the
+    file isn't removed on release. Otherwise, two runs could each lock a different file with the
     same name.
 
     Args:

@@ -30,7 +30,8 @@ _ORDER = {ROUTES: 0, CHECK: 1}
 
 _PART = re.compile(r"[a-z][a-z0-9-]*")
 _UNIT = re.compile(r"[A-Za-z0-9:_@-][A-Za-z0-9:_.@-]*\.service")
-# Uninstalling removes every file in the manifest. So accept only paths that we install.
+# Uninstalling removes every file in the manifest. A manifest with a path that we never install is
+# therefore rejected.
 _FILE = re.compile(
     r"/etc/aks-flex-node/[A-Za-z0-9_-][A-Za-z0-9_.-]*"
     rf"|/etc/systemd/system/{_UNIT.pattern}(\.d/([0-9a-z]+-)?hostrouting(-[a-z-]+)?\.conf)?"
@@ -50,8 +51,8 @@ class InstalledPart:
         is_gated: whether the gate runs its script.
         files: absolute paths on the running system, in write order.
         config: the config values that the part was rendered from, by section.
-        settle_seconds: how long its script waits for addresses of kept interfaces. The check's
-            values say it, too, but the check may not be installed.
+        settle_seconds: how long the part's script waits for addresses of kept interfaces. The
+            check's values contain this time, too, but the check may not be installed.
     """
 
     is_blocking: bool = False
@@ -281,7 +282,7 @@ def _with_shared_keys(
     if not old.keys() & SHARED_KEYS or not new.keys() & SHARED_KEYS:
         return part
     if old.get("uplinks") != new.get("uplinks"):
-        # The installed script was rendered with these uplinks.
+        # The scripts of the installed parts were rendered with the old uplinks.
         uplinks = ",".join(old.get("uplinks") or ()) or "none"
         raise UnitError(
             f"can't install a part with uplinks other than those of the installed parts, {uplinks}",
@@ -291,7 +292,7 @@ def _with_shared_keys(
     return attrs.evolve(part, config={**part.config, SECTION: config})
 
 
-# All our units and drop-ins start with this.
+# All our units and drop-ins start with this text.
 HEADER = "# Written by hostrouting;"
 
 

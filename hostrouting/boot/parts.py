@@ -222,7 +222,7 @@ class Wanted:
     """The parts that a config enables, and the consumer that they gate.
 
     Args:
-        names: the parts to install or remove; all others are left alone.
+        names: the parts to install or remove; other parts stay as they are.
         parts: the parts to install, a subset of ``names``.
         consumer: the gated unit.
     """

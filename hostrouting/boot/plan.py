@@ -27,7 +27,7 @@ class Manifests:
     Args:
         old: the installed manifest.
         interim: the manifest while changes are in progress. The interim manifest lists the files of
-            the old one and those of the new one.
+            both the old and the new manifest.
         new: the manifest at the end.
     """
 
@@ -171,8 +171,8 @@ def _plan_manifests(layout: Layout, wanted: Wanted) -> Manifests:
     former: set[str] = set()
     if old.parts:
         former = {old.consumer, *old.former} - {new.consumer, ""}
-    # Programs that parse the manifest as a config, such as the watcher, must not see values of
-    # removed parts.
+    # Some programs parse the manifest as a config, for example the watcher. They must not see the
+    # values of removed parts.
     removed = {
         name: attrs.evolve(part, config={})
         for name, part in old.parts.items()
@@ -242,8 +242,8 @@ def _plan_gate(
     layout = host.layout
     old = manifests.old
     new = manifests.new
-    # If a part is being removed, its script now removes its former changes. The gate's first list
-    # still has that script, and the final list doesn't.
+    # While a part is being removed, its script removes what the part has changed. The gate's first
+    # list still has that script, and the final list doesn't.
     still_run = {name: old.parts[name] for name in manifests.removed_parts if name in scripts}
     listed = attrs.evolve(new, parts=still_run | new.parts)
     first_list = BootFile(layout.gate_list, list_text(listed, contents))
@@ -263,7 +263,7 @@ def _plan_rollback(host: Host, old: Manifest, scripts: Container[str]) -> tuple[
     """Return the scripts and the list for a rollback of the host's first static routes.
 
     Before the rollback, the consumer may have started, and its gate may have installed the routes.
-    So the routes script of the rollback has no routes, and removes those in the kernel.
+    The rollback's routes script therefore has no routes, and removes our routes from the kernel.
     """
     is_first = ROUTES in scripts and ROUTES not in old.parts
     if host.is_image or not is_first or not old.has_gate:
@@ -273,8 +273,8 @@ def _plan_rollback(host: Host, old: Manifest, scripts: Container[str]) -> tuple[
     part = InstalledPart(is_blocking=True, is_gated=True)
     listed = attrs.evolve(old, parts={**old.parts, ROUTES: part})
     contents = _script_contents(layout, old)
-    # When the rollback starts, new versions of the other scripts may be in place. So it includes
-    # their current versions.
+    # When the rollback starts, new versions of the other scripts may be in place, so the rollback
+    # includes their current versions.
     others = [
         BootFile(layout.script(name), content.decode("utf-8", "surrogateescape"), 0o755)
         for name, content in contents.items()
@@ -367,8 +367,8 @@ def _plan_units(
 
 
 def _units_to_enable(host: Host, wanted: Wanted, links: Iterable[Path]) -> tuple[str, ...]:
-    # The Go package's symlinks enable our units, too. The run removes these symlinks. So it must
-    # enable each unit without a symlink of our own.
+    # The Go package's symlinks enable our units, too. The run removes these symlinks, so it must
+    # enable each unit that has no symlink of ours.
     losing = {
         link.stem for link in links if not files.is_present(host.layout.enablement(link.stem))
     }

@@ -34,17 +34,17 @@ def python_of(layout: Layout) -> str:
 def why_unsuitable(layout: Layout) -> str:
     """Return why units and scripts can't run this Python as root, or an empty string.
 
-    Another user may own PYTHONPATH's folders, the working directory or the user's site-packages. So
-    units and scripts run Python with ``-I``, which ignores them. This Python judges, at boot, hosts
-    that the scripts can't judge. So it must be as well protected as they are. This Python is
-    unsuitable if hostrouting can only be imported from there, or another user can change an
-    imported file.
+    Another user may own PYTHONPATH's folders, the working directory or the user's site-packages.
+    Units and scripts therefore run Python with ``-I``, which ignores all of these. At boot, this
+    Python judges hosts that the scripts can't judge, so it must be protected as well as the scripts
+    are. This Python is unsuitable if it doesn't find hostrouting with ``-I``, or if another user
+    can change a file that it imports.
 
     Raises:
         FileError: running the interpreter times out.
     """
-    # An image's Python can't be run on the build host. Assume that it has the same path as this
-    # one.
+    # An image's Python can't be run on the build host. Assume that its path is the same as this
+    # Python's.
     if not layout.is_this_host:
         return ""
     if not _finds_hostrouting(sys.executable):
@@ -56,7 +56,8 @@ def why_unsuitable(layout: Layout) -> str:
 def is_changeable(state: os.stat_result, group: int = 0) -> bool:
     """Return whether users other than the owner and the members of a group can change a file.
 
-    A folder with the sticky bit may be writable for others, who can't replace the owner's files.
+    A folder with the sticky bit may be writable, because other users can't replace its owner's
+    files.
 
     Args:
         group: the ID of the group whose members may change the file.

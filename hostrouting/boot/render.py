@@ -43,7 +43,7 @@ _JUDGED = {
     for family in Family
 }
 
-INHERITED = "*"  # neither an interface name nor a gateway can look like this
+INHERITED = "*"  # can't be an interface name or a gateway
 
 
 def render_static_routes(config: Config) -> str:
@@ -102,8 +102,9 @@ def render_check(config: Config, *, python: str = "") -> str:
     """Render the check script for a config.
 
     Args:
-        python: the interpreter that explains failures, and judges hosts that the script can't. If
-            it is an empty string, or doesn't exist at run time, the script goes on without it.
+        python: the interpreter that explains failures, and judges hosts that the script can't. An
+            empty string for none. If the interpreter is missing at run time, the script goes on
+            alone.
     """
     overlap = config.route_overlap
     document = json.dumps(part_config(config, "routeOverlap"))
@@ -207,7 +208,7 @@ def fill(asset: str, *, package: str = PACKAGE, **values: str) -> str:
 
     ``@NAME@`` stands for a value, and ``@common.sh@`` for another template without its comments. A
     line with nothing but an empty placeholder is dropped. Of a script's comments, only the first
-    paragraph stays. It says what the script does and how to call it.
+    paragraph stays. That paragraph says what the script does and how to call it.
 
     Args:
         asset: the template's file name.

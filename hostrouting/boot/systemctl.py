@@ -33,7 +33,7 @@ _ROUTES_ONLY = (
 
 
 class NoAnswerError(UnitError):
-    """The error of a call that systemd doesn't answer, nor would it answer another one."""
+    """The error of a call to which systemd gives no answer. Further calls would fail, too."""
 
     reason: ClassVar[str] = "systemd gives no answer"
 
@@ -180,12 +180,12 @@ class Systemctl:
         """Return the units that each loaded or enabled unit is ordered after."""
         if self._root is not None:
             return {}
-        # Also name the enabled units, because systemd unloads some of them, together with their
-        # Before=. systemd unloads stopped units, and units that it didn't start because of a cycle.
+        # systemd unloads stopped units, and units that it didn't start because of a cycle, together
+        # with their Before=. So the enabled units are named, too.
         names = sorted({*units, *_enabled()})
         after: dict[str, set[str]] = {}
         for shown in self._show(("Id", "After", "Before", "LoadState"), "*", *names):
-            # Other units aren't loaded, just referenced in another unit's ordering.
+            # A unit that isn't loaded is only mentioned in another unit's ordering.
             if shown["LoadState"] != "loaded":
                 continue
             unit = shown["Id"]
@@ -215,8 +215,8 @@ class Systemctl:
     def _call(self, argv: Sequence[str], command: str) -> CompletedProcess[str]:
         """Run a program that calls systemd, unless a call has just timed out.
 
-        Once systemd has hung, later calls fail at once. Otherwise, each rollback step would wait
-        for the full timeout while the run holds the lock.
+        After a timeout, later calls fail at once. Otherwise, each rollback step would wait for the
+        full timeout while the run holds the lock.
         """
         clock = self._scope.clock
         called_at = clock.monotonic()

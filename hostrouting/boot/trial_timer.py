@@ -67,7 +67,8 @@ def times_of(seconds: int) -> dict[str, Any]:
 def is_overdue(layout: Layout) -> bool:
     """Return whether the current trial's deadline has passed.
 
-    This can happen after a soft reboot or ``systemctl isolate``, which remove the trial's timer.
+    A trial outlives its deadline after a soft reboot or ``systemctl isolate``, which remove its
+    timer.
 
     Raises:
         FileError: the trial's file can't be parsed.
@@ -92,8 +93,8 @@ def forget_trial(host: Host) -> None:
 
     The caller holds the run lock, so that no other trial begins.
     """
-    # A process may have been killed while it confirmed the trial. This file would then make the
-    # trial's timer complete the confirmation. That must no longer happen.
+    # A process that was killed while it confirmed the trial has left this file. The file makes the
+    # trial's timer complete the confirmation, which must no longer happen.
     remove(host.layout.confirmed)
     if is_present(host.layout.trial_script) and not is_present(host.layout.trial):
         _stop_timer(host)

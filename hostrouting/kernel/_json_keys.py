@@ -1,7 +1,7 @@
 """Convert JSON objects to fields and back, and report all problems with their JSON paths.
 
-Config classes are their own schemas (``config.schema``). The classes for kernel objects can't be,
-because ip's keys aren't named like their fields.
+For a config class, the keys follow from the fields (``config.validation``). For kernel objects,
+they don't: the keys are ip's, so each is listed with its field.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hostrouting.model.jsonable import in_json
 
 NEEDED = object()
 
-# Only strings of up to this length are cached.
+# Longer strings aren't cached.
 _WORD_MAX = 64
 
 

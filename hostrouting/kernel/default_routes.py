@@ -40,7 +40,7 @@ def default_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) ->
 def inherited_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) -> Route | None:
     """Return the effective default route, with only the hops that a static route may inherit.
 
-    These are its live hops that match ``by``.
+    The inherited hops are the live hops that match ``by``.
     """
     default = default_route(routes, by)
     if default is None:
@@ -66,7 +66,7 @@ def uplink_patterns(
     Args:
         configured: the uplinks that the config names, if it does.
         verified: the names of the verified uplinks, if there are any.
-        ipv4_defaults: the IPv4 default routes. None for IPv4 itself, or to ignore them.
+        ipv4_defaults: the IPv4 default routes. None for IPv4, or to ignore IPv4's interfaces.
     """
     if configured is not None:
         return configured
@@ -117,7 +117,7 @@ def in_turn(
     """Wrap a lookup function: the result returns every default route that the kernel may choose.
 
     Several IPv4 default routes may have the same table and metric, and a single hop with a gateway
-    each. From such routes, the kernel chooses one for each lookup by the states of neighbours
+    each. For each lookup, the kernel chooses one of these routes by the states of its neighbours
     (fib_select_default).
 
     Args:
@@ -190,7 +190,7 @@ def missing_default_route(
 def tables_for_all(rules: Iterable[Rule]) -> list[int]:
     """Return the tables other than local and main that rules look up for every packet of ours.
 
-    Tables for nearly all packets, such as VPNs', aren't included.
+    A table for nearly all packets, such as a VPN's, isn't included.
     """
     tables = dict.fromkeys(rule.table for rule in rules if _is_for_all(rule))
     return [table for table in tables if table not in (Table.LOCAL, Table.MAIN)]

@@ -75,7 +75,7 @@ class Decision(NamedTuple):
 
     @property
     def errno(self) -> int:
-        """Return the errno for a packet that is discarded or has no route, or else 0."""
+        """Return the errno if the packet is discarded or has no route, or else 0."""
         if self.route is not None:
             return ERRNO_OF_TYPE.get(self.route.type, 0)
         return errnos.ENETUNREACH if self.rule is None else _ERRNO_OF_ACTION[self.rule.action]
@@ -187,9 +187,9 @@ class Fib:
     def rules_around(self, flow: Flow) -> Sequence[int]:
         """Return the positions of the rules that may affect a flow.
 
-        This skips rules for other destinations or sources, and rules for tables (other than local
-        and main) without an entry that covers the address. If there are few rules, it returns all
-        of them.
+        Skipped are rules for other destinations or sources, and rules for tables (other than local
+        and main) without an entry that covers the address. If there are few rules, all are
+        returned.
         """
         if len(self.rules) <= _FEW_RULES:
             return range(len(self.rules))
@@ -253,7 +253,7 @@ class Fib:
             positions: the positions of the rules to evaluate. By default, rules that can't affect
                 the address are skipped.
             through: the interface of a hypothetical host route in table main. The rule for table
-                main may suppress such a route. The lookup then continues with the next rule.
+                main may suppress a default route. The lookup then continues with the next rule.
 
         Yields:
             A rule, whether it matches (None if unknown), and the longest match in its table, if
@@ -380,7 +380,7 @@ class Fib:
     def _leaves_from_loopback(self, route: Route, flow: Flow) -> bool:
         """Return whether a packet would leave with a source in 127.0.0.0/8.
 
-        That needs the sysctl route_localnet.
+        Sending needs the sysctl route_localnet.
         """
         hop = None if route.type is RouteType.LOCAL else self.hop(route, flow)
         if hop is None or hop.dev == self.loopback:
@@ -403,8 +403,7 @@ class Fib:
             dev: the hop's interface.
 
         Returns:
-            True if the kernel finds a route. Also true if there are VRFs, because the model lacks
-                these.
+            True if the kernel finds a route. Also True if there are VRFs, which the model lacks.
         """
         if self._has_vrf:
             return True

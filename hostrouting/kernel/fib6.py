@@ -84,8 +84,8 @@ class Fib6(Fib):
         """
         number = int(flow.address)
         lengths = self.tables.get(table, {})
-        # A packet without a source is looked up with the source ::, which is in prefixes such as
-        # ::/1.
+        # A packet without a source is looked up with the source ``::``, which a prefix such as ::/1
+        # contains.
         source = _ANY if flow.source == NO_SOURCE else flow.source
         has_found = False
         for length in sorted(lengths, reverse=True):
@@ -145,7 +145,7 @@ class Fib6(Fib):
 
         Args:
             routes: routes that are already in the tables, in the order in which the kernel would
-                add them. The gateway lookup for a route ignores this route and the later ones.
+                add them. The gateway lookup for a route sees only the routes before it.
         """
         # Thousands of routes may share a gateway, which few of them contain.
         around = cache(partial(_positions_around, routes))

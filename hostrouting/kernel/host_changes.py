@@ -7,7 +7,7 @@ interface, that of a rule its preference, that of a label its prefix. Entries ha
 (table, destination, metric and so on). A silent router is its own key. A different order of the
 values with one key is a change too. To undo a change, the old values of its keys are restored in
 the later snapshot. An entry is left out if its interfaces or its source address are missing,
-because no kernel could hold it.
+because no kernel accepts such an entry.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class HostChanges:
             tuple(self._possible_entries(mixed, taken, addresses)),
             self._labels(mixed),
             frozenset(_each(mixed, HostChangeKind.NEIGHBOUR)),
-            # Adding the first rule separates tables local and main. So take this value from a
+            # Adding the first rule separates tables local and main. So the value comes from a
             # snapshot with these rules.
             is_merged=(earlier if rules == earlier.rules else later).is_merged,
             sources=self._reported_sources(links, addresses),
@@ -225,7 +225,7 @@ class HostChanges:
                         yield route
 
     def _known_order(self, addresses: tuple[Address, ...]) -> tuple[Address, ...] | None:
-        """Return the addresses in the order of a snapshot that has exactly these, or None."""
+        """Return the addresses in the order of a snapshot with exactly these addresses, or None."""
         earlier, later = self._known
         for known in (later, earlier):
             if {*known.addresses} == {*addresses}:
@@ -250,7 +250,8 @@ class HostChanges:
     ) -> dict[SourceKey, tuple[IpAddress, ...]]:
         """Return the sources that the kernel reported with these links and addresses.
 
-        Links and addresses determine them, so they also apply to entries of the other snapshot.
+        Links and addresses determine the sources, so these also apply to entries of the other
+        snapshot.
         """
         sources: dict[SourceKey, tuple[IpAddress, ...]] = {}
         earlier, later = self._known
@@ -260,7 +261,7 @@ class HostChanges:
         return sources
 
     def _use(self, dev: _Key, side: int) -> int:
-        """Return 0 for a missing interface, 1 if the kernel ignores its routes, or else 2."""
+        """Rate an interface: 0 if it is missing, 1 if the kernel ignores its routes, or else 2."""
         ignoring = self._ignoring[side]
         found = self._sides[side].get(dev, ())
         return sum(

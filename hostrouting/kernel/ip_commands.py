@@ -94,8 +94,8 @@ class IpCommands:
             route del PREFIX [via A] [dev NAME] [table T] [proto P] [metric N] …
             rule add|del [pref N] [not] [from PREFIX] [to PREFIX] [fwmark N] … lookup T
 
-        Unlike that of ``ip``, a new link is up, has a carrier and is like an Ethernet interface, so
-        it has no ``type``.
+        Unlike a link of ``ip``, a new link is up, has a carrier and is like an Ethernet interface.
+        The command therefore has no ``type``.
 
         Args:
             commands: the commands.

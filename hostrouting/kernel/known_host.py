@@ -41,9 +41,9 @@ class KnownHost:
         is_ordered: whether IPv6 addresses are in the order in which the kernel considers them.
         is_recorded: whether hostrouting took this snapshot. Then another snapshot would add no
             facts.
-        is_live: whether the kernel itself has just answered for this state. If so, unknown facts
-            raise no error. Unsupported selectors of rules count as not matching. If the kernel
-            hasn't reported a source, every possible source counts.
+        is_live: whether the kernel itself has just answered for this state. A live host's unknown
+            facts raise no error. Unsupported selectors of rules count as not matching. If the
+            kernel hasn't reported a source, every possible source counts.
     """
 
     family: Family

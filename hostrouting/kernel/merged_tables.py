@@ -12,8 +12,8 @@ from hostrouting.model.lookups import Lookup
 from hostrouting.model.routes import Route, RouteType, Table
 from hostrouting.model.rules import Rule
 
-# The maximum number of entries to try. An entry that makes a difference, such as a local address or
-# a subnet, is among the first ones.
+# The maximum number of entries to try. The entries that make a difference, such as a local address
+# or a subnet, are among the first.
 _TRIED_MAX = 256
 
 

@@ -158,8 +158,8 @@ class NetlinkBackend6(NetlinkBackend):
     def _addresses(self) -> tuple[Address, ...]:
         """Return the addresses in the order in which the kernel considers them as sources.
 
-        That is the order in which the interfaces were registered. Only the list of multicast groups
-        shows this order.
+        That is the order in which the interfaces were registered. The list of multicast groups is
+        the only place that shows this order.
         """
         path = Path("/proc/thread-self/net/igmp6")
         groups: list[bytes] = []  # without procfs, the order of the indexes is assumed
@@ -181,8 +181,8 @@ class NetlinkBackend6(NetlinkBackend):
         one by one. If a next hop stays but its source, MTU, weight or ``onlink`` flag changes, the
         route is missing for a moment. A route to which another program has added a next hop fails
         with EEXIST and isn't changed. After a failure, one of our next hops may be impossible to
-        put back. Another program's next hop may now be the first, for example. If so, the route
-        fails with ENOTRECOVERABLE.
+        put back. Another program's next hop may now be the first, for example. Such a route fails
+        with ENOTRECOVERABLE.
         """
         if not routes:
             return ()
@@ -191,8 +191,8 @@ class NetlinkBackend6(NetlinkBackend):
         added = [hop for swap in swaps for hop in swap.added]
         failures = {failure.route.key: failure for failure in self._append(added)}
         # The kernel shows only the first next hop's protocol. Another program may have added a next
-        # hop before our new ones. That next hop would become the first once our old ones are
-        # deleted.
+        # hop before our new next hops. That next hop would become the first when our old next hops
+        # are deleted.
         now = self._our_hops(routes) if added else there
         for swap in swaps:
             key = swap.route.key
@@ -215,7 +215,7 @@ class NetlinkBackend6(NetlinkBackend):
         return tuple(failures[key] for key in keys if key in failures)
 
     def _take_old(self, swap: _Swap, now: dict[Router, Route]) -> RouteFailure | None:
-        """Delete a route's old next hops, and add the new ones if they couldn't be before."""
+        """Delete a route's old next hops, and add the new ones unless they are there already."""
         if not swap.can_coexist:
             old = [*swap.old.values()]
             return self._take(old) or self._add_afresh(swap.route, old)
@@ -346,7 +346,7 @@ class _Swap:
 
     @property
     def can_coexist(self) -> bool:
-        """Return whether the route has old next hops, and can have these and the new ones at once.
+        """Return whether there are old next hops, and the route can have old and new ones at once.
 
         The kernel allows each interface and gateway only once, so a next hop that stays must not
         change.

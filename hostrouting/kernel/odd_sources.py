@@ -31,7 +31,8 @@ def has_odd_sources(state: Ipv6State, backend: RouteBackend, model: Lookups) -> 
         model: the lookups in a snapshot of this state.
     """
     # With unsupported selectors or deleted default rules, the model may find other entries than the
-    # kernel, so don't compare them. ``Model`` refuses to guess for snapshots of such hosts anyway.
+    # kernel. The two can't be compared then. ``Model`` refuses to guess for snapshots of such hosts
+    # anyway.
     if any(rule.has_unknown for rule in state.rules) or {*state.rules} < {
         *kernel_rules(Family.IPV6)
     }:
@@ -52,15 +53,15 @@ def _tried(state: Ipv6State) -> Iterator[IpAddress]:
 
     Each interface has its own sysctls for source selection.
     """
-    # Because of a sysctl, the kernel may pass over the source with the longest common prefix. So
-    # try a destination that differs from a host's address in the last bit of the prefix.
+    # Because of a sysctl, the kernel may pass over the source with the longest common prefix. So a
+    # destination is tried that differs from a host's address in the last bit of the prefix.
     lasts = (
         (own.local, 1 << (128 - own.prefix_length)) for own in state.addresses if own.prefix_length
     )
     yield from _unreserved(IPv6Address(int(local) ^ last_bit) for local, last_bit in lasts)
     by_devs: dict[tuple[str, ...], dict[IpAddress, None]] = {}
-    # Include discarding entries. After a lookup that matches one, the kernel selects a source
-    # without preferring an interface, and repeats the lookup with it.
+    # Include discarding entries. After a lookup that matches such an entry, the kernel selects a
+    # source without preferring an interface, and repeats the lookup with this source.
     for route in state.routes:
         tried = by_devs.setdefault(route.devs, {})
         if len(tried) < _TRIED_A_DEV:

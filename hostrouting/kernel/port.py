@@ -7,7 +7,7 @@ same. ``ForwardingBackend`` (forwarding.py) wraps another backend. ``NamespaceKe
 be changed as well.
 
 The port has few methods, and is easy to implement: facts, entries, lookup, sources, write,
-write_rules and changes. Functions such as ``read_routes`` build on these.
+write_rules and changes. Functions such as ``read_routes`` call these methods.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from phases import CancelScope
 
 T = TypeVar("T")
 
-# An entry that ``lookup`` returned, with addresses that it matches. The route is None if a lookup
-# without a source failed for these addresses.
+# An entry that ``lookup`` returned, with addresses that it matches. If a lookup without a source
+# failed for the addresses, the route is None.
 Sent = tuple[Route | None, Sequence[IpAddress]]
 
 
@@ -184,7 +184,7 @@ class RouteBackend(Lookups, Protocol):
         source, MTU and later hops are ignored. A first hop with ``dev=None`` matches any device. If
         the first hop's device doesn't exist, the request can't be encoded. The error is then
         ENODEV, not ESRCH. An IPv6 route's next hops are deleted one by one; each next hop that
-        fails is returned as a route of its own. The kernel compares less than this, and could
+        fails is returned as a route of its own. The kernel compares fewer attributes, and could
         delete another route instead. So a backend may have to read the existing entries first. One
         call with many routes is cheaper than many calls with few.
 
@@ -208,8 +208,8 @@ class RouteBackend(Lookups, Protocol):
         A rule with ports or an unsupported selector fails with EOPNOTSUPP.
 
         ``DELETE``: exactly these rules are deleted. A rule that doesn't exist fails with ENOENT. If
-        the kernel would delete another rule (``rule_deleted_for``), the error is ENOTRECOVERABLE.
-        So a call must read the rules first.
+        the kernel would delete another rule (``rule_deleted_for``), the error is ENOTRECOVERABLE. A
+        backend must therefore read the rules first.
 
         Args:
             change: ``ADD`` or ``DELETE``. The kernel can't replace a rule.
@@ -310,7 +310,7 @@ def is_relevant(table: int, prefix: Prefix, inside: PrefixSet) -> bool:
     if bits == Family.IPV6.bits:
         return True
     # When an IPv4 dump resumes among entries with the same first address, the kernel skips a number
-    # of these (fn_trie_dump_leaf). So a change of any of these entries is relevant.
+    # of these (fn_trie_dump_leaf). A change of any of these entries is therefore relevant.
     while length and not first >> (bits - length) & 1:
         length -= 1
     return table == Table.LOCAL or inside.overlaps(*ends((first, length), bits))

@@ -25,7 +25,7 @@ def has_network_broadcasts(kernel: str | None) -> bool:
 def passes_discards(kernel: str | None) -> bool | None:
     """Return whether a lookup goes on to table default after a discarding entry in table main.
 
-    This is about lookups without custom rules.
+    The result applies to hosts without custom rules.
 
     Up to Linux 6.1, every such lookup does (fib_lookup). In 6.12.113 and later updates of 6.12, in
     6.18.44 and later updates of 6.18, and from 7.2 on, none does. Other releases weren't measured.

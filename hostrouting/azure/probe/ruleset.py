@@ -15,8 +15,8 @@ from hostrouting.boot.parts import BootFile, Part
 from hostrouting.boot.render import fill
 from hostrouting.model.parsing import parse_device
 
-# The source address of probes, and the address that replaces it. The node can forward the new one.
-# AgentBaker's ipv6_nftables uses the same two.
+# The source address of probes, and the address that replaces it. The node can forward packets from
+# the new address. AgentBaker's ipv6_nftables uses the same two addresses.
 PROBE_SOURCE = IPv6Address("fe80::1234:5678:9abc")
 REWRITTEN_SOURCE = IPv6Address("2603:1062:0:1:fe80:1234:5678:9abc")
 
@@ -26,7 +26,8 @@ PACKAGE = "hostrouting.azure.probe"
 
 TABLE = "azure_slb_probe"
 
-# This also works if the table doesn't exist. nft 1.0.6 and older lack the "destroy" command.
+# The first line makes a missing table, which can then be deleted. nft 1.0.6 and older lack the
+# "destroy" command.
 REMOVAL = f"table ip6 {TABLE} {{\n}}\ndelete table ip6 {TABLE}\n"
 
 _RULE = re.compile(r'\t\t([io]ifname) "([^"]+)" .* comment "([^"]+)"')

@@ -28,7 +28,8 @@ from hostrouting.model.jsonable import fields_in_json
 from hostrouting.model.links import Link
 from phases import CancelScope, all_or_nothing
 
-# For IPv6, a table has one route for a destination and metric, so ours replaces an existing one.
+# For IPv6, a table has one route for a destination and metric, so our route replaces an existing
+# one.
 _HOST_ROUTE = re.compile(rf"{REWRITTEN_SOURCE} .*? metric 1\b")
 
 
@@ -130,7 +131,7 @@ def _refuse_port(device: str, links: Iterable[Link]) -> None:
 
 
 def _in_place(route: str | None) -> str | None:
-    """Return the route that ours would replace, without the flags that follow it, or None."""
+    """Return the route that our route would replace, without trailing flags, or None."""
     return match[0] if (match := _HOST_ROUTE.match(route or "")) else None
 
 

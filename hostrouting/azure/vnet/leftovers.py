@@ -111,7 +111,7 @@ def plan_cleaning(
 
 
 class _Planner:
-    """The node's state, indexed by what the plan looks for."""
+    """The node's state, indexed by MAC, name and pod, and the decisions that depend on it."""
 
     def __init__(
         self,
@@ -122,8 +122,8 @@ class _Planner:
         self._config = config
         self._state = state
         self._rules = _pod_rules(state)
-        # If several interfaces have a MAC, report the one whose name sorts first. A dict keeps the
-        # last one, so sort them in reverse.
+        # If several interfaces have the same MAC, report the first by name. A dict keeps the last
+        # value of a key, so sort the interfaces in reverse.
         interfaces = sorted(state.interfaces, key=lambda one: one.name, reverse=True)
         veths = [one for one in interfaces if one.name.startswith(_VETH_PREFIX)]
         self._names = {interface.name for interface in interfaces}
@@ -179,7 +179,7 @@ class _Planner:
             return (f"it is for frames from {rule.uplink}, not from {self._config.uplink}",)
         if why := self._why_address_stays(rule.address):
             return why
-        # If there is a DNAT rule for the address, it may belong to the pod that had it before.
+        # A DNAT rule for the address may belong to the pod that had the address before.
         if rule.is_tunnel and self._half_done:
             return _ALIKE, self._half_done[-1]
         macs = self._dnat_macs(rule.address) if rule.is_tunnel else {rule.mac}
@@ -188,8 +188,8 @@ class _Planner:
     def _dnat_macs(self, address: IpAddress) -> set[str]:
         """Return the MACs of an address's DNAT rules.
 
-        These MACs identify the address's pod. The MAC of a tunnel rule doesn't, because all pods
-        have it.
+        These MACs identify the address's pod. A tunnel rule's MAC doesn't identify a pod, because
+        the rules of all pods have this MAC.
         """
         return {
             rule.mac
@@ -252,7 +252,8 @@ def _holders(interfaces: Iterable[Interface], bridge: str) -> dict[str | None, W
     """Return the MACs of this node and its pods, each with a reason and the interface."""
     holders: dict[str | None, Why] = {}
     for one in interfaces:
-        # A veth interface may have been renamed. If it is a port of the bridge, it serves a pod.
+        # A veth interface may have been renamed. A port of the bridge serves a pod, whatever its
+        # name.
         if one.name.startswith(_VETH_PREFIX) or one.master == bridge:
             for mac in (*one.seen_macs, one.far_mac):
                 holders[mac] = ("a running pod has this MAC", one.name)

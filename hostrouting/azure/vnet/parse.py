@@ -24,8 +24,8 @@ import attrs
 from hostrouting.azure.nodes import AzureVnetError
 from hostrouting.model.family import IpAddress
 
-# The MAC in azure-vnet's ARP replies in tunnel mode, the same for all pods: that of the virtual
-# gateway of Azure's network.
+# The MAC of the virtual gateway of Azure's network. In tunnel mode, azure-vnet's ARP replies
+# contain this MAC for all pods.
 TUNNEL_MAC = "12:34:56:78:9a:bc"
 
 _MAC_BYTES = 6

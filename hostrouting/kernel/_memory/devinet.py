@@ -65,7 +65,7 @@ def set_device_up(net: Net, dev: Device, *, is_up: bool) -> None:
 def carrier_changed(net: Net, dev: Device, *, is_plugged: bool) -> None:
     """Plug or unplug the cable.
 
-    This has no effect on routes while the device is down (linkwatch_do_dev).
+    While the device is down, a change of its carrier has no effect on routes (linkwatch_do_dev).
     """
     if dev.is_plugged == is_plugged:
         return

@@ -211,7 +211,7 @@ def info_of(route: Route) -> tuple[object, ...]:
 
 
 def _rank(route: Route) -> tuple[int, int]:
-    """Return the key by which the entries for a destination are sorted."""
+    """Return the sort key of an entry among those for its destination."""
     return -route.tos, route.metric
 
 

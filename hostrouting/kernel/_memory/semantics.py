@@ -75,9 +75,9 @@ def _refuse_hops(hops: tuple[NextHop, ...]) -> None:
 def _shared_hops(net: Net, route: Route) -> tuple[NextHop, ...]:
     """Return the hops with their state.
 
-    Routes with the same attributes share one fib_info, including the hop state. The shared state
-    differs from that of new hops in two cases. One case: some hops are dead, but not all. The
-    other: a hop doesn't track the carrier, because its gateway is an IPv6 address.
+    Routes with the same attributes share one fib_info, including the hop state. The state of shared
+    hops differs from the state of new hops in two cases. One case: some hops are dead, but not all.
+    The other: a hop doesn't track the carrier, because its gateway is an IPv6 address.
     """
     is_gateway6 = any(isinstance(hop.gateway, IPv6Address) for hop in route.hops)
     if len(route.hops) > 1 or is_gateway6:

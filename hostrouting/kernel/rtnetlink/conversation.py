@@ -273,8 +273,8 @@ class Conversation(Socket):
         is_lost = False
         for _ in range(_QUEUED_MAX):
             try:
-                # Read until the queue is empty, even after an error. Until then, a socket that lost
-                # a reply drops further ones.
+                # Read until the queue is empty, even after an error. Until then, a socket that has
+                # lost a reply also loses further replies.
                 refusals.update(self._queued_refusals(messages))
             except BlockingIOError:
                 break
@@ -370,7 +370,8 @@ class Listener(Socket):
 
     Links and addresses are included because routes disappear without an event when their link goes
     down or loses its last address. Rules are included because they determine which tables are used.
-    Dumps of IPv4 routes never set NLM_F_DUMP_INTR when routes change. Only events show a change.
+    Dumps of IPv4 routes never set NLM_F_DUMP_INTR when routes change. A message that isn't an event
+    shows no change.
 
     Args:
         inside: the prefixes in which changes to entries are relevant. Changes in their address
@@ -396,7 +397,7 @@ class Listener(Socket):
     def drain(self) -> None:
         """Take note of all pending events.
 
-        If there are too many to look at each, one of them is assumed to be relevant.
+        If there are too many events to look at each, one of them is assumed to be relevant.
 
         Raises:
             OSError: the socket failed.

@@ -1,9 +1,9 @@
 """Decode FIB entries (see route_messages.py for the format), hundreds at a time if they are alike.
 
-Most entries in a large table differ only in their destinations. With these zeroed, all messages in
-a datagram are usually identical, and a single comparison can verify that. In that case, one message
-is decoded, and all routes share the result. Other entries are decoded one by one. Both code paths
-use ``_decode``, so the results are the same.
+Most entries in a large table differ only in their destinations. With zeroed destinations, all
+messages in a datagram are usually identical, which a single comparison verifies. If they are, one
+message is decoded, and all routes share the result. Other entries are decoded one by one. Both code
+paths use ``_decode``, so the results are the same.
 """
 
 from __future__ import annotations

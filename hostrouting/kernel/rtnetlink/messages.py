@@ -234,7 +234,7 @@ def name_of(index: int) -> str:
 
 
 def index_of(name: str) -> int:
-    """Return an interface's index. A link that is re-created gets a new one.
+    """Return an interface's index. A link that is re-created gets a new index.
 
     Raises:
         NetlinkError: there is no such interface (ENODEV).
