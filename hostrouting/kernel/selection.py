@@ -1,10 +1,10 @@
 """Entries of a FIB in bulk, and the selection of those that a reader needs.
 
 A table may hold a million entries, most of which differ only in their destinations. So a backend
-may return groups: a template, and the prefixes of all entries that otherwise equal it. Iterating
-over ``Entries`` makes the routes. A reader that needs only some entries passes a ``Selection``. A
-backend can then skip other entries early. The kernel filters tables and protocols, and
-``RouteReader`` skips hundreds of plain entries at a time. This module does no I/O.
+may return groups of entries that differ only in their destinations: a template, and the prefixes.
+Iterating over ``Entries`` makes the routes. A reader that needs only some entries passes a
+``Selection``. A backend can then skip other entries early. The kernel filters tables and protocols,
+and ``RouteReader`` skips hundreds of plain entries at a time. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NO_MTUS: Mapping[str, int] = MappingProxyType({})
 
 
 class Entries:
-    """Entries in the kernel's order. Iterating makes a route for each of them.
+    """Entries in the kernel's order. Iterating makes a route for each entry.
 
     Args:
         groups: templates, each with the prefixes of consecutive entries.
@@ -141,7 +141,7 @@ OURS = Selection(Table.MAIN, Protocol.HOSTROUTING)
 def inside_only(prefixes: Sequence[Prefix], table: int, protocol: int) -> Selection:
     """Return the selection of a protocol's entries in a table.
 
-    These are the entries in the given prefixes, and the default routes.
+    The selection consists of the entries in the given prefixes, and the default routes.
     """
     return Selection(table, protocol, _all, prefixes)
 
@@ -193,7 +193,7 @@ def is_plain(
     sources: Collection[IpAddress],
     mtus: Mapping[str, int],
 ) -> bool:
-    """Return whether a route ``leaves_through`` interfaces, and has no larger mtu than these.
+    """Return whether a route ``leaves_through`` interfaces, and its mtu isn't larger than theirs.
 
     Args:
         route: the entry. Its destination is ignored.

@@ -120,8 +120,8 @@ class Snapshot:
         time: when the snapshot was taken (RFC 3339, UTC, whole seconds), or None if unknown.
         kernel: the kernel's name and release, or None if unknown.
         is_merged: whether tables local and main share one trie, or None if unknown.
-        is_torn: whether the host changed during the read. If so, there is no verdict, because the
-            host may never have been in this state.
+        is_torn: whether the host changed during the read. A torn snapshot gets no verdict, because
+            the host may never have been in this state.
         sources: entries, each with the source addresses of connections through it or through
             entries with the same next hops. Sources that can be derived from addresses and entries
             are omitted.
@@ -342,7 +342,7 @@ def _pop_ipv6(
 
 
 def _add_unknown_selectors(fields: dict[str, Any]) -> None:
-    """Assume of each rule, except the kernel's own, that ip has omitted a selector."""
+    """Mark each rule, except the kernel's default rules, as lacking a selector."""
     for key in ("rules", "rules6"):
         if fields[key] is not None:
             fields[key] = tuple(map(_with_unknown, fields[key]))
@@ -425,7 +425,7 @@ def _rules(key: str, family: Family, default: object) -> Key:
         partial(convert, family=family) for convert in (_ip_rules.read_rule, _ip_rules.write_rule)
     )
     listed = _list(key, parse, default, show)
-    # Another tool may have sorted them.
+    # Another tool may have sorted the entries.
     return listed._replace(
         parse=lambda items: tuple(sorted(listed.parse(items), key=attrgetter("preference")))
     )

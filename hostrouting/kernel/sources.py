@@ -23,7 +23,7 @@ def source_key(route: Route) -> SourceKey:
 
 
 def source_key_to(address: IpAddress, entry: Route | None) -> SourceKey:
-    """Return the attributes that determine a source; for IPv6, the destination is among them."""
+    """Return the attributes that determine a source, including the destination for IPv6."""
     return (
         *((address,) if address.version == 6 else ()),
         *(() if entry is None else source_key(entry)),
@@ -33,7 +33,7 @@ def source_key_to(address: IpAddress, entry: Route | None) -> SourceKey:
 def scopes_of_objects(routes: Iterable[Route]) -> set[int]:
     """Return the scopes of entries with nexthop objects.
 
-    Any of these entries may have set an object's source.
+    Any entry with the object may have set the object's source.
     """
     return {route.scope for route in routes if route.nexthop_id is not None}
 
@@ -77,8 +77,8 @@ class Sources:
     def of(self, route: Route) -> tuple[IpAddress, ...]:
         """Return the source addresses that an entry's hops select, in ascending order.
 
-        This assumes that interfaces were registered in index order, and that the other unknown
-        facts have their defaults.
+        The result assumes that interfaces were registered in index order, and that the other
+        unknown facts have their defaults.
         """
         return tuple(
             sorted(_each_once(self.by_hop(route, hop) for hop in route.hops if not hop.is_dead))
@@ -140,7 +140,7 @@ class Sources:
         Returns:
             The interface's address. If the interface has no suitable address, the kernel uses the
                 first interface that has one. Several interfaces may be first. The result contains
-                an address for each of them.
+                an address for each of these hops.
         """
         local = [
             each

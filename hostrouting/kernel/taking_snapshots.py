@@ -130,8 +130,8 @@ def _asked_sources(
         One entry per set of next hops, with its sources. Only entries that a lookup without a
         source finds are included.
     """
-    # A rule may have an unknown selector, such as all source ports. The backend isn't queried for
-    # such a rule, because it may not know how TCP is routed.
+    # A rule may have an unknown selector, such as all source ports. The backend may not know how
+    # TCP is routed then, so it isn't queried for such a rule.
     if any(rule.has_unknown for rule in facts.rules):
         return ()
     doubts = _doubtful_entries(facts.addresses, routes)

@@ -20,7 +20,7 @@ _LIBRARY = f"{__name__.partition('.')[0]}."
 
 
 def translated(backend: RouteBackend) -> RouteBackend:
-    """Return a backend that raises no ``OSError``: itself if it is this library's."""
+    """Return a backend that raises no ``OSError``; one of this library is returned unchanged."""
     if all(type(each).__module__.startswith(_LIBRARY) for each in _layers(backend)):
         return backend
     return cast("RouteBackend", _Translating(backend))

@@ -27,10 +27,10 @@ _CLONE_NEWNET = 0x40000000
 _IFLA_IFALIAS = 20  # linux/if_link.h
 _LO = rtnl.LINK.pack(0, 0, 1, 0, 0)  # lo always has index 1
 
-# This alias of lo marks the namespaces created by this process, because the process may modify no
-# others. An allowlist is safer than excluding the host's namespace: reading /proc/1/ns/net requires
-# ptrace permission, which even root may lack. An inode number can't identify a namespace, because
-# the kernel reuses inode numbers; SO_NETNS_COOKIE can, but requires Linux 5.14.
+# This alias of lo marks the namespaces created by this process. The process may not modify any
+# other namespace. An allowlist is safer than excluding the host's namespace: reading /proc/1/ns/net
+# requires ptrace permission, which even root may lack. An inode number can't identify a namespace,
+# because the kernel reuses inode numbers; SO_NETNS_COOKIE can, but requires Linux 5.14.
 _MARK = f"hostrouting-{secrets.token_hex(8)}".encode()
 
 
@@ -99,7 +99,7 @@ def _call(function: str, *arguments: int) -> None:
 class Namespace:
     """A separate network namespace that lives as long as this object.
 
-    The calling thread doesn't enter it.
+    The calling thread doesn't enter the namespace.
 
     Raises:
         NamespaceError: the system refuses.

@@ -24,7 +24,7 @@ def look_until(
         backend: the backend that reports changes.
         scope: the cancel scope for the wait.
         started: when the run started, in seconds on the scope's clock. All waits of the run count
-            from then.
+            from that moment.
         seconds: how long to wait. At least one check is made.
         find_missing: a function that returns a description of what is still missing, or None.
 

@@ -47,7 +47,7 @@ class PrefixSet:
 
 
 class PrefixIndex:
-    """An index for finding the prefixes that contain a prefix or are contained in it.
+    """An index of prefixes, which finds those that contain a prefix, or that a prefix contains.
 
     Args:
         prefixes: prefixes in any order; duplicates are ignored.

@@ -77,7 +77,7 @@ class Link:
 def mac_address(hardware: int, text: str | None) -> str | None:
     """Return a link's address if it is a MAC address, or else None.
 
-    Other kinds of hardware have other addresses, such as a tunnel's IP address.
+    Other kinds of hardware have no MAC address: a tunnel has an IP address instead.
     """
     return (text or None) if hardware in (Hardware.ETHER, Hardware.INFINIBAND) else None
 

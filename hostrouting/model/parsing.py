@@ -2,8 +2,8 @@
 
 ``ipaddress`` does the arithmetic, but it accepts some input that must not end up in a boot script:
 ``10.0.0.0/255.0.0.0``, ``10.0.0.0``, ``/08``, whitespace, full-width digits. These parsers reject
-such input first. Each ``parse_*`` function raises a ``ValueError`` whose message starts with the
-rejected value.
+such input before they call ``ipaddress``. Each ``parse_*`` function raises a ``ValueError`` whose
+message starts with the rejected value.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import Prefix, numbers
 from hostrouting.model.text import shown
 
-# The blocks where a route never matches a packet, or means nothing without its interface. The
-# kernel accepts such routes (fib_semantics.c doesn't check them), so we reject them here. The
-# sources are RFC 791/1122 (0/8), RFC 1122 (127/8), RFC 5771 (224/4), RFC 1112 (240/4), and for IPv6
-# RFC 4291.
+# The blocks for which routes are rejected: the routes never match a packet, or depend on the
+# interface. The kernel accepts such routes (fib_semantics.c doesn't check them), so we reject them
+# here. The sources are RFC 791/1122 (0/8), RFC 1122 (127/8), RFC 5771 (224/4), RFC 1112 (240/4),
+# and for IPv6 RFC 4291.
 RESERVED: dict[Family, dict[IpNetwork, str]] = {
     Family.IPV4: {
         IPv4Network("0.0.0.0/8"): "0.0.0.0/8, which means this host",

@@ -48,7 +48,7 @@ _NUMBERED = re.compile(r"(.*?)(0|[1-9]\d*)")
 
 
 def with_runs(names: Iterable[str]) -> list[str]:
-    """Return names, with three or more that are numbered in order as one, such as ``ib0-ib7``."""
+    """Return names, and write three or more consecutive ones as a range, such as ``ib0-ib7``."""
     runs: list[list[str]] = []
     following = ""
     for name in names:
@@ -64,8 +64,8 @@ def with_runs(names: Iterable[str]) -> list[str]:
     return words
 
 
-# Unicode categories of control, format and surrogate characters, and of those that break lines on
-# some terminals.
+# Unicode categories of control, format and surrogate characters, and of characters that break lines
+# on some terminals.
 _STEERING = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 

@@ -6,8 +6,8 @@ recognized by its MAC address or else by its name.
 
 A bond takes the address of one of its NICs, and all of them are on the same network. So a bond is
 recognized by its name. A bridge takes a NIC's address, too. But if that NIC is in no bridge now,
-the NIC counts, and not the bridge. Two NICs may have swapped their names, so that the wrong one was
-added to the bridge.
+the NIC itself is the uplink, and not the bridge. Two NICs may have swapped their names, so that the
+wrong one was added to the bridge.
 
 The boot scripts follow the same rules.
 
@@ -31,9 +31,9 @@ VERIFIED_PATH = "etc/hostrouting/uplink"
 _STACKED = ("ipvlan", "ipvtap", "macsec", "macvlan", "macvtap", "vlan")
 # A link of these kinds takes over the network of its ports.
 _GROUPS = ("bond", "bridge", "team")
-# All ports of a link of these kinds lead to the same network.
+# All ports of a bond or team lead to the same network.
 _BONDS = ("bond", "team")
-# A record has a line for each uplink. Whatever is beyond this isn't ours.
+# A record has a line for each uplink. Lines after this many aren't ours.
 _LINES = 64
 _LINE = re.compile(r"([A-Za-z0-9_.-]{1,15})(?: ([0-9A-Fa-f:]+))?")
 
@@ -60,8 +60,8 @@ def parse_verified(text: str, since: str | None = None) -> tuple[VerifiedUplink,
     """Parse a record with a line ``NAME MAC`` for each verified uplink, ignoring other lines.
 
     Raises:
-        ValueError: the record isn't empty, but has no such line. If it counted as empty, the next
-            default route would determine the uplink.
+        ValueError: the record isn't empty, but has no such line. If such a record counted as empty,
+            the next default route would determine the uplink.
     """
     lines = text.split("\n")[:_LINES]
     found = [line for line in map(_LINE.fullmatch, map(_bare, lines)) if line is not None]
@@ -91,10 +91,11 @@ def find_verified(
 ) -> tuple[str, ...]:
     """Return the names of the links that the verified uplinks are by now.
 
-    An uplink is the link with its MAC address, or of several such links the one with its name. If
-    no link has the address, or a bond with ports has the name, it is the link with the name. If
-    that is a port of a bridge or bond, the topmost one takes its place. Ports of other interfaces
-    are no uplinks. A link on top of another is one only under its recorded name.
+    A verified uplink is the link with its MAC address. If several links have that MAC address, it
+    is the one with its name. If no link has the address, or a bond with ports has the name, it is
+    the link with the name. If that link is a port of a bridge or bond, the topmost bridge or bond
+    takes its place. Ports of other interfaces are no uplinks. A link on top of another is one only
+    under its recorded name.
     """
     by_name = {link.name: link for link in links}
     found: dict[str, None] = {}
@@ -122,7 +123,7 @@ def _has_ports(link: Link, links: Mapping[str, Link]) -> bool:
 
 
 def _topmost(found: Iterable[Link], links: Mapping[str, Link]) -> list[Link]:
-    """Return the links that take the place of these, without ports of any other link."""
+    """Return the links that take the place of some links, without ports of other kinds of links."""
     groups = (_group(link, links) for link in found)
     return [link for link in groups if link is not None and is_recordable(link.name)]
 
@@ -188,7 +189,7 @@ def find_swapped(
         patterns: the shell patterns of the config for its uplinks.
 
     Returns:
-        Each such uplink with the name that it has by now, which the config doesn't name.
+        Each such uplink, with its present name, which the config doesn't contain.
     """
     by_name = {link.name: link for link in links}
     found: list[tuple[VerifiedUplink, str]] = []

@@ -25,10 +25,10 @@ the host is a ``State`` (``_state``), which no step changes::
 
 Cut (``_cut``). Routes and rules match prefixes, so a result can only change where a prefix begins
 or ends. All addresses with the same innermost prefix are one place, which may consist of several
-spans. One lookup of each kind, of the place's first address (its probe), stands for all of them. A
-FIB may have 100,000 plain routes through the uplinks, and where only these are, nothing fails.
-Suspects are routes through other interfaces, and prefixes that a rule names. Plain routes cut only
-inside a suspect. Outside of suspects, they aren't even read.
+spans. Only the place's first address (its probe) is looked up, once for each kind, because all its
+addresses have the same results. A FIB may have 100,000 plain routes through the uplinks, and where
+only these are, nothing fails. Suspects are routes through other interfaces, and prefixes that a
+rule names. Plain routes cut only inside a suspect. Outside of suspects, they aren't even read.
 
 Ask (``_ask``). Three kinds of sockets send to a place, and all must leave as expected:
 
@@ -59,15 +59,15 @@ Group (``_group``). Spans of a CIDR that fail in the same way are one finding. `
 notes on the host as a whole.
 
 Fix (``_fix``). A static route in main fixes a place if main is asked, and the route wins there. A
-route wins if it is longer than the place's present entry, or as long with a lower metric. It
-doesn't change another place that it covers if it is shorter than that place's entry. So each place
-has a constraint (``_constraint``): ``NeedsRoute`` or ``MayBeCovered``. For each interface to which
-routes must lead, ``_fewest_prefixes`` finds the smallest set of prefixes that satisfies all of
-them. Sometimes no route can fix a place, or the traffic may be wanted where it is
-(``_diversions``). Then the constraint is ``NoRoute``, with an obstacle: a reason with advice, or a
-question to the operator. ``_static_routes`` makes the config entry for each prefix. Then the routes
-are proven (``_modelled_host``): the installation's planner accepts them, and a model of the host
-with these routes is asked about the same places. The results are judged again. A route that an
+route wins if it is longer than the place's present entry, or as long with a lower metric. A route
+also covers other places. It doesn't change such a place if the route is shorter than the place's
+entry. So each place has a constraint (``_constraint``): ``NeedsRoute`` or ``MayBeCovered``. For
+each interface to which routes must lead, ``_fewest_prefixes`` finds the smallest set of prefixes
+that satisfies all of them. Sometimes no route can fix a place, or the traffic may be wanted where
+it is (``_diversions``). Then the constraint is ``NoRoute``, with an obstacle: a reason with advice,
+or a question to the operator. ``_static_routes`` makes the config entry for each prefix. Then the
+routes are proven (``_modelled_host``): the installation's planner accepts them, and a model of the
+host with these routes is asked about the same places. The results are judged again. A route that an
 installation would refuse is excluded, and the search runs again (``_routes``). If any other proof
 fails, no route at all is proposed. Remaining failures, such as replies that no route can move, are
 reported with a reason.
@@ -91,8 +91,8 @@ What the next owner must keep:
   address counts as reachable.
 - *One moment is one moment.* Changes are noticed from the first read to the last lookup, and then
   all is read again. Tables that look the same before and after prove nothing in between.
-- *Everything that distinguishes addresses must cut.* Otherwise no address could stand for a place.
-  A new selector of the kernel must cut, too, or give the verdict ``unknown``.
+- *Everything that distinguishes addresses must cut.* Otherwise a place's probe wouldn't represent
+  its other addresses. A new selector of the kernel must cut, too, or give the verdict ``unknown``.
 - *Exemptions have bounds.* If something fails only because it exceeds a bound, no route is
   proposed. The existing route may be intended. ``allowedDevs`` has no bounds: it is the operator's
   word.

@@ -26,7 +26,7 @@ _PROVEN_MAX = 16
 
 
 def proven(before: ModelledHost, unfixable: Iterable[Unfixable]) -> Iterator[Unfixable]:
-    """Yield failures whose advice says what it takes away.
+    """Yield the failures, with advice that also says what the advised change takes away.
 
     Advice beyond a limit is left out.
 

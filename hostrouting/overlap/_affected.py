@@ -3,8 +3,8 @@
 This module does no I/O.
 
 A host may have a table with a default route for each of its many addresses, and a rule that looks
-it up. A change in another table never matters to packets from such an address, so they needn't be
-compared. An address counts as affected unless that is certain.
+it up. A change in another table never matters to packets from such an address, so these packets
+needn't be compared. If in doubt, an address counts as affected.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _changed_tables(before: Fib, after: Fib) -> set[int]:
 
 
 def _changed_routes(before: Sequence[Route], after: Sequence[Route]) -> Iterable[Route]:
-    # A fix adds routes before the others. In that case, most routes needn't be hashed.
+    # The routes that a fix adds come first. Most routes needn't be hashed then.
     added = after[: len(after) - len(before)]
     if len(after) >= len(before) and after[len(added) :] == before:
         return added

@@ -2,13 +2,14 @@
 
 Each lookup that a socket makes must succeed:
 
-- *Unconnected*: a datagram of a socket that isn't connected has no source yet.
-- *Client*: a connecting socket repeats the lookup with the source that the kernel has selected by
-  the first one (ip_route_connect in include/net/route.h). The second result may differ if a policy
-  rule matches on the source, or if an entry has a src that isn't one of this host's addresses.
+- *Unconnected*: a datagram from an unconnected socket has no source yet.
+- *Client*: the first lookup of a connecting socket selects the source. The socket repeats the
+  lookup with this source (ip_route_connect in include/net/route.h). The second result may differ if
+  a policy rule matches on the source, or if an entry has a src that isn't one of this host's
+  addresses.
 - *Server*: a server replies from the address at which it was called, whatever source a connection
-  would get. If a rule or route may treat such packets unlike those without a source, lookups are
-  also made from each address on an uplink or on lo.
+  would get. A rule or route may treat such packets unlike packets without a source. If so, lookups
+  are also made from each address on an uplink or on lo.
 
 Over IPv6, every socket retries a failed lookup, with a source that the kernel selects from all of
 the host's addresses. A successful lookup is repeated whenever a route or rule changes
@@ -86,7 +87,7 @@ class Sockets:
         return {place: tuple(lookups[probe]) for probe, place in by_probe.items()}
 
     def _asked(self, places: Mapping[int, Place], *, is_tcp: bool) -> Iterator[SocketLookup]:
-        # 1. A socket that isn't connected has no source yet.
+        # 1. A datagram from an unconnected socket has no source yet.
         firsts = self._look_up([place.probe for place in places.values()], is_tcp=is_tcp)
         for result in firsts:
             yield SocketLookup(result, None, is_tcp)
@@ -139,7 +140,8 @@ class Sockets:
     def _depends_on_source(self, first: Lookup) -> bool:
         """Return whether a source may change a result.
 
-        For an address of this host, it can only if a rule precedes the one for table local.
+        For an address of this host, it can only depend on the source if a rule precedes table
+        local's rule.
         """
         route = first.route
         if route is None or route.type is not RouteType.LOCAL or not self._asks_local_first:
@@ -172,7 +174,7 @@ class Sockets:
                 unrouted.append(probe)
             else:
                 groups.setdefault(source_key_to(probe, route), (route, []))[1].append(probe)
-        # What is sent, and the probes that it stands for.
+        # The packets to look up a source for, and the probes for which the source counts.
         sent: list[tuple[Sent, list[IpAddress]]] = [
             ((None, [probe]), [probe]) for probe in unrouted
         ]
@@ -235,9 +237,9 @@ def called_addresses(
             the source, too.
         devs: the uplinks. Addresses on the loopback interface count, too, because hosts with BGP
             have their addresses there.
-        rules: the policy rules. If one matches on the protocol, every address counts. Replies from
-            an address that no rule names leave as TCP's lookup without a source says. But if
-            connections only choose their source by that lookup, that lookup isn't judged.
+        rules: the policy rules. If a rule matches on the protocol, every address counts. Replies
+            from an address that no rule names leave in the same way as TCP packets without a
+            source. But if that lookup only selects the source of connections, it isn't judged.
     """
     has_protocol = separates_tcp(rules)
     return [
@@ -304,7 +306,7 @@ def _without_owner(lookup: Lookup) -> Lookup:
 def modelled_lookups(fib: Fib) -> Callable[..., list[Lookup]]:
     """Return a function that looks up addresses in a model.
 
-    If the kernel may choose between default routes, there is a result for each of them.
+    If the kernel may choose between default routes, there is a result for each route.
     """
 
     def look_up(addresses: Sequence[IpAddress], **flow: Any) -> list[Lookup]:

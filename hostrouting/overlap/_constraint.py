@@ -74,8 +74,8 @@ class Constraints:
         """Return the constraint for a local address, which no route may take away.
 
         A route in main takes a local address away only if a rule looks up main before table local.
-        At present, that rule suppresses its entry, or the entry is of type ``throw``. So a route in
-        main may cover the address as long as that rule suppresses it.
+        At present, that rule suppresses main's entry for the address, or the entry has the type
+        ``throw``. So a route in main may cover the address if the rule suppresses that route, too.
         """
         next_hops = self._entries.next_hops(expected, judgement.address)
         length = self._longest_without_effect(judgement.lookup, next_hops)
@@ -86,7 +86,7 @@ class Constraints:
         place: Place,
         constraint: NeedsRoute | NoRoute,
     ) -> NeedsRoute | NoRoute:
-        """Return a constraint, or an obstacle if it takes more routes than a node should have."""
+        """Return a constraint, or an obstacle if a node shouldn't have so many routes."""
         if isinstance(constraint, NoRoute):
             return constraint
         needed = place.size >> (self._bits - 1 - constraint.longer_than)
@@ -152,8 +152,8 @@ class Constraints:
 
         Args:
             expected: the expected CIDR.
-            failure: the judgement of a lookup that fails for it, not on purpose.
-            path: the path by which a route would lead.
+            failure: the judgement of a lookup that fails for this CIDR, and isn't meant to.
+            path: the path of a route for the address.
         """
         is_limited = expected.devs is not None
         guarded = self._diversions.why_not_led(failure, is_limited=is_limited)
@@ -169,7 +169,7 @@ class Constraints:
         return path.refused or length
 
     def _why_forbidden(self, place: Place, failure: Judgement, path: Path) -> Obstacle | None:
-        """Return why no route may cover a place, whatever the prefix length, or None if one may."""
+        """Return why no route of any prefix length may cover a place, or None if one may."""
         ports = [port for dev in path.devs if (port := self._ports.get(dev)) is not None]
         if ports:
             return _of_port(ports[0])
@@ -191,7 +191,7 @@ class Constraints:
         return self._diversions.asked(failure, self._entries.subnet_around(failure.address))
 
     def _why_inevitable(self, failure: Judgement, length: int) -> Obstacle | None:
-        """Return why no longer route helps, or None.
+        """Return why a longer route doesn't help, or None if it may.
 
         Either the address has a host route, and no route can be longer. Or the address is the
         gateway of another route, and packets to a gateway must not be diverted.
@@ -288,7 +288,7 @@ class Constraints:
 
         Args:
             place: the place.
-            expected: the expected CIDR for which the lookup fails.
+            expected: the expected CIDR that the lookup fails for.
             failure: the lookup's judgement in these tables.
             tables: a model of the tables after the fix.
         """
@@ -349,10 +349,10 @@ def _longest_cover(span: Span, cover: MayBeCovered, bits: int) -> int:
 
 
 def _is_settled(place: Place, failure: Judgement) -> bool:
-    """Return whether the config says that a failing place must leave through other interfaces.
+    """Return whether the config itself excludes the interfaces through which packets leave now.
 
-    The config says so if an expected CIDR around the place names its devs, and packets leave
-    through others.
+    The config excludes them if an expected CIDR around the place has its own ``devs``, which don't
+    include them.
     """
     for expected in place.judgements:
         already_does = bool(failure.devs) and expected.allows_all(failure.devs)
@@ -375,11 +375,11 @@ def unmodelled(address: IpAddress, family: Family, source: IpAddress | None = No
 
 
 def longest_without_effect(found: Route) -> int:
-    """Return the longest prefix with which a new entry in table main doesn't precede another.
+    """Return the longest prefix of a new entry in table main that doesn't precede the found entry.
 
-    Our entries have the lowest metric in common use. So with the same prefix length, they precede
-    an entry with a higher metric. There are two exceptions: next to a connected route, the kernel
-    accepts no second one, and an IPv6 entry with a source prefix precedes plain ones.
+    Our entries have the lowest metric in common use. So they precede an entry with the same prefix
+    length if its metric is higher. There are two exceptions. The kernel accepts no second route
+    next to a connected one, and an IPv6 entry with a source prefix precedes entries without.
     """
     length = found.destination.prefixlen
     has_source = isinstance(found, Route6) and bool(found.source_prefix)
@@ -410,7 +410,7 @@ def _routes_by_gateway(
     state: State,
     routers: Container[IpAddress | None],
 ) -> dict[tuple[IpAddress | None, str | None], list[Route]]:
-    """Return the routes via gateways on other interfaces than the uplinks, by both.
+    """Return the routes via gateways on other interfaces than uplinks, by gateway and interface.
 
     Args:
         state: the host's state.

@@ -157,10 +157,10 @@ def _falls_through_to_default(rules: Sequence[Rule]) -> bool:
     """Return whether packets that match only plain routes always reach main's default route.
 
     Packets fall through if the rules look up main for every packet, before any rule jumps or
-    discards. Three kinds of rules before that one don't matter. The first kind is for a
-    destination, which is a suspect. The second never matches our packets. The third looks up
-    another table, where each route is plain or a suspect. A rule for only some of our packets
-    (``_is_for_some``) isn't the one that looks up main, but it may jump or discard.
+    discards. Three kinds of rules before main's rule don't matter. The first kind selects a
+    destination, which is a suspect anyway. The second kind never matches our packets. The third
+    kind looks up another table, where each route is plain or a suspect. A rule for only some of our
+    packets (``_is_for_some``) isn't the one that looks up main, but it may jump or discard.
     """
     nowhere = Flow(IPv4Address(0))
     for rule in rules:

@@ -1,7 +1,7 @@
 """Find the program that diverts addresses to another interface, and whether that may be wanted.
 
 A private network of a cloud, a storage network and a tunnel look like an overlap, but a host may
-need them. A static route would divert their traffic. So none is proposed until the config says
+need them. A static route would divert their traffic. So no route is proposed until the config says
 which interface is wanted. No question is asked about a route that can't be wanted. Such a route
 leads to one of these: the network of an InfiniBand fabric or a bridge, an uplink's whole subnet, or
 a large part of the address space. A VPN, for example, takes half of that space. This module does no
@@ -105,8 +105,8 @@ class Diversions:
 
         Args:
             devs: the interfaces.
-            is_limited: whether the expected CIDR names its interfaces. If it does, ``allowedDevs``
-                has no effect.
+            is_limited: whether the expected CIDR names its interfaces. ``allowedDevs`` has no
+                effect then.
         """
         found = ((dev, self._advice(dev)) for dev in devs if dev not in self._uplinks)
         return tuple(
@@ -171,7 +171,7 @@ class Diversions:
         return Obstacle(reason, is_policy=True)
 
     def why_not_led(self, failure: Judgement, *, is_limited: bool) -> Obstacle | None:
-        """Return why no route may divert packets although a route could, or None if one may.
+        """Return why routes must not divert packets although they could, or None if they may.
 
         Args:
             failure: the judgement of a lookup that fails for an expected CIDR.
@@ -211,7 +211,7 @@ class Diversions:
         route: Route | None,
         subnet: Prefix | None,
     ) -> tuple[str, ...]:
-        """Return a route's interfaces if they may be wanted.
+        """Return a route's interfaces if packets may leave through them on purpose.
 
         The tuple is empty if there is nothing to ask.
         """
@@ -288,7 +288,7 @@ class Diversions:
     def _rivals(self) -> tuple[dict[Prefix, str], PrefixIndex]:
         """Return the networks and gateways of other interfaces that have a default route.
 
-        Each comes with its interface.
+        Each rival comes with its interface.
         """
         family = self._state.family
         networks: dict[Prefix, str] = {}

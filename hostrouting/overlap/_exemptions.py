@@ -27,8 +27,8 @@ from hostrouting.overlap.uplinks import Uplinks
 # The blackhole route for Calico's own block has protocol 80; BIRD's has protocol 12.
 CNI_PROTOCOLS = (Protocol.BIRD, 80)
 
-# Interfaces that hold the addresses of Services or DNS caches. These protocols don't show which
-# blocks belong to pods.
+# Interfaces that hold the addresses of Services or DNS caches. Routes with these protocols don't
+# show which blocks belong to pods.
 _SERVICE_DEVS = ("kube-ipvs0", "kube-dummy-if", "nodelocaldns", "localdns")
 
 _LINK_LOCAL = IPv4Network("169.254.0.0/16")
@@ -144,7 +144,7 @@ class Bounds:
     def local_gateway(self, route: Route) -> Address | None:
         """Return this host's address that is a gateway of a route, as ``local_gateway`` does.
 
-        Routes whose gateways aren't addresses of this host take no search.
+        If a route's gateway isn't an address of this host, no search is needed.
         """
         is_possible = any(hop.gateway in self._locals for hop in route.hops)
         return local_gateway(route, self._addresses) if is_possible else None
@@ -157,7 +157,7 @@ class Bounds:
     def lost_router(self, address: IpAddress) -> tuple[Route, Address] | None:
         """Return an uplink's default route via an address that another interface has, if any.
 
-        The address comes with it. On the uplink's link, it is the router's.
+        The address comes with it. On the uplink's link, the address belongs to the router.
         """
         return self._lost_routers.get(address)
 

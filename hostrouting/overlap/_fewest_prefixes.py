@@ -36,16 +36,15 @@ from hostrouting.overlap._places import Span
 # The cost of leaving a target uncovered. This cost exceeds that of any number of prefixes.
 _TOO_MUCH = 1 << 40
 
-# If all addresses of a prefix need prefixes that are longer by more than this, it stays uncovered.
-# A fix with more than 4,096 routes for one prefix wouldn't be of use, and a search for billions of
+# A prefix stays uncovered if all its addresses need prefixes that are longer by more than this. A
+# fix with more than 4,096 routes for one prefix wouldn't be of use, and a search for billions of
 # routes would never end.
 _SPLITS = 12
 
 # The maximum prefix length in either family.
 _ANY_LENGTH = 128
 
-# Lengths that no prefix has. A segment that isn't a target is served even if no chosen prefix is
-# around it.
+# Lengths that no prefix has. A segment that isn't a target needs no prefix around it.
 _NONE_AROUND = -1
 _NOT_NEEDED = -2
 

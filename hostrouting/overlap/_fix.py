@@ -164,7 +164,8 @@ def _decided_earlier(
 
     Args:
         found: the routes beside the rules.
-        wanted: the places for which main must decide, each with the preference of the rule.
+        wanted: the places about which main must decide, each with the preference of the rule that
+            decides now.
         unruled: the places for which no rule is proposed.
     """
     return {
@@ -188,7 +189,7 @@ def _changed(before: ModelledHost, after: ModelledHost) -> ModelledHost:
 
 
 def _why_useless(stuck: Obstacle | None) -> Obstacle:
-    """Return why a rule before the one that decides wouldn't help."""
+    """Return why a rule of ours wouldn't help before the rule that decides now."""
     if stuck is None:
         return Obstacle("table main has no route for it")
     if stuck.question is not None:

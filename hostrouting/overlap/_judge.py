@@ -69,8 +69,8 @@ class Judge:
     def of_each_lookup(self, lookups: Sequence[SocketLookup]) -> list[Judgement]:
         """Judge each lookup of a place once.
 
-        A lookup is judged for the first expected CIDR in which it fails. If it fails in none, it is
-        judged for the first CIDR.
+        A lookup is judged for the first expected CIDR in which it fails. If it fails in no CIDR, it
+        is judged for the first.
         """
         by_cidr = [self._of_all(lookups, expected) for expected in self._overlap.expected_cidrs]
         by_lookup = zip(*by_cidr, strict=True)
@@ -144,8 +144,9 @@ class Judge:
     def _is_beyond_routes(self, lookup: SocketLookup, route: Route) -> bool:
         """Return whether an entry is a host route in table local, which precedes any other route.
 
-        Until fib_trie_unmerge, local and main share one trie. While they do, the kernel reports
-        main for the entries of both, and a longer prefix in main precedes a shorter one in local.
+        Until fib_trie_unmerge, local and main share one trie. While the tables share a trie, the
+        kernel reports main for the entries of both, and a longer prefix in main precedes a shorter
+        one in local.
         """
         if route.destination.prefixlen < self._state.family.bits:
             return False
@@ -189,7 +190,7 @@ class Judge:
         foreign: tuple[str, ...],
         expected: ExpectedCidr,
     ) -> Judgement:
-        """Judge a lookup whose result contains an unexpected interface, or none at all."""
+        """Judge a lookup whose result contains an unexpected interface, or no interface."""
         not_allowed = [dev for dev in foreign if not self._is_allowed(dev, expected)]
         if not devs or not self._are_exempt_pods(not_allowed, expected):  # no exemption
             is_of_pods = self._leads_to_pods(lookup, route, foreign)
@@ -245,7 +246,7 @@ class Judge:
 
 
 def _worth_telling(unconnected: Judgement, others: Sequence[Judgement]) -> list[Judgement]:
-    """Return the judgements that add something to an unconnected datagram's and to earlier ones."""
+    """Return the judgements that differ from the unconnected datagram's and from each other."""
     without_source = {
         (each.kind, each.devs) for each in (unconnected, *others) if each.lookup.source is None
     }
@@ -288,7 +289,7 @@ def _of_client(lookups: Iterable[SocketLookup]) -> list[SocketLookup]:
 def _type_for_sockets(route: Route) -> RouteType:
     """Return a route's type, or unicast for an IPv6 broadcast or multicast route.
 
-    Sockets use such a route like any other.
+    Sockets use such a route like any other route.
     """
     is_for_many = route.type in (RouteType.BROADCAST, RouteType.MULTICAST)
     return RouteType.UNICAST if is_for_many and route.family is Family.IPV6 else route.type

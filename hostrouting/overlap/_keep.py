@@ -4,7 +4,7 @@ This module does no I/O.
 
 A route that precedes a connected network diverts all packets to this network. Such a route also
 diverts packets from the interface's own address: answers to neighbours, and connections of programs
-that have bound the address. ``keep`` gives such an interface a table of its own.
+that have bound the address. With ``keep``, such an interface has a table of its own.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _cut_off(state: State, added: Iterable[Route], fixed: Fib) -> list[Address]:
 
 
 def keepable(state: State) -> list[Address]:
-    """Return the addresses that can be kept: of an interface that is up, and of no other one."""
+    """Return the addresses that can be kept: each is on a single interface, which is up."""
     devs = _keepable_devs(state.links) - {*state.uplinks.devs}
     owners: dict[IpAddress, set[str]] = {}
     for address in state.addresses:
@@ -77,7 +77,7 @@ def keepable(state: State) -> list[Address]:
 
 
 def _keepable_devs(links: Iterable[Link]) -> set[str]:
-    """Return interfaces that are up, and that keep can name. Of ports, only those of VRFs."""
+    """Return interfaces that are up, and that keep can name, without ports except those of VRFs."""
     vrfs = {link.name for link in links if link.kind == "vrf"}
     return {
         link.name
@@ -93,7 +93,7 @@ def _neighbours(
 ) -> Iterator[IpAddress]:
     """Yield an address of each longer prefix in an address's connected network.
 
-    The first one may be a broadcast address.
+    The prefix's first address is skipped if possible, because it may be a broadcast address.
     """
     for prefix in index.meeting(address.prefix):
         if prefix[1] > address.prefix_length:
@@ -150,7 +150,8 @@ class Keeping:
 class KeepSearch:
     """The search for interfaces to keep, each proven on the model to work and to harm nothing.
 
-    InfiniBand's are proposed, as nothing else reaches their neighbours. Others are offered.
+    InfiniBand interfaces are proposed, because nothing else reaches their neighbours. Other
+    interfaces are offered.
 
     Args:
         before: the host before the fix.
@@ -256,9 +257,9 @@ def lost_by_keeping(
     packets: Iterable[tuple[IpAddress, Address]],
     config: Config,
 ) -> list[str] | None:
-    """Return a line for each kind of packets that entries take away.
+    """Return a line for each kind of packets that entries of ``keep`` take away.
 
-    None if they don't have packets stay on their interfaces, or if something expected fails.
+    None if the entries don't keep packets on their interfaces, or if an expected address fails.
 
     Args:
         host: the host.
@@ -337,7 +338,7 @@ def with_kept(host: ModelledHost, keep: Sequence[Keep], config: Config) -> Model
 
 
 def _may_come_late(rules: Iterable[Rule]) -> bool:
-    """Return whether another rule than table local's may decide before those of keep."""
+    """Return whether a rule other than table local's may decide before the rules of keep."""
     earlier = (rule for rule in rules if rule.preference < KEEP_PRIORITIES[0])
     return any(rule.table != Table.LOCAL or not rule.has_table for rule in earlier)
 

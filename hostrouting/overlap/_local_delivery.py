@@ -4,8 +4,8 @@ This module does no I/O.
 
 The kernel delivers a packet if the lookup of its destination returns a route of type local. The
 policy rule of preference 0 makes the kernel search table local first. Cilium and other programs
-move that rule, and may leave it out. After that, this host may miss packets sent to it, although
-its own packets leave as expected.
+move that rule, and may leave it out. This host may then miss packets sent to it, although the
+packets that it sends leave as expected.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class _Lost(NamedTuple):
 def why_not_received(state: State, expected: Iterable[ExpectedCidr], kernel: Lookups) -> str:
     """Return why this host doesn't receive packets to its addresses, or an empty string.
 
-    The addresses are those on uplinks, those inside an expected CIDR, and some on the loopback
-    interface: those whose replies are judged.
+    Three kinds of addresses count: on uplinks, inside an expected CIDR, and on the loopback
+    interface if replies from them are judged.
 
     Args:
         state: the host's state.
@@ -100,7 +100,7 @@ def _first_lost(state: State, cidrs: Sequence[Prefix], kernel: Lookups) -> _Lost
         asked = [address for address in asked if address.local not in entries]
         if not asked:
             return None
-    # The kernel is asked first, but may have no answer.
+    # The kernel is asked about packets from this host only. The model answers for the others.
     from_here = _lost_from_here(_sent_to(asked, state, is_first=is_first), state, kernel)
     # As long as IPv6 has never had another rule, the kernel searches local and main, whatever the
     # rules say.
@@ -115,7 +115,7 @@ def _first_lost(state: State, cidrs: Sequence[Prefix], kernel: Lookups) -> _Lost
 
 
 def _sent_to(asked: Iterable[Address], state: State, *, is_first: bool) -> list[IpAddress]:
-    """Return the addresses to which this host sends, given whether table local is asked first."""
+    """Return the addresses to which this host's own packets are looked up."""
     own = [address.local for address in asked]
     if not is_first:
         own += [each.local for each in state.addresses if each.local.is_loopback]
@@ -135,7 +135,7 @@ def _asked(state: State, cidrs: PrefixSet) -> Iterator[Address]:
 
 
 def _usable(state: State) -> Iterator[Address]:
-    """Yield the addresses of interfaces that are up, except those of links and of VRFs."""
+    """Yield the addresses of interfaces that are up, without link-local addresses and VRFs."""
     vrfs = _vrfs(state)
     # The lookup of a packet that comes in through a port of a VRF starts in the VRF's table.
     left_out = {link.name for link in state.links if not link.is_up or link.master in vrfs}
@@ -148,7 +148,7 @@ def _usable(state: State) -> Iterator[Address]:
 def _entries_of_local(state: State) -> set[IpAddress]:
     """Return the addresses with an entry of type local, if no entry before it diverts packets.
 
-    ``ip route prepend`` may have added such an entry.
+    ``ip route prepend`` adds an entry before another.
     """
     local = set[IpAddress]()
     first: dict[IpAddress, Route] = {}
@@ -190,8 +190,8 @@ def _arriving(
 def _entrances(local: Address, state: State) -> Sequence[str]:
     """Return the interfaces through which packets to an address come in.
 
-    Nothing comes in through lo or a dummy interface, so routers send to their addresses through the
-    uplinks.
+    Nothing comes in through lo or a dummy interface. Packets to the addresses of these come in
+    through the uplinks.
     """
     dummies = {link.name for link in state.links if link.kind == "dummy"}
     if local.dev != LOOPBACK and local.dev not in dummies:
@@ -203,7 +203,7 @@ def _entrances(local: Address, state: State) -> Sequence[str]:
 def _deciding(asked: Iterable[Address], state: State) -> Sequence[Rule]:
     """Return the rules that may decide about packets to addresses of this host.
 
-    If table local has an entry, the rules behind the one that looks it up for every packet don't.
+    If table local has an entry for each address, the rules behind table local's rule don't matter.
     """
     position = next((at for at, rule in enumerate(state.rules) if _asks_local(rule)), None)
     before = state.rules[:position]
@@ -224,7 +224,7 @@ def _clients(
     state: State,
     cidrs: Sequence[Prefix],
 ) -> Collection[IpAddress]:
-    """Return an expected address for each combination of rules that may divert its packets.
+    """Return an expected address for each combination of rules whose source prefixes contain it.
 
     Such rules match the address as the source.
     """
@@ -251,8 +251,8 @@ def _clients(
 def _senders(local: Address, dev: str, state: State) -> list[IpAddress]:
     """Return a likely sender of packets that come in through an interface, if there is one.
 
-    That is the interface's gateway, or else a neighbor. The kernel drops packets that come from an
-    address of this host.
+    A likely sender is the interface's gateway, or else a neighbour. The kernel drops packets that
+    come from an address of this host.
     """
     own = {address.local for address in state.addresses}
     likely = [*_gateways(dev, state), *_neighbours(local), local.local + 1]
@@ -297,10 +297,10 @@ def _lost_from_here(own: Sequence[IpAddress], state: State, kernel: Lookups) -> 
 
 
 def _by_source(plain: Iterable[Lookup], state: State) -> dict[IpAddress, list[IpAddress]]:
-    """Map each source that rules distinguish to the own addresses that it sends to.
+    """Map each source that rules distinguish to the addresses of this host to look up for it.
 
-    A connection has the source that the entry names, or else the address itself. A server replies
-    from the address at which it was called.
+    A connection has the source that the entry names, or else the address that it leads to. A server
+    replies from the address at which it was called.
     """
     if not selects_source(state.rules, state.routes, state.family):
         return {}
@@ -317,14 +317,14 @@ def _by_source(plain: Iterable[Lookup], state: State) -> dict[IpAddress, list[Ip
 
 
 def _missing_entry(address: IpAddress, state: State) -> str:
-    """Return the command that adds the entry that the kernel adds with an address."""
+    """Return the command for the entry that the kernel itself adds with an address."""
     dev = next((each.dev for each in state.addresses if each.local == address), LOOPBACK)
     scope = " scope host" if state.family is Family.IPV4 else ""
     return f"{state.family.ip} route add local {address} dev {dev} table local proto kernel{scope}"
 
 
 def _loss(state: State, preference: int) -> str:
-    """Return what is lost with a rule that asks table local, as a clause, or an empty string."""
+    """Return what a new rule for table local takes away, as a clause, or an empty string."""
     from hostrouting.overlap._advice import loss_by_rule
 
     return loss_by_rule(state, Rule(preference, table=Table.LOCAL))
@@ -353,8 +353,9 @@ def _have_local_asked(flow: Flow, state: State, cidrs: Sequence[Prefix]) -> str:
 def _behind_vrfs(flow: Flow, state: State, cidrs: Sequence[Prefix]) -> int:
     """Return the preference of a rule for table local: 0, or on a host with VRFs behind their rule.
 
-    What a VRF sends to an address that this host has outside of it must stay in the VRF. The rule
-    must still precede the one that decides about a packet now, and everything must be delivered.
+    A packet in a VRF must stay in the VRF, even if its destination is an address of this host
+    outside of the VRF. The new rule must still precede the rule that decides about a packet now,
+    and all packets must be delivered.
     """
     decides = state.fib.decide(flow).rule
     of_vrfs = [rule.preference for rule in state.rules if rule.is_l3mdev]

@@ -2,16 +2,16 @@
 
 This module does no I/O.
 
-Each proposal and each advice is proven by this. Applied to a model, it must take away only the
+This comparison proves each proposal and each advice. Applied to a model, it must take away only the
 packets that its text names. Only the prefixes that the change may affect are compared. These
 prefixes are cut at each prefix of either model. Then both models are asked about one address of
-each place, for three kinds of packets: without a source, from each of the host's own addresses, and
-coming in.
+each place. Three kinds of packets are compared: without a source, from each of the host's own
+addresses, and from outside.
 
-A packet to a failing address didn't work, so it is no loss if it is diverted. There are two
-exceptions, because these packets may be wanted where they are. The destination may be a neighbour
-in the connected network of the interface that carries the packet. Or the packet may have that
-interface's own address as its source.
+A packet to a failing address isn't a loss, because it didn't work before. There are two exceptions:
+packets that may be wanted where they are. The destination may be a neighbour in the connected
+network of the interface that carries the packet. Or the packet's source may be an address of that
+interface.
 """
 
 from __future__ import annotations
@@ -54,19 +54,20 @@ class Loss:
 
     Args:
         ranges: their destinations, or a prefix around these if they are many.
-        source: the own address that sends them. One address may stand for several of the same
-            interface. None if no source is chosen.
+        source: the local address that sends the packets. It may represent several addresses of its
+            interface. None for packets without a chosen source.
         sender: the interface that has the source, or an empty string.
-        arrives_on: for packets from outside to an address of this host, the interface through which
-            they come in, or else an empty string.
-        before: the interfaces that carried them; the loopback interface if they were delivered.
-        after: the interfaces that they take; empty if they are dropped.
+        arrives_on: the interface through which packets from outside come in, or an empty string for
+            packets from this host.
+        before: the interfaces that carried the packets; the loopback interface if they were
+            delivered here.
+        after: the interfaces that carry the packets now; empty if they are dropped.
         network: the connected network that contains the destinations. None if the interfaces that
             carried the packets aren't connected to it.
         neighbours_of: the interfaces that are connected to this network.
         is_intended: whether the change diverts other packets to the destinations on purpose.
-        uncompared: the number of packets to compare, if they are too many, or else 0. With too
-            many, the losses aren't known, and no other loss is reported.
+        uncompared: the number of packets to compare if there are too many, or else 0. If there are
+            too many, the losses are unknown, and this is the only loss.
     """
 
     ranges: tuple[IpNetwork, ...]
@@ -82,7 +83,7 @@ class Loss:
 
     @property
     def is_refused(self) -> bool:
-        """Return whether nothing that has this loss may be proposed."""
+        """Return whether a change with this loss must not be proposed."""
         return bool(self.arrives_on) or (self.source is None and not self.is_intended)
 
     @property
@@ -100,7 +101,7 @@ def losses(
 
     Args:
         before: the host before the change.
-        after: the host after the change, whose model was made from the same host.
+        after: the host after the change. Its model was made from that of the host before.
         intended: the failing addresses whose packets the change diverts on purpose.
     """
     changed = changed_prefixes(before, after)
@@ -115,7 +116,8 @@ def taken_away(
 
     Args:
         found: the losses.
-        more: returns more words about neighbours to which packets without a source are lost.
+        more: returns a further clause about neighbours that packets without a source no longer
+            reach.
     """
     lines: list[str] = []
     by_packets: dict[Loss, list[Loss]] = {}
@@ -149,7 +151,7 @@ def _words(loss: Loss) -> str:
 
 
 def _near(loss: Loss) -> str:
-    """Return the connected network, or the prefixes in it if they are few and only a part of it."""
+    """Return a loss's connected network, or its ranges if these are a few parts of it."""
     networks = {*loss.ranges}
     size = sum(network.num_addresses for network in networks)
     is_part = loss.network is not None and size < loss.network.num_addresses
@@ -167,7 +169,7 @@ def _no_longer(loss: Loss) -> str:
 
 
 def _own_clause(loss: Loss, senders: Sequence[str]) -> str:
-    """Return a clause about senders whose packets are lost with those without a source."""
+    """Return a clause about interfaces whose packets are lost, as are those without a source."""
     devs = [dev for dev in loss.neighbours_of if dev in senders]
     if len(devs) == len(loss.neighbours_of):
         return ", also from these interfaces' own addresses"
@@ -198,7 +200,7 @@ class _Result:
     """The interfaces and next hops that a packet takes.
 
     Args:
-        devs: the interfaces that carry it; empty if it is dropped.
+        devs: the interfaces that carry the packet; empty if it is dropped.
         hops: the next hops.
         destination: the destination of the entry.
     """
@@ -209,7 +211,7 @@ class _Result:
 
 
 _DROPPED = _Result()
-# Such packets aren't compared: few programs send them.
+# Broadcast packets aren't compared, because few programs send them.
 _BROADCAST = _Result(("broadcast",))
 
 
@@ -295,7 +297,7 @@ class _Comparison:
         return (*sent, *self._unheard())
 
     def _alike(self) -> Collection[list[Place]]:
-        """Return lists of places to which packets take the same ways.
+        """Return lists of places with equal lookups, of which one is compared.
 
         This host may have many own addresses between the failing ones. Own addresses cut the
         intended ranges into many places.
@@ -337,7 +339,7 @@ class _Comparison:
                 yield attrs.evolve(plain, source=address.local, sender=address.dev)
 
     def _neighbours_of(self, network: IpNetwork) -> tuple[str, ...]:
-        """Return the interfaces in a network; the uplinks only if there are no others."""
+        """Return the interfaces in a network; uplinks are included only if there are no others."""
         devs = tuple(self._networks[numbers(network)])
         return tuple(dev for dev in devs if dev not in self._uplinks) or devs
 
@@ -440,7 +442,7 @@ class _Comparison:
         """Return ``_Change.homes``, given the connected networks around the destination."""
         if len(after.devs) != 1:
             return frozenset()
-        # The network of a longer entry is of something else, such as this host's pods.
+        # A longer entry leads to another network, such as that of this host's pods.
         is_elsewhere = self._uplinks.issuperset(before.devs)
         found = before.destination
         longest = 0 if is_elsewhere or found is None else found.prefixlen
@@ -502,7 +504,7 @@ class _Comparison:
 
 
 def _sending(state: State) -> Iterator[Address]:
-    """Yield the addresses from which packets leave to other hosts, except those of VRFs."""
+    """Yield the addresses from which packets leave to other hosts, without addresses in VRFs."""
     vrfs = {link.name for link in state.links if link.kind == "vrf"}
     usable = {link.name for link in state.links if link.is_up and link.master not in vrfs}
     for address in state.addresses:

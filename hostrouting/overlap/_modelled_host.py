@@ -87,8 +87,8 @@ class Rejudged(NamedTuple):
     def other_failures(self) -> list[Judgement]:
         """Return the failures of connections, replies and TCP.
 
-        A connection gets its source from a lookup whose result the fix changes. So it may get
-        another source, and match other rules.
+        A fix may change the lookup that selects a connection's source. With another source, the
+        connection may match other rules.
         """
         return [judgement for judgement in self.judgements[1:] if judgement.is_failure]
 
@@ -96,8 +96,8 @@ class Rejudged(NamedTuple):
 def why_unproven(judged: Iterable[Rejudged], fixed: Container[int]) -> str:
     """Return why a fix fails its purpose, or an empty string.
 
-    A place that was fine must stay fine, and a place that counts as fixed must no longer fail. Any
-    other place may go on failing.
+    Places without failures must stay without failures, and places that count as fixed must not
+    fail. Any other place may go on failing.
 
     Args:
         judged: the judgements on the model after the fix.
@@ -140,10 +140,10 @@ def host_after(
 ) -> ModelledHost | str:
     """Return the model of a host with the routes planned for entries, or why these don't work.
 
-    This proves two things for datagrams. Packets to each fixed address leave through the right
-    interface. Packets to every other address that an entry covers leave as before. ``why_unproven``
-    then compares the judgements. Connections, replies and TCP that still fail are in
-    ``Rejudged.other_failures``.
+    The result proves two things for datagrams. Packets to each fixed address leave through the
+    right interface. Packets to every other address that an entry covers leave as before.
+    ``why_unproven`` then compares the judgements. Connections, replies and TCP that still fail are
+    in ``Rejudged.other_failures``.
 
     Args:
         state: the host's state. The new routes come before existing ones with the same key.
@@ -186,7 +186,7 @@ def _why_not_fixed(state: State, model: Model, fixed: Mapping[int, str | None]) 
 def _why_harmful(host: ModelledHost, model: Model, fixed: Mapping[int, str | None]) -> str:
     """Return why added routes change an address that they only cover, or an empty string.
 
-    The search for the routes excludes that. But a proof must not rely on the search.
+    The search for routes excludes such routes. But a proof must not rely on the search.
     """
     for route in model.added:
         prefix = numbers(route.destination)

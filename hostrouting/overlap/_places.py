@@ -48,7 +48,8 @@ class SocketLookup(NamedTuple):
     def route(self) -> Route | None:
         """Return the matching entry, or None if no entry matches.
 
-        Also None if an entry discards the packet, because the kernel doesn't report that entry.
+        The result is also None if an entry discards the packet, because the kernel doesn't report
+        such an entry.
         """
         return self.result.route
 
@@ -187,19 +188,19 @@ Constraint = NeedsRoute | NoRoute | MayBeCovered
 
 @attrs.define(eq=False, repr=False)
 class Place:
-    """Addresses for which every lookup has the same result.
+    """Addresses with the same result in every lookup.
 
     A place is made by the cut, and each further step of a check fills in its part.
 
     Args:
-        probe: the address that is looked up for the whole place: its first one.
+        probe: the place's first address, which is looked up for the whole place.
         spans: the ranges of consecutive addresses, in order. There are several if more specific
             prefixes lie within the place.
         lookups: set by ask. The lookups that sockets make, UDP first. For each protocol, those
             without a source come first.
         judgements: set by judge. The judgements for each expected CIDR that contains the place, in
-            config order. First comes that of an unconnected datagram, then those of other lookups
-            that differ.
+            config order. The unconnected datagram's judgement comes first, then those of other
+            lookups that differ.
         constraint: set by fix. The constraint on the routes that may cover the place.
         refused: set by fix. Why the installation would refuse a route that fixes the place.
     """
@@ -226,8 +227,8 @@ class Place:
         """
         by_cidr = [(expected, self.judgement_for(expected)) for expected in self.judgements]
         failing = [each for each in by_cidr if each[1].is_failure]
-        # One route serves all these CIDRs or none. Take the last in config order, as people tend to
-        # write a narrower CIDR after the wider one.
+        # One route serves all these CIDRs or none. The last CIDR in config order is taken, because
+        # people tend to write a narrower CIDR after a wider one.
         return (failing or by_cidr)[-1]
 
     def judgement_for(self, expected: ExpectedCidr) -> Judgement:
@@ -236,7 +237,7 @@ class Place:
 
     @property
     def other_failures(self) -> Iterator[ExpectedFailure]:
-        """Yield the failures of all lookups except an unconnected datagram's."""
+        """Yield the failures of all lookups except the unconnected datagram's."""
         for expected, judgements in self.judgements.items():
             for judgement in judgements[1:]:
                 if judgement.is_failure:

@@ -2,9 +2,9 @@
 
 This module does no I/O.
 
-Each answer is a change of the config. Each answer is tried on the model of the host. The check and
-the search for a fix run again with the changed config. Only an answer that settles its question is
-given. With it comes a clause on what the resulting fix takes away.
+Each answer is a change of the config. To try an answer, the check and the search for a fix run
+again with the changed config, on the model of the host. An answer is given only if it settles its
+question, and comes with a clause on what the resulting fix takes away.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ from hostrouting.overlap._read import Moment, moment_with
 from hostrouting.overlap.findings import EXEMPTIONS, Finding, FindingKind
 from hostrouting.overlap.proposals import Answer, AnswerKind, Fix, Obstacle, Question, Unfixable
 
-# Each question takes up to two trials, besides two for all of them.
+# Each question takes up to two trials. All questions together take two more.
 _QUESTIONS_MAX = 4
 
-# A trial takes as long as a check. With more spans, only the answers to all questions are tried.
+# A trial takes as long as a check. With more spans than this, only answers that settle all
+# questions at once are tried.
 _SPANS_MAX = 2000
 
 # Limits for human-readable lines.
@@ -45,7 +46,7 @@ _SHOWN_LOSSES = 8
 _SHOWN_PARTS = 4
 
 FindFix = Callable[[Sequence[Finding], Moment, Config], Fix]
-"""Finds the fix for findings. Its questions have no answers."""
+"""Finds the fix for findings. The fix's questions have no answers yet."""
 
 
 @attrs.frozen(eq=False)
@@ -110,10 +111,10 @@ class Questions:
     def answered(self) -> tuple[Unfixable, ...]:
         """Return the failures that no entry fixes, with the answers to their questions.
 
-        Without an answer that settles it, a question isn't asked.
+        A question isn't asked if no answer settles it.
         """
-        # The answer that keeps one of these interfaces must keep the others. A config can't name
-        # an interface with an odd name, so that one must be renamed first.
+        # The answer that keeps one of these interfaces must keep the others. An interface whose
+        # name a config can't contain must be renamed first.
         for each in self._fix.unfixable:
             if each.obstacle.question is not None:
                 self._devs.update(filter(is_device, each.obstacle.question.devs))
@@ -181,7 +182,7 @@ class Questions:
     # --- possible answers -------------------------------------------------------------------------
 
     def _answered(self, unfixable: Unfixable, question: Question) -> Question:
-        """Return a question with the answers that settle it, each with its effect."""
+        """Return a question with the answers that settle the question, each with its effect."""
         proven: list[Answer] = []
         for answer in self._possible(unfixable, question):
             outcome = self._outcome(answer)
@@ -223,7 +224,8 @@ class Questions:
             devs = {each: {*question.devs, *self._carrying[each]} for each in cidrs}
             yield _of_cidrs(AnswerKind.WANTED, devs)
         yield Answer(AnswerKind.WANTED, self._wanted)
-        # Otherwise, routes would divert packets to the interface's own neighbours to the uplinks.
+        # If the addresses are in the interface's own network, routes would divert packets to its
+        # neighbours to the uplinks.
         if not question.near or question.near in self._uplinks:
             yield Answer(AnswerKind.UNWANTED, self._uplinks)
 
@@ -237,15 +239,15 @@ class Questions:
 
     @cached_property
     def _carrying(self) -> dict[ExpectedCidr, set[str]]:
-        """Map each expected CIDR without interfaces to those that may carry a part of it.
+        """Map each expected CIDR without ``devs`` to the interfaces that may carry a part of it.
 
-        These are the interfaces asked about that carry a part now. The uplinks are included if they
-        carry a part now, or will after a fix.
+        Included are interfaces that a question is about, if they carry a part now, and the uplinks,
+        if they carry a part now or will after a fix.
         """
         return self._carrying_outside(())
 
     def _carrying_outside(self, spans: Container[Span]) -> dict[ExpectedCidr, set[str]]:
-        """Return ``_carrying`` for the places that have other spans than these."""
+        """Return ``_carrying`` for the places with spans other than the given ones."""
         carrying: dict[ExpectedCidr, set[str]] = {}
         for place in self._places:
             if all(span in spans for span in place.spans):
@@ -258,7 +260,7 @@ class Questions:
         is_sent = judgement.kind is None or judgement.kind is FindingKind.OVERLAP
         devs = {*judgement.devs} if is_sent else set[str]()
         now = devs & self._devs
-        # One place may stand for routes through several uplinks.
+        # A single place may have routes through several uplinks.
         if not devs.isdisjoint(self._uplinks) or (judgement.is_failure and not now):
             return now.union(self._uplinks)
         return now
@@ -267,7 +269,8 @@ class Questions:
     def _exempting(self) -> set[ExpectedCidr]:
         """Return the expected CIDRs with parts that are exempt, or would be without a bound.
 
-        Pods' networks are such parts. If such a CIDR named its interfaces, the exemption would end.
+        For example, pods' networks are exempt. If such a CIDR named its interfaces, the exemption
+        would end.
         """
         return {
             expected
@@ -300,7 +303,7 @@ class Questions:
         return _Outcome(fix.unfixable, f"{self._proposed(fix)}{waits}")
 
     def _hides(self, failing: Iterable[IpNetwork]) -> bool:
-        """Return whether something that no question is about is no failure any more."""
+        """Return whether an answer hides a failure that no question is about."""
         covered = PrefixSet(map(numbers, failing), self._state.family.bits)
         return not all(covered.overlaps(span.first, span.last) for span in self._unasked)
 

@@ -72,7 +72,7 @@ def read_host(
     scope: CancelScope,
     ipv4: RouteBackend | None = None,
 ) -> Moment:
-    """Read the tables and look up the expected CIDRs, anew if the tables change meanwhile.
+    """Read the tables and look up the expected CIDRs, again if the tables change in the meantime.
 
     Args:
         config: the expected CIDRs, all in the backend's family, and the uplinks.
@@ -102,7 +102,7 @@ def watched(
 ) -> list[tuple[RouteBackend, Sequence[Prefix]]]:
     """Return the backends to watch during a read, each with the prefixes that matter.
 
-    These are the expected and the foreseen CIDRs. For IPv6, the IPv4 default route matters, too.
+    The expected and the foreseen CIDRs matter. For IPv6, the IPv4 default route matters, too.
     """
     also = [] if ipv4 is None or backend.family is Family.IPV4 else [(ipv4, [(0, 32)])]
     return [(backend, config.route_overlap.judged), *also]
@@ -134,10 +134,10 @@ def read_once(
 
 
 def moment_with(config: Config, moment: Moment, model: Model) -> Moment:
-    """Return the same moment of a host as a check with another config would read it.
+    """Return the moment of a host that a check with another config would have read.
 
     Args:
-        config: the config. It names uplinks, or its expected CIDRs name interfaces.
+        config: the config, which names uplinks, or whose expected CIDRs name interfaces.
         moment: the moment.
         model: the model of the host, which answers instead of the kernel.
 
@@ -188,11 +188,11 @@ def _state_and_cutter(
     backend: RouteBackend,
     ipv4: RouteBackend | None,
 ) -> tuple[State, Cutter]:
-    """Return the state as far as the cut needs it, and the cutter.
+    """Return the cutter, and the state with all that the cutter needs.
 
-    Which routes to read depends on the routes. To read a large table only once, two things are
-    assumed. Named uplinks have a default route (``_with_routes_if_default``), and only connected
-    networks are suspects (``_with_routes``). If one is wrong, the table is read again.
+    Which routes to read depends on the routes. To read a large table only once, two assumptions are
+    made. Named uplinks have a default route (``_with_routes_if_default``), and only connected
+    networks are suspects (``_with_routes``). If an assumption is wrong, the table is read again.
     """
     facts = backend.facts()
     links = facts.links
@@ -225,7 +225,8 @@ def _with_routes_if_default(
 ) -> tuple[State, Cutter]:
     """Return the result of ``_with_routes``, assuming that the named uplinks have a default route.
 
-    Whether they have one is only known once the routes are read: an IPv6 table even ends with it.
+    Only reading the routes shows whether they have one: an IPv6 table even ends with the default
+    routes.
     """
     # Only the existence of the default route matters, so it needs no next hops.
     assumed = Route(state.family.network((0, 0)), ())
@@ -259,7 +260,7 @@ def _with_routes(
 
 
 def _sources(addresses: Iterable[Address]) -> set[IpAddress]:
-    """Return the addresses that packets may have as source: all except those in 127.0.0.0/8."""
+    """Return the addresses that may be a packet's source: all except those in 127.0.0.0/8."""
     return {address.local for address in addresses if not address.local.is_loopback}
 
 
@@ -318,7 +319,7 @@ def _subnets_with_gateways(state: State) -> list[Prefix]:
 
     Such routes may send neighbours' packets to the router. The kernel refuses an IPv6 route via a
     gateway that it reaches through another gateway. A flat IPv4 network may hold the routes of a
-    whole site. So neighbours there get no note.
+    whole site. So no note is made about neighbours in such a network.
     """
     shortest = _NEIGHBOURS_LENGTH_MIN if state.family is Family.IPV4 else 0
     return [subnet for subnet, _ in state.uplinks.subnets if subnet[1] >= shortest]

@@ -12,8 +12,8 @@ if it is shorter than their entry in main, because such a route doesn't affect t
     172.16.3.10    local         not affected by routes, so it may be covered
     172.16.9.0/24  dev eth0      as expected; a route that covers it must be shorter than /24
 
-Entries go through the uplinks, or through one interface that an expected CIDR names. Each of these
-interfaces gets separate entries. An entry covers no failure that needs another interface.
+Entries go through the uplinks, or through one interface that an expected CIDR names. Each such
+interface gets its own entries. An entry covers no failure that needs another interface.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from hostrouting.overlap.proposals import Fix, Obstacle, Unfixable
 
 # Failing spans, by their outgoing interfaces and the reason why no route fixes them.
 _Unfixed = Mapping[tuple[tuple[str, ...], Obstacle], Sequence[Span]]
-# Why no rule is proposed for places about which a policy rule decides before main, by their probes.
+# By probe: why no rule is proposed for the place, although a policy rule decides before main.
 _Unruled = Mapping[IpAddress, Obstacle]
 
 
@@ -81,7 +81,7 @@ class Proven:
 
     Args:
         proposal: the proposal.
-        judged: the judgements on the host after it.
+        judged: the judgements on the host after the proposal.
         lost: the packets that the proposal takes away.
     """
 
@@ -263,13 +263,13 @@ class RouteSearch:
         refused: dict[Place, str] = {}
         for prefix, why in refusals.items():
             for place in distinct(self._places.inside(prefix)):
-                # A place that needs a longer route has another entry inside this one.
+                # A place that needs a longer route has another entry, inside this prefix.
                 if _is_fixed_by(prefix, place):
                     refused[place] = why
         return refused
 
     def _exclude(self, refused: Mapping[Place, str]) -> None:
-        """Change the constraints of refused places. The search then leaves these places out."""
+        """Change the constraints of refused places, so that the search leaves these places out."""
         for place, why in refused.items():
             place.refused = Obstacle(f"apply would refuse a route that fixes this: {why}")
             needed = place.constraint
@@ -281,7 +281,7 @@ class RouteSearch:
     def _fixed_addresses(self, prefix: Prefix, entry: Prefix) -> list[int]:
         """Return an address of each span that an entry fixes in a prefix.
 
-        That is the first address that the span, the entry and the prefix have in common.
+        Each is the first address that the span, the entry and the prefix have in common.
         """
         first, _ = inner = max(prefix, entry, key=itemgetter(1))
         fixed = [span for span in self._places.inside(inner) if _is_fixed_by(entry, span.place)]

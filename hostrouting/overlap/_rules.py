@@ -2,16 +2,16 @@
 
 This module does no I/O.
 
-Static routes are in table main. They don't help an address about which another table decides, such
-as a VPN's. An entry of ``rules`` does: from its priority on, main decides about its CIDR, with all
-routes that main has, also those to this host's pods::
+Static routes are in table main. If another table decides about an address, such as a VPN's, a
+static route doesn't help. An entry of ``rules`` does: main decides about the entry's CIDR before
+all later rules, with all of main's routes, including those to this host's pods::
 
     5270  lookup 52    192.168.1.0/24 dev tailscale0       fails
     entry              to 192.168.1.0/24 priority 5269     main decides: dev eth0
 
-An entry may also cover places that don't fail, if main gives the same answers. A later rule may
-decide about packets to a place that no check asks about: marked packets, packets from a pod or
-another interface's address, and packets that come in. An entry covers no such place.
+An entry may also cover places that don't fail, if main gives the same answers. But packets that no
+check asks about may match a later rule: marked packets, packets from a pod or from another
+interface's address, and packets that come in. No entry covers a place that such packets go to.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from hostrouting.overlap.proposals import Obstacle
 from hostrouting.routes.policy import PolicyRouting, resolve_policy
 from hostrouting.routes.verify_policy import verify_policy
 
-# With more rules, every lookup of the host would take longer.
+# More rules would slow down every lookup of the host.
 _RULES_MAX = 64
 
 _NONE_LEFT = Obstacle("no preference is left before it")
@@ -113,8 +113,7 @@ class RuleSearch:
         self._kept = tuple(keep.dev for keep in config.static_routes.keep)
         self.now = host_now(self._state, self._places).model
         self._look_up = modelled_lookups(self._state.fib)
-        # The answers with main deciding at each priority. Every search of this moment has the same
-        # answers.
+        # The lookup results if main decides, by priority. All searches of this moment share them.
         self._answers: dict[int, dict[Place, tuple[SocketLookup, ...]]] = {}
 
     def entries(
@@ -124,8 +123,8 @@ class RuleSearch:
         """Return the fewest entries, and why some places get none.
 
         Args:
-            wanted: the places for which main must decide, by their probes. Each comes with the
-                lowest preference of the rules that decide now.
+            wanted: the places about which main must decide, as probes. Each is mapped to the lowest
+                preference of the rules that decide now.
         """
         refused = {probe: _NONE_LEFT for probe, each in wanted.items() if each < 2}
         possible = wanted.keys() - refused.keys()
@@ -192,7 +191,7 @@ class RuleSearch:
         return not self._why_moving(place, priority)
 
     def _answers_at(self, priority: int) -> dict[Place, tuple[SocketLookup, ...]]:
-        """Return the lookups of all places if main decides about them, or now (0)."""
+        """Return the lookups of all places if main decides at a priority; 0 means now."""
         if priority not in self._answers:
             model = self._model_at(priority) if priority else self.now
             self._answers[priority] = self._ask(model, self._places)
@@ -205,7 +204,7 @@ class RuleSearch:
         )
 
     def _rules_with(self, entries: Iterable[StaticRule]) -> tuple[Rule, ...]:
-        """Return the host's rules with those that entries stand for."""
+        """Return the host's rules, together with the rules that entries produce."""
         added = routing_of(self._state, StaticRoutes(enabled=True, rules=tuple(entries)))
         return with_added(self._state.rules, added.rules)
 
@@ -266,7 +265,7 @@ class RuleSearch:
     def _about_others(self) -> list[tuple[int, frozenset[IpAddress]]]:
         """Return the positions of the rules about packets that the check may not ask about.
 
-        Each comes with the addresses of this host that send these packets. The set is empty if
+        Each rule comes with the addresses of this host that send these packets. The set is empty if
         other hosts do.
         """
         found = enumerate(map(self._senders, self._state.rules))

@@ -3,9 +3,9 @@
 This module does no I/O.
 
 Packets from two addresses leave in the same way unless a rule, or an IPv6 route, matches the source
-of only one of them. A host may have a rule and a table for each of its many addresses. So the rules
-that matter are found for each destination. A rule only matters if its table has an entry for the
-destination.
+of only one of them. A host may have a rule and a table for each of its many addresses. The rules
+that matter are therefore found for each destination. A rule only matters if its table has an entry
+for the destination.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class Senders:
 
     @property
     def addresses(self) -> Sequence[Address | None]:
-        """Return an address of each interface; None stands for no source."""
+        """Return an address of each interface, or None if these senders have no source."""
         return (None,) if self._own is None else self._of_kind(self._own.each())
 
     def near(self, devs: Iterable[str], network: IpNetwork | None) -> Sequence[Address | None]:
         """Return an address of each of some interfaces, and of those in a connected network.
 
-        None stands for no source, which is near to neighbours in a network.
+        None means no source, and is included if there is a network.
         """
         if self._own is None:
             return () if network is None else (None,)

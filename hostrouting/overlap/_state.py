@@ -41,7 +41,7 @@ class State:
         links: all interfaces.
         addresses: the host's addresses.
         rules: the policy rules, in evaluation order.
-        routes: the entries in all tables. Of a large table, only those that can matter.
+        routes: the entries in all tables. If a table is large, only the routes that can matter.
         silent_routers: routers that the kernel skips because they don't respond; always empty for
             IPv4.
         labels: the labels of IPv6 addresses; always empty for IPv4.
@@ -88,7 +88,7 @@ class State:
     def default_expires(self) -> int | None:
         """Return how many more seconds an uplink has a default route.
 
-        The result is None if there is no such route or one never expires.
+        None if the uplinks have no default route, or one that never expires.
         """
         uplinks = {*self.uplinks.devs}
         # A dead route has no devs.

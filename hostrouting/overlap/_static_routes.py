@@ -30,7 +30,7 @@ class Path:
         devs: the interfaces that the entry would use.
         next_hops: the next hops of a route for the prefix, or empty if none is known.
         subnet: the innermost uplink subnet that contains the prefix, if any.
-        refused: why no entry can be made or why it wouldn't work, or None if one can.
+        refused: why an entry can't be made or wouldn't work, or None if it can.
     """
 
     dev: str | None
@@ -43,7 +43,7 @@ class Path:
     def length_min(self) -> int:
         """Return the minimum prefix length of an entry.
 
-        That is the length of the uplink's subnet if the entry is on-link there.
+        If the entry is on-link in an uplink's subnet, the minimum is the subnet's length.
         """
         return 0 if self.subnet is None or self.dev is not None else self.subnet[1]
 
@@ -68,7 +68,7 @@ class Entries:
         self._point_to_point = {link.name for link in state.links if link.is_point_to_point}
         self._local_subnets = self._find_local_subnets()
         self._nested_subnets = PrefixIndex(self._local_subnets, self._bits)
-        # Results are kept by interface, because thousands of CIDRs may name the same one.
+        # Results are kept by interface, because thousands of CIDRs may name the same interface.
         self._known_by: dict[str, tuple[Mapping[Prefix, NextHop], PrefixIndex, PrefixIndex]] = {}
         self._refusals_by: dict[tuple[str, NextHop | None], str] = {}
 
@@ -233,8 +233,8 @@ class Entries:
 
         The next hop is that of the longest route that contains the prefix. Without such a route,
         the prefix may be on the interface's link. That is so if the interface is point-to-point, or
-        has an address in the same subnet. Such an interface needs no gateway, so one with which no
-        entry is possible is left out.
+        has an address in the same subnet. Such an interface needs no gateway, so a gateway that
+        makes an entry impossible is left out.
         """
         hops, destinations, subnets = self._around_by(dev)
         if (longest := next(destinations.around(prefix), None)) is not None:
@@ -281,8 +281,8 @@ class Entries:
 
         If the config names the uplinks, an entry inherits their default route with the lowest
         metric, whichever default route wins. Of several with this metric, it inherits the first.
-        That may be another one after a reboot. A verified uplink is inherited even under a new
-        name. Otherwise, the IPv4 default route tells the uplinks for IPv6, and may change.
+        After a reboot, another default route may win. A verified uplink is inherited even under a
+        new name. Otherwise, the IPv4 default route determines the uplinks for IPv6, and may change.
         """
         uplinks = self._state.uplinks
         if uplinks.is_verified or uplinks.named is None:

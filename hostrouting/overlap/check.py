@@ -133,8 +133,8 @@ def check_host(
         config: the config.
         host: the host.
         scope: see ``check_overlap``.
-        backends: a function that returns the kernel to query for a family. None stands for the
-            host's own kernel.
+        backends: a function that returns the kernel to query for a family. None means the host's
+            own kernel.
         started: see ``check_overlap``.
     """
     try:
@@ -184,8 +184,8 @@ def _joined_fixes(fixes: Sequence[Fix]) -> Fix:
 def _with_uplinks_of_both(config: Config, reports: dict[Family, OverlapReport]) -> list[Fix]:
     """Return each family's fix, with answers that don't divert the other family's traffic.
 
-    The config names uplinks for the whole node. So an answer for one family must not divert wanted
-    traffic of the other.
+    The config names uplinks for the whole node. An answer for one family must therefore not divert
+    wanted traffic of the other.
     """
     wanted: set[str] = set()
     for family, report in reports.items():
@@ -248,7 +248,8 @@ def check_overlap(
         ipv4: the host's IPv4 backend. If the config doesn't name uplinks, the interfaces of the
             IPv4 default route are also the uplinks for IPv6.
         host: the host. Its files show why it has no IPv6 default route, and which other traffic a
-            fix moves. A snapshot only tells the latter. If None, the report has neither.
+            fix moves. A snapshot only tells the latter. If None, the report has neither fix nor
+            questions.
         started: when the run started, in seconds on the scope's clock, or None to check
             immediately. With a time, the check waits for a default route on an uplink and for
             InfiniBand addresses, as long as the config says.
@@ -298,7 +299,7 @@ def check_overlap(
 
 
 def _with_doubt(unfixable: Unfixable) -> Unfixable:
-    """Return a failure, with the doubt whether a snapshot by ip shows the whole rule behind it."""
+    """Return a failure, with a doubt if a snapshot by ip may not show the whole rule."""
     obstacle = unfixable.obstacle
     is_hidden = obstacle.rule is not None and obstacle.rule.has_unknown
     return attrs.evolve(unfixable, obstacle=obstacle._replace(is_hidden=is_hidden))

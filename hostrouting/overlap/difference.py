@@ -2,7 +2,7 @@
 
 This module does no I/O. CIDRs are split and looked up as for a check. The causes of a difference
 are changes of the host: with all of them undone, the later snapshot gives the earlier results
-again. None of these changes is superfluous: if any one stays, a result still differs.
+again. Each of these changes is needed: if any one isn't undone, a result still differs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from hostrouting.overlap._cut import Cutter
 from hostrouting.overlap._fewest_prefixes import networks_of
 from hostrouting.overlap._places import Place, Places, SocketLookup, Span, distinct
 
-# The number of places to try first, because most attempts already fail for one of them.
+# The number of places to try first, because most attempts already fail for one of these.
 _TRIED_FIRST = 16
 
 
@@ -58,7 +58,7 @@ class LookupResult(JsonObject):
 
 @attrs.frozen
 class ChangedResult(JsonObject):
-    """Packets whose lookups have other results than before.
+    """Packets with other lookup results than before.
 
     Args:
         packets: the packets, such as ``UDP`` (unconnected datagrams), ``TCP connection`` or ``UDP

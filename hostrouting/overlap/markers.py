@@ -50,14 +50,14 @@ def write_markers(layout: Layout, report: OverlapReport) -> None:
         text += f"gate-off: {why}; every start is admitted unchecked\n"
     if text:
         marker, other = other, marker
-    # Remove the old marker before anything can fail. No reader must see a wrong one, or both.
-    # Readers don't treat a missing marker as "ok".
+    # Remove the old marker before anything can fail. No reader must see a wrong one, or both. A
+    # missing marker is safe, because readers don't treat it as "ok".
     remove(other)
     if report.verdict is Verdict.OK:
         remove(layout.report)
     else:
         write_if_changed(layout.report, to_json_text(report.to_json()))
     write_if_changed(marker, text)
-    # A boot script that doesn't get the lock goes on without it.
+    # A boot script that can't get the lock goes on without the lock.
     if exists(other) or not exists(marker):
         write_markers(layout, report)

@@ -1,8 +1,8 @@
-"""Offer to keep interfaces from whose own addresses packets leave through another one.
+"""Offer to keep an interface if packets from its addresses leave through another interface.
 
-A second NIC is often meant to answer where it was called, but without policy rules, all answers
-leave through the default route. The check can't know the intention, so nothing fails, and nothing
-is proposed.
+Replies from a second NIC's address are often meant to leave through that NIC. Without policy rules,
+they leave through the default route. The check can't know the intention, so it reports no failure
+and proposes no fix.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _GATEWAY = "GATEWAY"
 
 
 def keep_offers(config: Config, backend: RouteBackend, scope: CancelScope) -> list[str]:
-    """Return a line for each interface, with the entry of ``keep`` that changes this.
+    """Return a line for each such interface, with the entry of ``keep`` that keeps its packets.
 
     Each entry is proven on a model of the host: with the entry, no expected address fails.
 
@@ -57,7 +57,7 @@ class _Offers:
         self._config = config
         self._host = host
         self._state = host.state
-        # The lookups of other users than root: the rules for some users aren't theirs.
+        # The lookups of users other than root, without the rules that are only for some users.
         rules = (rule for rule in self._state.rules if rule.uid_range is None)
         self._fib = host.model.with_rules(rules).fib
         self._own = {address.local for address in self._state.addresses}
@@ -122,7 +122,7 @@ class _Offers:
     def _gateways(self, dev: str) -> set[IpAddress | None]:
         """Return the gateways of an interface's default routes or, if it has none, of its routes.
 
-        Of default routes, that of one without a gateway is None.
+        A default route without a gateway yields None.
         """
         of_defaults: set[IpAddress | None] = set()
         of_others: set[IpAddress | None] = set()
@@ -163,7 +163,7 @@ class _Offers:
 
 
 def _to_paste(dev: str, keep: tuple[Keep, ...] | None) -> str:
-    """Return the entries for a config. If they are None, return one with a gateway to fill in."""
+    """Return the entries for a config. For None, return an entry with a gateway to fill in."""
     if keep is None:
         entry = json.dumps({"dev": dev, "gateway": _GATEWAY})
         return f"{entry} with its router's address for {_GATEWAY}"

@@ -201,7 +201,8 @@ def with_unapplied(
     """Return a check's report with a fix that comes on top of the config's entries.
 
     If the kernel lacks entries of the config and they fix a failure, they are the fix's
-    ``unapplied``. This is proven on the model of the host with all of the config's entries.
+    ``unapplied``. The model of the host with all of the config's entries proves that these entries
+    help.
 
     Args:
         report: the report about the host as it is.

@@ -68,7 +68,7 @@ class Answer(NamedTuple):
 class Question(NamedTuple):
     """A question to the user: whether some packets bypass the uplinks on purpose.
 
-    These are packets to expected addresses that leave through another interface, by one entry.
+    The packets go to expected addresses, and leave through another interface by the same entry.
 
     Args:
         devs: the interfaces that carry the addresses now.

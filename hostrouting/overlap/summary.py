@@ -67,8 +67,8 @@ def unapplied(fix: Fix, config: str = CONFIG) -> list[str]:
 
     Args:
         fix: the fix.
-        config: the argument of the command that installs the config. Without it, the command
-            installs the default CONFIG.
+        config: the argument of the command that installs the config. Without an argument, the
+            command installs the default CONFIG.
     """
     listed = fix.unapplied
     if listed is None:

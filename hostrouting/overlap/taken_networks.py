@@ -22,8 +22,8 @@ _PRIVATE = tuple(
 
 _CONTAINER_DEVS = RouteOverlap(()).container_devs
 
-# Two addresses of Azure's platform. The first serves DNS, health probes and the agent. The second
-# is the metadata service's, also on other clouds.
+# Two addresses of Azure's platform. At the first address, Azure serves DNS, health probes and its
+# agent. The second is the metadata service, also on other clouds.
 _PLATFORM = (IPv4Address("168.63.129.16"), IPv4Address("169.254.169.254"))
 
 
@@ -54,7 +54,7 @@ def taken_networks(backend: RouteBackend) -> dict[IpNetwork, tuple[str, ...]]:
 
 
 def _platform(backend: RouteBackend, usual: set[str]) -> Iterator[tuple[IpNetwork, set[str]]]:
-    """Yield each platform address that leaves through unusual interfaces, with these."""
+    """Yield the platform addresses that are reached through unusual interfaces, and these."""
     for lookup in backend.lookup(_PLATFORM):
         if lookup.route is None or lookup.route.type is not RouteType.UNICAST:
             continue

@@ -64,7 +64,7 @@ class Uplinks:
         since: when the verified uplinks were recorded, or None if unknown or ``is_verified`` isn't
             set.
         gone: the names of the verified uplinks if none of them is there any more.
-        awaited: a phrase about those of them that may still appear, or None.
+        awaited: a phrase about the verified uplinks that may still appear, or None.
         subnets: the subnets of the uplinks' addresses, each with its uplink, except /32s and /128s,
             which can't contain other addresses.
         pending: the InfiniBand interfaces without an address of the family. Such interfaces may
@@ -197,8 +197,8 @@ def _won_through(
     """Return the best default route, and those through other interfaces that it precedes.
 
     Args:
-        devs: the interfaces of containers and VPNs. If the best route uses another one, or precedes
-            no other route, the result is empty.
+        devs: the interfaces of containers and VPNs. If the best route uses another interface, or
+            precedes no other route, the result is empty.
         defaults: the default routes.
         live: those of them with live next hops.
     """
@@ -414,7 +414,7 @@ def wait_for_addresses(
 def _has_default_beside_main(backend: RouteBackend, named: tuple[str, ...] | None) -> bool:
     """Return whether a table other than main has a default route for every packet.
 
-    If so, the wait ends, because the host may never get a default route in main.
+    With such a route, the wait ends, because the host may never get a default route in main.
     """
     tables = tables_for_all(backend.facts().rules)
     return any(

@@ -247,7 +247,7 @@ def index_of(name: str) -> int:
 
 
 def _open_a_socket() -> None:
-    """Raise the error if no socket can be opened, because glibc's queries don't report it."""
+    """Raise the error if no socket can be opened: glibc's queries would hide this error."""
     socket.socket(socket.AF_UNIX).close()
 
 

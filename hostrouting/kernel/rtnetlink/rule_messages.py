@@ -184,13 +184,13 @@ def selects_any_source_port(rules: Iterable[bytes]) -> bool:
 
 
 def port_of_any(rules: Iterable[bytes]) -> int | None:
-    """Return a port for lookups that stand for any port: only rules for all ports match it.
+    """Return a port that only rules for all ports match.
 
     Args:
         rules: rule messages from a dump.
 
     Returns:
-        The port. None if no rule selects all ports; then a lookup needs no ports.
+        The port. None if no rule selects all ports, because a lookup needs no ports then.
     """
     ranges = {
         ports
