@@ -52,10 +52,11 @@ _MIB_MAX = 16
 _SECONDS_A_MIB = 0.6
 _MEMORY_A_BYTE = 64
 
-# Python with -c searches the working directory first. So use the sys.path of this process.
+# Python with -c searches the working directory first. So use the sys.path of this process. The
+# collector runs as seldom as in the command itself (__main__.py).
 _PROGRAM = (
-    "import sys; sys.path[:] = sys.argv[1:]; from hostrouting.fleet import judge; "
-    "judge.judge_stdin()"
+    "import gc, sys; gc.set_threshold(50_000); sys.path[:] = sys.argv[1:]; "
+    "from hostrouting.fleet import judge; judge.judge_stdin()"
 )
 
 

@@ -308,6 +308,8 @@ class Constraints:
         guarded = self._diversions.why_not_led(failure, is_limited=is_limited)
         if guarded is not None:
             return guarded
+        if not is_modelled(lookup, modelled_lookups(tables)):
+            return unmodelled(failure.address, self._family, lookup.source)
         rule = tables.decide(lookup.flow).rule
         whose = _whose(lookup)
         if rule is None:

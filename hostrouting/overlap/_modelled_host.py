@@ -6,6 +6,7 @@ This module does no I/O.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import attrs
@@ -15,7 +16,7 @@ from hostrouting.kernel.model import Model
 from hostrouting.kernel.sources import SourceKey, source_key_to
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import IpAddress
-from hostrouting.model.integer_prefixes import Prefix, numbers
+from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.routes import Table
 from hostrouting.overlap._ask import Sockets, called_addresses
 from hostrouting.overlap._judge import Judge
@@ -26,7 +27,7 @@ from hostrouting.routes.resolve import resolve
 from hostrouting.routes.verify import losing_routes
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen(eq=False, repr=False, slots=False)
 class ModelledHost:
     """A model of a host with or without a fix, which knows the sources that the kernel reported.
 
@@ -56,7 +57,10 @@ class ModelledHost:
         overlap: RouteOverlap,
         places: Iterable[Place] | None = None,
     ) -> list[Rejudged]:
-        """Ask about places and judge them again, by expected CIDR in config order.
+        """Judge places again, by expected CIDR in config order.
+
+        Only places that the model's changes reach are asked about. The others keep their
+        judgements.
 
         Args:
             overlap: the expected CIDRs.
@@ -66,14 +70,25 @@ class ModelledHost:
         routes = self.model.known.routes
         called = called_addresses(state.addresses, state.uplinks.devs, state.rules)
         sockets = Sockets(self.model, state.rules, routes, state.family, called)
-        lookups = sockets.ask(self.places if places is None else places)
+        wanted = dict.fromkeys(self.places if places is None else places)
+        lookups = sockets.ask(filter(self._is_changed, wanted))
         judge = Judge(overlap, attrs.evolve(state, routes=routes))
-        return [
-            Rejudged(expected, place, judge.of_place(lookups[place], expected))
-            for expected in dict.fromkeys(overlap.expected_cidrs)
-            for place in distinct(self.places.inside(numbers(expected.cidr)))
-            if place in lookups
-        ]
+        judged: list[Rejudged] = []
+        for expected in dict.fromkeys(overlap.expected_cidrs):
+            for place in distinct(self.places.inside(numbers(expected.cidr))):
+                if place in lookups:
+                    judgements = judge.of_place(lookups[place], expected)
+                    judged.append(Rejudged(expected, place, judgements))
+                elif place in wanted:
+                    judged.append(Rejudged(expected, place, place.judgements[expected]))
+        return judged
+
+    def _is_changed(self, place: Place) -> bool:
+        return any(self._changed.overlaps(span.first, span.last) for span in place.spans)
+
+    @cached_property
+    def _changed(self) -> PrefixSet:
+        return PrefixSet(self.model.changed, self.state.family.bits)
 
 
 class Rejudged(NamedTuple):

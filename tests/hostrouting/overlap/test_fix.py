@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -21,15 +21,17 @@ from scenario import play
 import phases
 from hostrouting import Config, ConfigureStaticRoutes, Host, Layout, OverlapReport, check
 from hostrouting.config.routing import StaticRoute
-from hostrouting.model.family import IpNetwork
+from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.links import Hardware
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.routes import RouteType
 from hostrouting.overlap import _modelled_host, _routes
+from hostrouting.overlap._ask import Sockets
 from hostrouting.overlap._cautions import cautions
 from hostrouting.overlap._keep import Keeping
 from hostrouting.overlap._losses import Loss
 from hostrouting.overlap._modelled_host import ModelledHost, host_now
+from hostrouting.overlap._places import Place, SocketLookup
 from hostrouting.overlap._read import read_host
 from hostrouting.overlap._static_routes import Entries
 from hostrouting.overlap.findings import NoteKind
@@ -665,6 +667,25 @@ def test_a_refused_route_leaves_the_routes_nested_in_it(
     fix = _nested(tmp_path).fix
     assert tuple(str(route.destination) for route in fix.routes) == NESTED_FIX[1:3]
     assert any("a reason" in item.reason for item in fix.unfixable)
+
+
+def test_only_places_that_a_fix_may_change_are_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[IpAddress] = []
+
+    class AskedSockets(Sockets):
+        def ask(self, places: Iterable[Place]) -> dict[Place, tuple[SocketLookup, ...]]:
+            some = [*places]
+            asked.extend(place.probe for place in some)
+            return super().ask(some)
+
+    monkeypatch.setattr(_modelled_host, "Sockets", AskedSockets)
+    row = Row(NESTED, ("172.16.0.0/16", "10.96.0.0/12"))
+    fix = check(_config(row), host=_host(row, tmp_path)).fix
+    assert fix.routes
+    assert asked
+    assert all(address in IPv4Network("172.16.0.0/16") for address in asked)
 
 
 def test_a_fix_that_moves_a_fine_address_is_not_proposed(
