@@ -1,22 +1,26 @@
 """Change a kernel with commands in the words of ip(8), for tests.
 
 The same commands work on the kernel in memory and on the real one in a throw-away namespace. The
-commands are parsed here, and not run by ``ip``, so they need no privileges and no iproute2.
+commands are parsed here, and not run by ``ip``, so they need no privileges and no iproute2. Each
+command does the same as with ``ip``, or is refused.
 """
 
 from __future__ import annotations
 
 import errno as errnos
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from enum import IntEnum
-from ipaddress import IPv4Address, IPv4Network, IPv6Interface, ip_address
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Interface, ip_address
 from operator import attrgetter
+from typing import TypeVar
 
 import attrs
 
 from hostrouting.kernel._ip import UINT32
 from hostrouting.kernel.port import Kernel, Write, read_routes
+from hostrouting.kernel.refusals import rule_deleted_for
 from hostrouting.model.errors import RouteError
 from hostrouting.model.routes import (
     DEFAULT_DESTINATION,
@@ -30,6 +34,11 @@ from hostrouting.model.routes import (
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.model.text import shown
 
+Value = TypeVar("Value")
+
+_BYTE = range(256)
+_UINT32 = range(UINT32 + 1)
+
 # The other names that ip has for a word.
 _ROUTE_ALIASES = {
     "protocol": "proto",
@@ -38,10 +47,11 @@ _ROUTE_ALIASES = {
     "prio": "metric",
     "dsfield": "tos",
 }
-_HOP_WORDS = ("via", "dev", "weight")
+_HOP_WORDS = ("via", "dev")
 _ROUTE_WORDS = (*_HOP_WORDS, "table", "proto", "scope", "src", "metric", "tos", "mtu", "nhid")
-# The last two are only in ip's output.
-_HOP_FLAGS = ("onlink", "dead", "linkdown")
+_HOP_FLAGS = ("onlink",)
+# For these, ip's usual table is local (iproute_modify).
+_LOCAL_TYPES = (RouteType.LOCAL, RouteType.BROADCAST, RouteType.ANYCAST)
 
 _RULE_ALIASES = {
     "preference": "pref",
@@ -88,14 +98,16 @@ class IpCommands:
             link add NAME [address MAC] [down]
             link set NAME up|down|carrier on|carrier off
             link del NAME
-            address add A/LENGTH dev NAME [peer A] [metric N] [noprefixroute]
-            address del A/LENGTH dev NAME
+            address add A/LENGTH dev NAME [metric N] [noprefixroute]
+            address add A peer A/LENGTH dev NAME [metric N] [noprefixroute]
+            address del A[/LENGTH] [peer A/LENGTH] dev NAME
             route add|replace [TYPE] PREFIX [via A] [dev NAME] [table T] [proto P] [metric N] …
             route del PREFIX [via A] [dev NAME] [table T] [proto P] [metric N] …
             rule add|del [pref N] [not] [from PREFIX] [to PREFIX] [fwmark N] … lookup T
 
         Unlike a link of ``ip``, a new link is up, has a carrier and is like an Ethernet interface.
-        The command therefore has no ``type``.
+        The command therefore has no ``type``. Words that ``ip`` would read in an unexpected way,
+        such as octal numbers (``metric 010``), are refused.
 
         Args:
             commands: the commands.
@@ -118,6 +130,8 @@ def run_command(kernel: Kernel, line: str) -> None:
     if not words:
         return
     run = _command_of(words)
+    if not words[2:]:
+        raise ValueError(f"ip {' '.join(words)}: words are missing")
     try:
         run(kernel, words[2:])
     except IndexError:
@@ -159,7 +173,8 @@ def _link_add(kernel: Kernel, words: list[str]) -> None:
     if "type" in words:
         raise ValueError("types aren't known here: a new link is like an Ethernet interface")
     name, options = _device(words, ("address",), ("up", "down"))
-    kernel.add_link(name, up="down" not in options, mac=options.get("address"))
+    mac = options.get("address")
+    kernel.add_link(name, up="down" not in options, mac=mac and mac.lower())
 
 
 def _link_set(kernel: Kernel, words: list[str]) -> None:
@@ -181,22 +196,43 @@ def _device(
     """Return the interface's name, which may follow ``dev`` or ``name``, and the options."""
     if words[0] in ("dev", "name"):
         words = words[1:]
-    return words[0], parse_options(words[1:], known, flags)
+    options = parse_options(words[1:], known, flags)
+    if {"up", "down"} <= options.keys():
+        raise ValueError("say either up or down")
+    return words[0], options
 
 
 def _address_add(kernel: Kernel, words: list[str]) -> None:
     options = parse_options(words[1:], ("dev", "peer", "metric"), ("noprefixroute",))
+    local, far_end = _ends(words[0], options)
     kernel.add_address(
         options["dev"],
-        words[0],
-        peer=options.get("peer"),
-        metric=int(options.get("metric", "0")),
+        f"{local.ip}/{far_end.network.prefixlen}",
+        peer=str(far_end.ip) if "peer" in options else None,
+        metric=integer(options.get("metric", "0")),
         prefix_route="noprefixroute" not in options,
     )
 
 
 def _address_del(kernel: Kernel, words: list[str]) -> None:
-    kernel.del_address(parse_options(words[1:], ("dev",))["dev"], words[0])
+    options = parse_options(words[1:], ("dev", "peer"))
+    if "peer" not in options and "/" not in words[0]:
+        raise ValueError("the prefix length is missing, and ip would guess which address is meant")
+    dev = options["dev"]
+    local, far_end = _ends(words[0], options)
+    length = far_end.network.prefixlen
+    there = [each for each in kernel.facts().addresses if (each.dev, each.local) == (dev, local.ip)]
+    first = next((each for each in there if each.prefix_length == length), None)
+    # inet_rtm_deladdr
+    if first is not None and far_end.ip not in first.network:
+        raise RouteError(os.strerror(errnos.EADDRNOTAVAIL), errno=errnos.EADDRNOTAVAIL)
+    kernel.del_address(dev, f"{local.ip}/{length}")
+
+
+def _ends(local: str, options: Mapping[str, str]) -> tuple[IPv4Interface, IPv4Interface]:
+    """Return an address and its peer, whose prefix length counts, or the address twice."""
+    address = IPv4Interface(_plain(local))
+    return address, IPv4Interface(_plain(options["peer"])) if "peer" in options else address
 
 
 # --- routes ---------------------------------------------------------------------------------------
@@ -212,30 +248,46 @@ def _route_replace(kernel: Kernel, words: list[str]) -> None:
 
 def _route_del(kernel: Kernel, words: list[str]) -> None:
     """Delete the first route with these attributes, as the kernel does for ``ip``."""
-    wanted = parse_route(" ".join(words))
-    _, _, _, options = split_route(" ".join(words))
+    text = " ".join(words)
+    wanted = parse_route(text)
+    given = _selectors(words)
     for route in read_routes(kernel, wanted.table):
-        if _has_attributes(route, wanted, options):
+        if all(_ATTRIBUTES[word](route) == _ATTRIBUTES[word](wanted) for word in given):
             _write(kernel, Write.DELETE, route)
             return
     raise RouteError(os.strerror(errnos.ESRCH), errno=errnos.ESRCH)
 
 
-def _has_attributes(route: Route, wanted: Route, options: Mapping[str, str]) -> bool:
-    if (route.destination, route.tos) != (wanted.destination, wanted.tos):
-        return False
-    if wanted.type not in (RouteType.UNICAST, route.type):
-        return False
-    attributes = [_ATTRIBUTES[word] for word in options if word in _ATTRIBUTES]
-    return all(attribute(route) == attribute(wanted) for attribute in attributes)
+def _selectors(words: list[str]) -> set[str]:
+    """Return the words that select the route to delete (iproute_modify, fib_table_delete).
+
+    Raises:
+        ValueError: a word isn't known.
+    """
+    kind, _, _, options = split_route(" ".join(words))
+    unknown = [word for word in (*words, *options) if word in ("nexthop", "onlink", "mtu", "nhid")]
+    if unknown:
+        raise ValueError(f"{unknown[0]} isn't known here: it can't select the route to delete")
+    selectors = {"destination", "tos", *options} - {"table"}
+    if _is_type(words[0]):
+        selectors.add("type")
+    if kind in (*_LOCAL_TYPES, RouteType.MULTICAST):
+        selectors.add("scope")
+    return selectors - {word for word in options if options[word] in _ANY.get(word, ())}
+
+
+# Values that don't select.
+_ANY = {"metric": ("0",), "proto": ("0", "unspec"), "scope": ("255", "nowhere")}
 
 
 def _first_hop(route: Route) -> NextHop:
     return route.hops[0] if route.hops else NextHop()
 
 
-# By the words that select the route to delete.
 _ATTRIBUTES: dict[str, Callable[[Route], object]] = {
+    "type": attrgetter("type"),
+    "destination": attrgetter("destination"),
+    "tos": attrgetter("tos"),
     "via": lambda route: _first_hop(route).gateway,
     "dev": lambda route: _first_hop(route).dev,
     "metric": attrgetter("metric"),
@@ -257,20 +309,24 @@ def parse_route(text: str) -> Route:
         ValueError: a word isn't known or its value isn't valid.
     """
     kind, destination, hops, options = split_route(text)
-    scope = {"scope": number(options["scope"], _Scope)} if "scope" in options else {}
-    return Route(
+    usual_table = Table.LOCAL if kind in _LOCAL_TYPES else Table.MAIN
+    route = Route(
         _network(destination),
         hops,
         kind,
-        table=number(options.get("table", "main"), Table),
-        protocol=number(options.get("proto", "boot"), Protocol),
-        metric=int(options.get("metric", "0")),
-        tos=int(options.get("tos", "0"), 0),
-        source=IPv4Address(options["src"]) if "src" in options else None,
-        mtu=int(options["mtu"]) if "mtu" in options else None,
-        nexthop_id=int(options["nhid"]) if "nhid" in options else None,
-        **scope,
+        table=_table(options.get("table", str(usual_table.value))),
+        protocol=number(options.get("proto", "boot"), Protocol, _BYTE),
+        metric=integer(options.get("metric", "0")),
+        tos=_tos(options.get("tos", "0")),
+        source=_parsed(options, "src", IPv4Address),
+        mtu=_parsed(options, "mtu", integer),
+        nexthop_id=_parsed(options, "nhid", integer),
     )
+    if "scope" in options:
+        return attrs.evolve(route, scope=number(options["scope"], _Scope, _BYTE))
+    # A single hop after nexthop doesn't change ip's scope.
+    is_global = kind is RouteType.UNICAST and "nexthop" in text.split()
+    return attrs.evolve(route, scope=Scope.UNIVERSE) if is_global else route
 
 
 def split_route(
@@ -286,15 +342,20 @@ def split_route(
         ValueError: a word isn't known or its value isn't valid.
     """
     words, *legs = [part.split() for part in text.split("nexthop")]
-    is_typed = words[0].upper() in RouteType.__members__
-    kind = RouteType[words.pop(0).upper()] if is_typed else RouteType.UNICAST
+    kind = RouteType[words.pop(0).upper()] if _is_type(words[0]) else RouteType.UNICAST
     destination = words.pop(0)
     options = _hop_options(words, (*_ROUTE_WORDS, *more))
-    hops = tuple(_hop(_hop_options(leg, _HOP_WORDS)) for leg in legs)
     hop = _hop(options)
-    if not hops and hop != NextHop():
-        hops = (hop,)
+    if not legs:
+        return kind, destination, () if hop == NextHop() else (hop,), options
+    if hop != NextHop():
+        raise ValueError("via, dev and onlink belong after nexthop here")
+    hops = tuple(_hop(_hop_options(leg, (*_HOP_WORDS, "weight"))) for leg in legs)
     return kind, destination, hops, options
+
+
+def _is_type(word: str) -> bool:
+    return word.upper() in RouteType.__members__
 
 
 def _hop_options(words: list[str], known: Iterable[str]) -> dict[str, str]:
@@ -305,9 +366,9 @@ def _hop_options(words: list[str], known: Iterable[str]) -> dict[str, str]:
 def _hop(options: Mapping[str, str]) -> NextHop:
     return NextHop(
         dev=options.get("dev"),
-        gateway=ip_address(options["via"]) if "via" in options else None,
+        gateway=_parsed(options, "via", ip_address),
         onlink="onlink" in options,
-        weight=int(options.get("weight", "1")),
+        weight=integer(options.get("weight", "1"), range(1, 257)),
     )
 
 
@@ -315,6 +376,7 @@ def _hop(options: Mapping[str, str]) -> NextHop:
 
 
 def _rule_add(kernel: Kernel, words: list[str]) -> None:
+    _refuse_ports(words)
     rule = parse_rule(" ".join(words))
     if rule.preference < 0:
         # fib_default_rule_pref
@@ -325,18 +387,43 @@ def _rule_add(kernel: Kernel, words: list[str]) -> None:
 
 def _rule_del(kernel: Kernel, words: list[str]) -> None:
     """Delete the first rule with these attributes, as the kernel does for ``ip``."""
+    _refuse_ports(words)
     wanted = parse_rule(" ".join(words))
-    fields = [_RULE_FIELDS[word] for word in _rule_options(" ".join(words))]
+    given = {_RULE_FIELDS[word] for word in _rule_options(" ".join(words))}
+    if "goto" in given:
+        given.add("action")
     for rule in kernel.facts().rules:
-        if all(getattr(rule, field) == getattr(wanted, field) for field in fields):
+        if _is_selected(rule, wanted, given):
             kernel.del_rule(rule)
             return
     raise RouteError(os.strerror(errnos.ENOENT), errno=errnos.ENOENT)
 
 
+def _is_selected(rule: Rule, wanted: Rule, given: Container[str]) -> bool:
+    """Return whether a rule has the attributes that are given (rule_find)."""
+    if "table" in given and not rule.has_table:
+        return False
+    if "has_ports" in given and not rule.has_ports:
+        return False
+    compared_anyway = ("preference", "action", "table")
+    free = {name: getattr(rule, name) for name in compared_anyway if name not in given}
+    return rule_deleted_for(attrs.evolve(wanted, **free), [rule]) is not None
+
+
+def _refuse_ports(words: list[str]) -> None:
+    """Raise a ``ValueError`` for ports other than the one that ``Kernel.add_rule`` takes."""
+    options = _rule_options(" ".join(words))
+    if "sport" in options or options.get("dport", "443") != "443":
+        raise ValueError("of sport and dport, only dport 443 is known here")
+
+
 def _rule_options(text: str) -> dict[str, str]:
     words = [_RULE_ALIASES.get(word, word) for word in text.split()]
-    return parse_options(words, _RULE_FIELDS, ("not", *_ACTIONS))
+    options = parse_options(words, _RULE_FIELDS, ("not", *_ACTIONS))
+    actions = [word for word in (*_ACTIONS, "goto", "lookup") if word in options]
+    if len(actions) > 1:
+        raise ValueError(f"say either {' or '.join(actions)}")
+    return options
 
 
 def parse_rule(text: str) -> Rule:
@@ -348,25 +435,24 @@ def parse_rule(text: str) -> Rule:
     options = _rule_options(text)
     action = next((word for word in (*_ACTIONS, "goto") if word in options), "to_table")
     mark, _, mask = options.get("fwmark", "").partition("/")
-    first, _, last = options.get("uidrange", "").partition("-")
     return Rule(
-        int(options.get("pref", "-1")),
+        integer(options["pref"]) if "pref" in options else -1,
         action=RuleAction[action.upper()],
-        table=number(options.get("lookup", "main"), Table),
-        goto=_number_or_none(options.get("goto")),
+        table=_table(options.get("lookup", "main")),
+        goto=_parsed(options, "goto", integer),
         source=_selector(options.get("from", "all")),
         destination=_selector(options.get("to", "all")),
-        tos=int(options.get("tos", "0"), 0),
-        mark=_number_or_none(mark),
-        mark_mask=int(mask, 0) if mask else UINT32,
+        tos=_tos(options.get("tos", "0")),
+        mark=integer(mark) if mark else None,
+        mark_mask=integer(mask) if mask else UINT32,
         iif=options.get("iif"),
         oif=options.get("oif"),
-        uid_range=(int(first), int(last)) if first else None,
-        ip_protocol=number(options.get("ipproto", "0"), _IpProtocol),
+        uid_range=_parsed(options, "uidrange", _uid_range),
+        ip_protocol=number(options.get("ipproto", "0"), _IpProtocol, _BYTE),
         has_ports="sport" in options or "dport" in options,
-        suppress_group=_number_or_none(options.get("suppress_ifgroup")),
-        suppress_prefix_length=_number_or_none(options.get("suppress_prefixlength")),
-        protocol=number(options.get("proto", "unspec"), Protocol),
+        suppress_group=_parsed(options, "suppress_ifgroup", integer),
+        suppress_prefix_length=_parsed(options, "suppress_prefixlength", integer),
+        protocol=number(options.get("proto", "unspec"), Protocol, _BYTE),
         is_inverted="not" in options,
     )
 
@@ -399,6 +485,8 @@ def parse_options(
     options: dict[str, str] = {}
     rest = iter(words)
     for word in rest:
+        if word in options:
+            raise ValueError(f"{word} is repeated")
         if word in flags:
             options[word] = word
         elif word not in known:
@@ -411,7 +499,28 @@ def parse_options(
     return options
 
 
-def number(text: str, known: type[IntEnum]) -> int:
+def _parsed(options: Mapping[str, str], word: str, parse: Callable[[str], Value]) -> Value | None:
+    """Return the value of an option, or None if the option isn't given."""
+    return parse(options[word]) if word in options else None
+
+
+def integer(text: str, allowed: range = _UINT32) -> int:
+    """Parse a number as ip does, which may be hexadecimal (0x...).
+
+    Raises:
+        ValueError: the text isn't a number, is octal, or isn't allowed.
+    """
+    if re.fullmatch("0[0-9]+", text):
+        raise ValueError(f"{text} would be an octal number: write it without the 0 in front")
+    if not re.fullmatch("(?i:0x[0-9a-f]+)|[0-9]+", text):
+        raise ValueError(f"{shown(text)} isn't a number")
+    value = int(text, 0)
+    if value not in allowed:
+        raise ValueError(f"{text} isn't between {allowed[0]} and {allowed[-1]}")
+    return value
+
+
+def number(text: str, known: type[IntEnum], allowed: range = _UINT32) -> int:
     """Parse a number or a name of an enumeration.
 
     Raises:
@@ -419,22 +528,45 @@ def number(text: str, known: type[IntEnum]) -> int:
     """
     if text.upper() in known.__members__:
         return known[text.upper()]
-    if not text.isdigit():
+    if not text[:1].isdigit():
         names = ", ".join(known.__members__).lower()
         raise ValueError(f"{shown(text)} is neither a number nor one of {names}")
-    return int(text)
+    return integer(text, allowed)
 
 
-def _number_or_none(text: str | None) -> int | None:
-    return int(text, 0) if text else None
+def _table(text: str) -> int:
+    return number(text, Table, range(1, UINT32 + 1))
+
+
+def _tos(text: str) -> int:
+    """Parse a TOS value, which ip reads as hexadecimal even without 0x (rtnl_dsfield_a2n)."""
+    return integer(f"0x{text.removeprefix('0x')}", _BYTE)
+
+
+def _uid_range(text: str) -> tuple[int, int]:
+    first, _, last = text.partition("-")
+    return integer(first), integer(last)
 
 
 def _network(text: str) -> IPv4Network:
-    return DEFAULT_DESTINATION if text == "default" else IPv4Network(text)
+    return DEFAULT_DESTINATION if text == "default" else IPv4Network(_plain(text))
+
+
+def _plain(prefix: str) -> str:
+    """Return a prefix or address if its length is a plain number.
+
+    Raises:
+        ValueError: the length is a mask, or an octal number.
+    """
+    _, slash, length = prefix.partition("/")
+    if slash:
+        integer(length)
+    return prefix
 
 
 def _selector(text: str) -> IPv4Network | None:
-    return None if text in ("all", "any", "default") else _network(text)
+    network = None if text in ("all", "any", "default") else _network(text)
+    return network if network and network.prefixlen else None
 
 
 # ip accepts the beginning of each subject; of two that fit, the first one counts.

@@ -167,7 +167,7 @@ DESTINATIONS = {
     """,
     "special blocks with a local default route": """
         rule add pref 0 lookup 100
-        route add local default dev eth0 scope host
+        route add local default dev eth0 table main scope host
         get 224.0.0.1 -> multicast default dev eth0 proto hostrouting scope host
         get 255.255.255.255 -> broadcast default dev eth0 proto hostrouting scope host
     """,

@@ -6,11 +6,12 @@ import errno
 from collections.abc import Callable
 
 import pytest
-from node import like_linux, on_linux, tool
+from node import attempt, like_linux, lines, on_linux, tool
 
 from hostrouting import RouteError
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import Kernel, read_routes
+from hostrouting.model.links import Address
 from hostrouting.model.routes import Protocol, Scope, Table
 from hostrouting.testing import FakeKernel
 
@@ -71,14 +72,122 @@ def test_the_same_commands_make_the_same_host(make: Callable[[], FakeKernel]) ->
     ]
 
 
+LINKS = """
+    link add eth0
+    link add ib0
+    address add 10.1.0.4/24 dev eth0
+    address add 10.2.0.4/24 dev ib0
+"""
+# What was refused has -> before it.
+WORDS = """
+    route add 10.11.0.0/16 via 10.1.0.1 metric 0x10
+    route add local 10.5.0.5 dev lo
+    route add broadcast 10.5.0.255 dev eth0
+    route add anycast 10.5.0.9 dev eth0
+    route add multicast 224.5.0.0/16 dev eth0
+    -> route add local 10.5.0.6
+    -> route add blackhole 10.12.0.0/16 dev eth0
+    -> route add 10.13.0.0/16 via 10.1.0.1 via 10.1.0.2
+    -> route add 10.13.0.0/16 via 10.1.0.1 weight 5
+    -> route add 10.13.0.0/16 via 10.1.0.1 nexthop via 10.2.0.1
+    -> route add 10.13.0.0/16 nexthop via 10.1.0.1 weight 0
+    -> route add 10.13.0.0/16 nexthop via 10.1.0.1 weight 257
+    -> route add 10.13.0.0/16 dev eth0 dead
+    -> route add 10.13.0.0/16 dev eth0 proto 256
+    -> route add 10.13.0.0/16 dev eth0 metric 4294967296
+    -> route add 10.5.0.0/0.0.255.255 dev eth0
+    route add 10.14.0.0/16 nexthop dev eth0
+    route add 10.15.0.0/16 nexthop dev eth0 nexthop dev ib0 weight 0x10
+    route add 10.16.0.0/16 dev eth0 tos 10
+    route add 10.16.0.0/16 dev eth0 tos 0x8 preference 7
+    route add 10.17.0.0/16 dev eth0 table 0x64 proto 0x10 scope 0xc8 mtu 70000
+    route add default via 10.1.0.1 metric 100
+    -> route del default metric 1
+    route del default metric 0
+    route add default via 10.1.0.1 metric 100
+    route del default proto 0
+    route add default via 10.1.0.1 metric 100
+    route del default scope nowhere
+    route add default nexthop via 10.1.0.1 nexthop via 10.2.0.1
+    -> route del default via 10.2.0.1
+    route del default via 10.1.0.1
+    route add blackhole 10.18.0.0/16
+    -> route del unicast 10.18.0.0/16
+    -> route del prohibit 10.18.0.0/16
+    route del 10.18.0.0/16
+    route add blackhole 10.18.0.0/16 scope link
+    route del blackhole 10.18.0.0/16
+    route add local 10.19.0.5 dev lo
+    -> route del 10.19.0.5
+    route del local 10.19.0.5
+    route add multicast 224.6.0.0/16 dev eth0 scope host
+    -> route del multicast 224.6.0.0/16
+    address add 10.21.0.4/24 peer 10.21.0.5 dev eth0
+    -> address del 10.21.0.4/32 dev eth0
+    address add 10.22.0.4 peer 10.22.0.5/24 dev eth0
+    address add 10.23.0.4/24 peer 10.24.0.5/16 dev eth0
+    -> address del 10.23.0.4/16 dev eth0
+    address del 10.23.0.4 peer 10.24.0.6/16 dev eth0
+    address add 10.25.0.4/24 peer 10.25.0.4 dev ib0 metric 0x8
+    address add 10.26.0.4/24 dev ib0 noprefixroute
+    -> address del 10.26.0.4/25 dev ib0
+    rule add pref 0x10 tos 10 from 0.0.0.0/0 lookup 0x64
+    rule add pref 17 fwmark 1/0xff lookup 100
+    -> rule del fwmark 1
+    rule add pref 18 fwmark 2/0xff lookup 100
+    rule del fwmark 2/0xff
+    rule add pref 19 from 10.1.0.4 lookup 100
+    -> rule del pref 0 from 10.1.0.4
+    rule del not from 10.1.0.4
+    rule add pref 20 from 10.1.0.4 blackhole
+    -> rule del from 10.1.0.4 lookup main
+    -> rule del from 10.1.0.4 prohibit
+    rule add pref 21 ipproto tcp dport 443 lookup 100
+    rule add pref 22 dport 443 goto 32766
+    rule del dport 443 goto 32766
+    -> rule del
+    -> rule add
+"""
+
+
 @pytest.mark.kernel
-def test_ip_itself_shows_what_its_words_made() -> None:
+def test_a_command_does_what_ip_does() -> None:
+    refused = [line[3:] for line in lines(WORDS) if line.startswith("-> ")]
+    commands = lines(WORDS.replace("-> ", ""))
+
+    by_ip = on_linux()
+    by_ip.ip(LINKS)
+    assert [line for line in commands if attempt("ip", *line.split()).returncode] == refused
+    expected = listed(by_ip), shown_by_ip()
+
     kernel = on_linux()
-    kernel.ip(H200)
-    shown = [" ".join(line.split()) for line in tool("ip", "route", "show").splitlines()]
-    assert shown[0] == ROUTES[0]
-    assert [line for line in shown if line.startswith("172.16")] == ROUTES[3:]
-    assert tool("ip", "rule", "show").replace(":\t", ": ").splitlines() == RULES
+    kernel.ip(LINKS)
+    assert [line for line in commands if is_refused(kernel, line)] == refused
+    assert (listed(kernel), shown_by_ip()) == expected
+
+    fake = like_linux()
+    fake.ip(LINKS)
+    assert [line for line in commands if is_refused(fake, line)] == refused
+    assert listed(fake) == expected[0]
+
+
+def is_refused(kernel: FakeKernel | NamespaceKernel, line: str) -> bool:
+    try:
+        kernel.ip(line)
+    except (RouteError, ValueError):
+        return True
+    return False
+
+
+def listed(kernel: Kernel) -> tuple[list[str], list[tuple[int, str]], set[Address]]:
+    facts = kernel.facts()
+    rules = [(rule.preference, str(rule)) for rule in facts.rules]
+    return sorted(map(str, read_routes(kernel))), rules, set(facts.addresses)
+
+
+def shown_by_ip() -> str:
+    routes = tool("ip", "-4", "-N", "-d", "route", "show", "table", "all")
+    return routes + tool("ip", "-4", "-N", "rule")
 
 
 @KERNELS
@@ -143,6 +252,18 @@ def test_a_refusal_names_the_command(
         ("route add 10.0.0.1/8 dev lo", "10.0.0.1/8 has host bits set"),
         ("route add 10.0.0.0/8 dev lo proto bpg", "'bpg' is neither a number nor one of unspec,"),
         ("route add 10.0.0.0/8 dev lo from 10.1.0.4", "'from' isn't known here; known are via"),
+        ("route add 10.0.0.0/8 dev lo metric 010", "010 would be an octal number: write it"),
+        ("route add 10.0.0.0/010 dev lo", "010 would be an octal number: write it without"),
+        ("route add 10.0.0.0/255.0.0.0 dev lo", "'255.0.0.0' isn't a number"),
+        ("route add 10.0.0.0/8 dev lo table 0", "0 isn't between 1 and 4294967295"),
+        ("route add 10.0.0.0/8 dev lo dev lo", "dev is repeated"),
+        ("route add 10.0.0.0/8 dev lo nexthop dev lo", "dev and onlink belong after nexthop here"),
+        ("route del 10.0.0.0/8 mtu 1400", "mtu isn't known here: it can't select the route"),
+        ("route del 10.0.0.0/8 nexthop dev lo", "nexthop isn't known here: it can't select"),
+        ("address del 10.1.0.4 dev lo", "the prefix length is missing, and ip would guess"),
+        ("link set lo up down", "say either up or down"),
+        ("rule add blackhole lookup 100", "say either blackhole or lookup"),
+        ("rule add dport 53 lookup 100", "of sport and dport, only dport 443 is known here"),
         ("rule add lookup mian", "'mian' is neither a number nor one of default, main, local"),
     ],
 )

@@ -24,6 +24,7 @@ _LEAST_SCOPE = {
 _WITHOUT_HOPS = (RouteType.BLACKHOLE, RouteType.UNREACHABLE, RouteType.PROHIBIT, RouteType.THROW)
 
 _ANY = IPv4Address(0)
+_MOST_MTU = 65535 - 15  # ip_metrics_convert
 _INVALID_GATEWAY = "Nexthop has invalid gateway"
 
 
@@ -61,7 +62,7 @@ def fib_create_info(net: Net, cfg: Route) -> Route:
         cfg,
         hops=hops,
         source=source,
-        mtu=cfg.mtu or None,
+        mtu=min(cfg.mtu, _MOST_MTU) if cfg.mtu else None,
     )
     return attrs.evolve(route, hops=_shared_hops(net, route))
 
