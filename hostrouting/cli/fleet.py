@@ -79,12 +79,10 @@ def _names(hosts: Sequence[str], *, is_verbose: bool) -> str:
 
 def _reason_lines(group: HostGroup, *, is_verbose: bool) -> Iterator[str]:
     """Yield a line for each reason, if the hosts have several."""
-    kind = f"{group.report.reason_kind}: "
     for shared in (group.reasons, _uncompared(group)):
         if len(shared) > 1:
             lines = [
-                f"{_names(each.hosts, is_verbose=is_verbose)}: "
-                f"{clean(each.reason.removeprefix(kind))}"
+                f"{_names(each.hosts, is_verbose=is_verbose)}: {clean(each.detail)}"
                 for each in shared
             ]
             most = len(lines) if is_verbose else _SHOWN_REASONS
@@ -130,8 +128,8 @@ def _title(group: HostGroup) -> str:
 
 def _uncompared(group: HostGroup) -> list[SharedReason]:
     """Return why hosts can't be compared, unless that is also why they have no verdict."""
-    told = tuple(each.reason for each in group.reasons)
-    return [each for each in group.uncompared if not any(r.endswith(each.reason) for r in told)]
+    told = {each.detail for each in group.reasons}
+    return [each for each in group.uncompared if each.detail not in told]
 
 
 def _if_shared(reasons: Sequence[SharedReason]) -> str | None:
@@ -205,7 +203,7 @@ def _section(group: HostGroup, *, is_drawn: bool) -> dict[str, Any]:
 def _lists(group: HostGroup) -> list[tuple[str, list[tuple[str, str]]]]:
     """Return the hosts, each with its own name if that differs, by their differences."""
     apart = next((each for each in (group.reasons, _uncompared(group)) if len(each) > 1), None)
-    lists = [SharedReason("", group.hosts)] if apart is None else apart
+    lists = [SharedReason("", group.hosts, "")] if apart is None else apart
     return [
         (
             clean(each.reason),

@@ -47,10 +47,14 @@ class SharedReason(JsonObject):
     Args:
         reason: the reason.
         hosts: the names of the hosts.
+        detail: the reason without its kind, which all hosts of a group have.
     """
+
+    json_names = ("reason", "hosts")
 
     reason: str
     hosts: tuple[str, ...]
+    detail: str
 
 
 @attrs.frozen
@@ -184,8 +188,9 @@ class _Members:
         self._first = first
         self._names: list[str] = []
         self._own_names: dict[str, str] = {}
-        self._reasons: defaultdict[str, list[str]] = defaultdict(list)
-        self._uncompared: defaultdict[str, list[str]] = defaultdict(list)
+        # Both have the hosts by the reason and its detail.
+        self._reasons: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+        self._uncompared: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
 
     def add(self, host: JudgedHost) -> None:
         report = host.report
@@ -193,9 +198,9 @@ class _Members:
         if report.host and report.host != host.name:
             self._own_names[host.name] = report.host
         if report.reason is not None:
-            self._reasons[report.reason].append(host.name)
+            self._reasons[report.reason, report.reason_detail].append(host.name)
         if (why := _why_uncompared(host)) is not None:
-            self._uncompared[why].append(host.name)
+            self._uncompared[why, why].append(host.name)
 
     def group(self) -> HostGroup:
         report = self._first.report
@@ -215,8 +220,10 @@ class _Members:
         )
 
 
-def _shared(hosts: Mapping[str, Iterable[str]]) -> tuple[SharedReason, ...]:
-    return tuple(SharedReason(reason, tuple(names)) for reason, names in hosts.items())
+def _shared(hosts: Mapping[tuple[str, str], Iterable[str]]) -> tuple[SharedReason, ...]:
+    return tuple(
+        SharedReason(reason, tuple(names), detail) for (reason, detail), names in hosts.items()
+    )
 
 
 def _key_of(host: JudgedHost) -> Hashable:

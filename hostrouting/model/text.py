@@ -39,11 +39,6 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun if count == 1 else plural(noun)}"
 
 
-def fact(line: str) -> str:
-    """Return the first clause of a line, without the details that follow after a semicolon."""
-    return line.partition("; ")[0]
-
-
 _NUMBERED = re.compile(r"(.*?)(0|[1-9]\d*)")
 
 

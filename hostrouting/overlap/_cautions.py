@@ -7,13 +7,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from hostrouting.kernel.fib import Fib
 from hostrouting.model.family import Family
 from hostrouting.overlap._keep import Keeping
-from hostrouting.overlap._losses import Loss, taken_away
+from hostrouting.overlap._losses import Loss, lines_with_losses
 from hostrouting.overlap._state import State
 from hostrouting.overlap.proposals import OFFER, HostSettings
+
+
+class Caution(NamedTuple):
+    """Traffic that a fix moves.
+
+    Args:
+        fact: the packets, and where they go then.
+        details: how a user can change that, or an empty string.
+    """
+
+    fact: str
+    details: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.fact}; {self.details}" if self.details else self.fact
 
 
 def cautions(
@@ -22,8 +38,8 @@ def cautions(
     lost: Iterable[Loss],
     fixed: Fib,
     keeping: Keeping,
-) -> Iterator[str]:
-    """Yield a line for each kind of traffic that a fix moves.
+) -> Iterator[Caution]:
+    """Yield a caution for each kind of traffic that a fix moves.
 
     Args:
         state: the host's state before the fix.
@@ -33,33 +49,41 @@ def cautions(
         fixed: the tables after the fix.
         keeping: the interfaces from whose addresses the fix diverts packets.
     """
-    yield from taken_away(lost, lambda loss: _about_neighbours(loss, settings, keeping))
-    yield from keeping.refused
+    for line, of_neighbours in lines_with_losses(lost):
+        if of_neighbours is None:
+            yield Caution(line)
+        else:
+            yield _about_neighbours(line, of_neighbours, settings, keeping)
+    yield from map(Caution, keeping.refused)
     if settings.unread:
-        yield f"what else the fix moves isn't known: {settings.unread}"
+        yield Caution(f"what else the fix moves isn't known: {settings.unread}")
     for server in settings.nameservers if state.family is Family.IPV4 else ():
         now = state.fib.lookup(server).route
         then = fixed.lookup(server).route
         if now is not None and then is not None and now.devs != then.devs:
             moved = f"through {','.join(then.devs)}, not {','.join(now.devs)}"
-            yield f"the node then reaches the DNS server {server} of resolv.conf {moved}"
+            yield Caution(f"the node then reaches the DNS server {server} of resolv.conf {moved}")
 
 
-def _about_neighbours(loss: Loss, settings: HostSettings, keeping: Keeping) -> str:
-    """Return clauses about the packets that interfaces keep, and those that they drop."""
+def _about_neighbours(
+    line: str,
+    loss: Loss,
+    settings: HostSettings,
+    keeping: Keeping,
+) -> Caution:
+    """Return a line on a loss with the packets that interfaces keep, and those that they drop."""
     devs = loss.neighbours_of
     if keeping.kept.issuperset(devs):
-        return ", except from these interfaces' own addresses; with keep, such packets stay on them"
-    dropped = _dropped((dev for dev in devs if dev not in keeping.kept), settings)
+        fact = f"{line}, except from these interfaces' own addresses"
+        return Caution(fact, "with keep, such packets stay on them")
+    fact = f"{line}{_dropped((dev for dev in devs if dev not in keeping.kept), settings)}"
     offers = [keeping.offers[dev] for dev in devs if dev in keeping.offers]
     if not offers:
-        return dropped
+        return Caution(fact)
     entries = ", ".join(json.dumps(entry.to_mapping()) for entry in offers)
-    but = "".join(f", but {line}" for line in keeping.offers_lose)
-    return (
-        f"{dropped}; {OFFER}: {entries}, and packets from "
-        f"these interfaces' own addresses stay on them{but}"
-    )
+    but = "".join(f", but {each}" for each in keeping.offers_lose)
+    stay = f"packets from these interfaces' own addresses stay on them{but}"
+    return Caution(fact, f"{OFFER}: {entries}, and {stay}")
 
 
 def _dropped(devs: Iterable[str], settings: HostSettings) -> str:

@@ -19,7 +19,7 @@ from hostrouting.config.routing import Config, StaticRule
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import numbers
 from hostrouting.overlap._advice import proven
-from hostrouting.overlap._cautions import cautions
+from hostrouting.overlap._cautions import Caution, cautions
 from hostrouting.overlap._group import findings_and_notes
 from hostrouting.overlap._keep import KeepSearch
 from hostrouting.overlap._losses import losses
@@ -55,15 +55,20 @@ def find_fix(
         settings: the host's settings that the cautions depend on.
     """
     found, rules, ruled = _search(findings, moment, config, missing)
-    fix = _complete(found, rules, findings, moment, config, settings)
-    hints = found.search.diversions.hints(findings, config.route_overlap.expected_cidrs)
+    fix, told = _complete(found, rules, findings, moment, config, settings)
 
-    def fix_again(findings: Sequence[Finding], moment: Moment, config: Config) -> Fix:
+    def fix_again(
+        findings: Sequence[Finding],
+        moment: Moment,
+        config: Config,
+    ) -> tuple[Fix, Sequence[Caution]]:
         missing = "" if moment.state.uplinks.default else _NO_DEFAULT
         found, rules, _ = _search(findings, moment, config, missing)
         return _complete(found, rules, findings, moment, config, settings)
 
-    unfixable = Questions(moment, config, found.search.diversions, fix, fix_again).answered()
+    diversions = found.search.diversions
+    unfixable = Questions(moment, config, diversions, fix, told, fix_again).answered()
+    hints = diversions.hints(findings, config.route_overlap.expected_cidrs)
     reasons = "\n".join(each.reason for each in unfixable)
     fix = attrs.evolve(
         fix,
@@ -81,22 +86,23 @@ def _complete(
     moment: Moment,
     config: Config,
     settings: HostSettings,
-) -> Fix:
-    """Return a fix with rules, interfaces to keep, and the losses that it causes."""
+) -> tuple[Fix, Sequence[Caution]]:
+    """Return a fix with rules and interfaces to keep, and the cautions about it."""
     state = moment.state
     wanted = _with_new_rules(config, rules)
     before = host_now(state, moment.places)
     host = _changed(before, found.host)
     is_infiniband = found.search.diversions.is_infiniband
     keeping = KeepSearch(before, host, found.lost, _ranges(findings), wanted, is_infiniband).find()
-    lines = cautions(state, settings, keeping.lost, host.model.fib, keeping)
-    return attrs.evolve(
+    told = [*cautions(state, settings, keeping.lost, host.model.fib, keeping)]
+    fix = attrs.evolve(
         found.fix,
         rules=rules,
         keep=keeping.keep,
         unfixable=tuple(proven(before, found.fix.unfixable)),
-        consequences=tuple(lines),
+        consequences=tuple(map(str, told)),
     )
+    return fix, told
 
 
 def _search(

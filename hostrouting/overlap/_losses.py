@@ -16,7 +16,7 @@ interface.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
@@ -108,18 +108,16 @@ def losses(
     return _Comparison(before, after, changed, [*intended]).losses() if changed else ()
 
 
-def taken_away(
-    found: Iterable[Loss],
-    more: Callable[[Loss], str] | None = None,
-) -> list[str]:
-    """Return a line for each kind of loss.
+def taken_away(found: Iterable[Loss]) -> list[str]:
+    """Return a line for each kind of loss."""
+    return [line for line, _ in lines_with_losses(found)]
 
-    Args:
-        found: the losses.
-        more: returns a further clause about neighbours that packets without a source no longer
-            reach.
+
+def lines_with_losses(found: Iterable[Loss]) -> Iterator[tuple[str, Loss | None]]:
+    """Yield a line for each kind of loss.
+
+    If it is about packets without a source to neighbours, the loss comes with it, or else None.
     """
-    lines: list[str] = []
     by_packets: dict[Loss, list[Loss]] = {}
     for loss in found:
         by_packets.setdefault(attrs.evolve(loss, source=None, sender=""), []).append(loss)
@@ -127,13 +125,11 @@ def taken_away(
         devs = [*dict.fromkeys(loss.sender for loss in of_sources if loss.source is not None)]
         if plain not in of_sources:
             named = ", ".join(with_runs(devs))
-            lines.append(f"packets from the addresses of {named} {_no_longer(plain)}")
+            yield f"packets from the addresses of {named} {_no_longer(plain)}", None
         elif plain.network is None:
-            lines.append(_words(plain))
+            yield _words(plain), None
         else:
-            clause = "" if more is None else more(plain)
-            lines.append(f"{_words(plain)}{_own_clause(plain, devs)}{clause}")
-    return lines
+            yield f"{_words(plain)}{_own_clause(plain, devs)}", plain
 
 
 def _words(loss: Loss) -> str:

@@ -22,7 +22,8 @@ from hostrouting.model.family import IpNetwork
 from hostrouting.model.integer_prefixes import PrefixSet, numbers
 from hostrouting.model.parsing import is_device, is_inside
 from hostrouting.model.routes import Route, destination_words
-from hostrouting.model.text import counted, fact, shortened
+from hostrouting.model.text import counted, shortened
+from hostrouting.overlap._cautions import Caution
 from hostrouting.overlap._diversions import Diversions
 from hostrouting.overlap._fewest_prefixes import networks_of
 from hostrouting.overlap._group import findings_and_notes
@@ -45,8 +46,8 @@ _SHOWN_ENTRIES = 2
 _SHOWN_LOSSES = 8
 _SHOWN_PARTS = 4
 
-FindFix = Callable[[Sequence[Finding], Moment, Config], Fix]
-"""Finds the fix for findings. The fix's questions have no answers yet."""
+FindFix = Callable[[Sequence[Finding], Moment, Config], tuple[Fix, Sequence[Caution]]]
+"""Finds the fix for findings, with its cautions. The fix's questions have no answers yet."""
 
 
 @attrs.frozen(eq=False)
@@ -85,6 +86,7 @@ class Questions:
         config: the config, without an answer.
         diversions: the routes that may divert packets on purpose.
         fix: the fix without an answer.
+        cautions: the cautions about it.
         find_fix: the search for a fix.
     """
 
@@ -94,6 +96,7 @@ class Questions:
         config: Config,
         diversions: Diversions,
         fix: Fix,
+        cautions: Iterable[Caution],
         find_fix: FindFix,
     ) -> None:
         self._moment = moment
@@ -102,6 +105,7 @@ class Questions:
         self._config = config
         self._diversions = diversions
         self._fix = fix
+        self._facts = {caution.fact for caution in cautions}
         self._find_fix = find_fix
         self._uplinks = moment.state.uplinks.devs
         self._devs: set[str] = set()
@@ -296,11 +300,11 @@ class Questions:
         waits = self._waits(config, moment)
         if not findings:
             return None if self._unasked else _Outcome(effect=waits)
-        fix = self._find_fix(findings, moment, config)
+        fix, cautions = self._find_fix(findings, moment, config)
         left = _ranges_of(fix.unfixable)
         if not all(map(self._fails_now, left)) or self._hides(_ranges_of(findings)):
             return None
-        return _Outcome(fix.unfixable, f"{self._proposed(fix)}{waits}")
+        return _Outcome(fix.unfixable, f"{self._proposed(fix, cautions)}{waits}")
 
     def _hides(self, failing: Iterable[IpNetwork]) -> bool:
         """Return whether an answer hides a failure that no question is about."""
@@ -338,7 +342,7 @@ class Questions:
         overlap = attrs.evolve(overlap, expected_cidrs=tuple(expected))
         return attrs.evolve(self._config, route_overlap=overlap)
 
-    def _proposed(self, fix: Fix) -> str:
+    def _proposed(self, fix: Fix, cautions: Iterable[Caution]) -> str:
         """Return a clause on the entries proposed only after an answer, and on their losses."""
         now = self._fix
         routes = {*map(self._led, fix.routes)}.difference(map(self._led, now.routes))
@@ -350,8 +354,7 @@ class Questions:
         proposed = " and ".join(filter(None, counts))
         if not proposed:
             return ""
-        told = {fact(line) for line in now.consequences}
-        new = [line for line in map(fact, fix.consequences) if line not in told]
+        new = [each.fact for each in cautions if each.fact not in self._facts]
         after = f", after which {shortened(new, ', and ', _SHOWN_LOSSES)}" if new else ""
         return f", and hostrouting fix proposes {proposed}{after}"
 

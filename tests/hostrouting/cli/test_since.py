@@ -14,10 +14,15 @@ from node import default_route, shadowed_kernel
 from wanted import section
 
 from hostrouting import Config, HostRoutingError, judge
+from hostrouting.cli.fleet import fleet_text
+from hostrouting.fleet.groups import FleetReport, JudgedHost
 from hostrouting.kernel.port import Write
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.model.routes import NextHop, Protocol, Route
+from hostrouting.overlap.check import unjudged
+from hostrouting.overlap.difference import DiffReport
+from hostrouting.overlap.findings import UnknownReason
 
 CONFIG = {"hostRouting": section(cidrs=["10.96.0.0/12"])}
 
@@ -150,6 +155,14 @@ def test_a_reason_is_told_once(
     attrs.evolve(host("same"), is_torn=True).save(after / "same.json")
     _, out, _ = run("judge", write(CONFIG), after / "same.json", "--since", before)
     assert out.count("the host changed while the snapshot was taken") == 1
+
+
+def test_a_reason_that_ends_like_another_is_told() -> None:
+    overlap = Config.from_mapping(CONFIG).route_overlap
+    report = unjudged(overlap, UnknownReason.CHECK_FAILED, "eth0: no carrier")
+    since = DiffReport("same", None, None, (), reason="no carrier")
+    text = fleet_text(FleetReport.of([JudgedHost("same", report, since)]), None)
+    assert "not compared: no carrier" in text
 
 
 def test_a_host_without_a_verdict_has_its_causes(
