@@ -53,6 +53,7 @@ from hostrouting.backend import (
     NextHop,
     Route,
     RouteBackend,
+    Systemctl,
     Write,
     read_routes,
 )
@@ -60,6 +61,7 @@ from hostrouting.model.routes import Route6
 from hostrouting.report import CHECKS
 from hostrouting.tasks import InstallRoutes
 from hostrouting.testing import FakeKernel, FakeSystemd
+from hostrouting.testing.conformance import NamespaceKernel
 from phases.testing import FakeClock
 
 Document = dict[str, Any]
@@ -258,6 +260,51 @@ WRONG_HOSTS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize(("given", "message"), WRONG_HOSTS.values(), ids=WRONG_HOSTS)
 def test_a_host_refuses_other_types(given: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
+        Host(**given)
+
+
+PARTS: dict[str, tuple[dict[str, Any], str]] = {
+    "a kernel in memory": (
+        {"routes": FakeKernel()},
+        r"units: must be .* FakeKernel: FakeSystemd\(\)\nlayout: must be .* Layout\(FOLDER\)",
+    ),
+    "a wrapped kernel in memory": (
+        {"routes": ForwardingBackend(FakeKernel()), "units": FakeSystemd()},
+        "^layout: must be given with a FakeKernel",
+    ),
+    "a kernel in a namespace": (
+        {"routes": NamespaceKernel(), "units": FakeSystemd()},
+        "^layout: must be given with a NamespaceKernel",
+    ),
+    "no systemd": (
+        {"units": FakeSystemd(), "layout": Layout()},
+        "^routes: must be given with a FakeSystemd",
+    ),
+    "the real files": (
+        {"routes": FakeKernel(), "units": FakeSystemd(), "layout": Layout()},
+        "^layout: is this machine's, but routes is a FakeKernel",
+    ),
+    "the real systemd": (
+        {"routes": FakeKernel(), "units": Systemctl(), "layout": Layout("/nonexistent")},
+        "^units: is this machine's, but routes is a FakeKernel",
+    ),
+    "only a layout": (
+        {"layout": Layout("/nonexistent")},
+        "^routes: must be given with a layout below /nonexistent.*\nunits: must be given",
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "message"), PARTS.values(), ids=PARTS)
+def test_no_part_of_a_tests_host_is_the_machine(given: dict[str, Any], message: str) -> None:
+    """Otherwise a test would install the gate on the machine that it runs on."""
+    with pytest.raises(ConfigError, match=message):
+        Host(**given)
+
+
+@pytest.mark.parametrize("given", [{}, {"routes": ForwardingBackend(NetlinkBackend())}])
+def test_a_programs_own_backend_may_be_the_machines(given: dict[str, Any]) -> None:
+    with pytest.raises(AssertionError, match="about to use this machine's files"):  # the guard
         Host(**given)
 
 

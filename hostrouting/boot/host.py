@@ -21,7 +21,7 @@ from hostrouting.model.text import shown
 from hostrouting.model.verified_uplinks import VERIFIED_PATH, VerifiedUplink, parse_verified
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
 
     from hostrouting.boot.layout import Layout
     from hostrouting.config.routing import Config
@@ -39,18 +39,20 @@ _RECORD_ANEW = (
 class Host:
     """The host that tasks operate on; without arguments, the local host.
 
+    Either all of ``routes``, ``units`` and ``layout`` are this machine, or all are given: a layout
+    below another root, a ``FakeKernel``, a ``NamespaceKernel`` and a ``FakeSystemd`` each require
+    the other two. Otherwise a test would change the machine.
+
     Args:
         routes: the routes backend; defaults to the kernel via netlink.
         units: the service manager; defaults to the running systemd via systemctl.
-        layout: the file layout. If its root isn't ``/``, ``routes`` and ``units`` are required. An
-            image's files must not be combined with the running kernel's routes by mistake.
+        layout: the file layout; defaults to this machine's files.
         routes6: the IPv6 routes backend, without which IPv6 CIDRs can't be checked. If ``routes``
             isn't given, it defaults to the kernel via netlink.
 
     Raises:
-        ConfigError: the layout's root isn't ``/``, and ``routes`` or ``units`` is missing. Or
-            ``routes`` is a ``FakeKernel`` and ``routes6`` the kernel's: a test would change the
-            real table.
+        ConfigError: only a part of the host is this machine: one of them is missing, or the real
+            ``units``, ``layout`` or ``routes6`` is given with a ``FakeKernel``.
         TypeError: an argument has another type, or lacks a method of it.
     """
 
@@ -73,8 +75,7 @@ class Host:
             check_methods(units, UnitManager, "Host(units=…)")
         if layout is not None:
             _require_layout(layout)
-            if not layout.is_this_host:
-                _require_both(routes, units, layout)
+        _refuse_a_part(routes, units, layout)
         if routes is not None and routes6 is not None:
             _refuse_a_mix(routes, routes6)
         backend6: Callable[[], RouteBackend] | None = None
@@ -467,12 +468,64 @@ def _require_layout(value: object) -> None:
         raise TypeError(f"Host(layout=…) takes a Layout, such as Layout({shown(value)})")
 
 
-def _require_both(routes: RouteBackend | None, units: UnitManager | None, layout: Layout) -> None:
-    must = f"must be given with a layout below {layout.root}"
-    problems = []
+def _refuse_a_part(
+    routes: RouteBackend | None, units: UnitManager | None, layout: Layout | None
+) -> None:
+    """Raise a ConfigError if only a part of the host is this machine.
+
+    Otherwise a test with a ``FakeKernel`` would install the gate on the machine that it runs on.
+    """
+    given = _given_for_another_host(routes, units, layout)
+    if given is None:
+        return
+    fake = routes is not None and _is_in_memory(routes)
+    must = f"must be given with {given}"
+    problems: list[tuple[str, str]] = []
     if routes is None:
         problems.append(("routes", f"{must}: NetlinkBackend() or a FakeKernel()"))
     if units is None:
-        problems.append(("units", f"{must}: Systemctl() or FakeSystemd()"))
+        known = "FakeSystemd()" if fake else "Systemctl() or FakeSystemd()"
+        problems.append(("units", f"{must}: {known}"))
+    if layout is None:
+        problems.append(("layout", f"{must}: Layout(FOLDER), such as a temporary folder"))
+    if fake:
+        problems += _beside_a_fake(units, layout)
     if problems:
         raise ConfigError(problems)
+
+
+def _given_for_another_host(
+    routes: RouteBackend | None, units: UnitManager | None, layout: Layout | None
+) -> str | None:
+    """Return the argument that isn't this machine, or None. A program's own backend may be."""
+    if layout is not None and not layout.is_this_host:
+        return f"a layout below {layout.root}"
+    if routes is not None and _is_for_tests(routes):
+        return f"a {type(innermost(routes)).__name__}"
+    if units is not None and _is_fake_systemd(units):
+        return f"a {type(units).__name__}"
+    return None
+
+
+def _beside_a_fake(units: UnitManager | None, layout: Layout | None) -> Iterator[tuple[str, str]]:
+    """Yield a problem for each part that is this machine although routes is a FakeKernel."""
+    from hostrouting.boot.systemctl import Systemctl
+
+    why = "is this machine's, but routes is a FakeKernel: a test would change the machine"
+    if isinstance(units, Systemctl) and units.is_this_host:
+        yield "units", why
+    if layout is not None and layout.is_this_host:
+        yield "layout", why
+
+
+def _is_for_tests(backend: RouteBackend) -> bool:
+    """Return whether a backend is a FakeKernel or a NamespaceKernel."""
+    from hostrouting.kernel.ip_commands import IpCommands
+
+    return isinstance(innermost(backend), IpCommands)
+
+
+def _is_fake_systemd(units: UnitManager) -> bool:
+    from hostrouting.boot.fake_systemd import FakeSystemd
+
+    return isinstance(units, FakeSystemd)

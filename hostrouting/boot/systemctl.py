@@ -74,6 +74,11 @@ class Systemctl:
         # A copy in another process waits in a scope of its own.
         return type(self), (self._root,)
 
+    @property
+    def is_this_host(self) -> bool:
+        """Return whether this is the running system's service manager, and not an image's."""
+        return self._root is None
+
     def within(self, scope: CancelScope) -> Systemctl:
         """Return a copy whose calls stop waiting for systemd once the scope is cancelled."""
         return attrs.evolve(self, scope=scope)

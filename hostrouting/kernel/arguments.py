@@ -1,12 +1,17 @@
-"""Raise a ``TypeError`` for arguments that a backend doesn't take, and for incomplete backends."""
+"""Raise a ``TypeError`` for arguments that a backend doesn't take, and for unsuitable backends.
+
+A backend is unsuitable if it lacks a method, or if a method returns another type than the port's.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Any
 
-from hostrouting.kernel.port import Write
+from hostrouting.kernel.port import Facts, Write
+from hostrouting.kernel.selection import Entries
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.routes import Route
 from hostrouting.model.rules import Rule
@@ -14,6 +19,16 @@ from hostrouting.model.text import shown
 
 _NETWORKS: dict[Family, type] = {Family.IPV4: IPv4Network, Family.IPV6: IPv6Network}
 _ADDRESSES: dict[Family, type] = {Family.IPV4: IPv4Address, Family.IPV6: IPv6Address}
+
+_RETURNED: dict[str, tuple[type, str]] = {
+    "facts": (Facts, "Facts"),
+    "entries": (Entries, "Entries, such as wanted.filter(routes)"),
+    "lookup": (tuple, "a tuple of Lookup"),
+    "sources": (tuple, "a tuple of tuples of addresses"),
+    "write": (tuple, "a tuple of RouteFailure, which is empty if none failed"),
+    "write_rules": (tuple, "a tuple of RuleFailure, which is empty if none failed"),
+    "changes": (AbstractContextManager, "a context manager, which yields a ChangeListener"),
+}
 
 
 def check_routes(change: Write, routes: Sequence[Route], family: Family) -> None:
@@ -83,3 +98,20 @@ def check_methods(value: object, port: type, argument: str) -> None:
 def _lacks(value: object, name: str, declared: object) -> bool:
     found = getattr(type(value), name, None)
     return found is declared or (found is None and not hasattr(value, name))
+
+
+def check_returned(backend: object, method: str, value: object) -> None:
+    """Raise a ``TypeError`` unless a method of a backend has returned the type that the port says.
+
+    Only the type of a container is checked, because a table may hold a million entries.
+
+    Args:
+        backend: the backend, whose class the error names.
+        method: the method's name.
+        value: the value that the method has returned.
+    """
+    expected, words = _RETURNED[method]
+    if not isinstance(value, expected):
+        name = f"{type(backend).__name__}.{method}"
+        found = "None" if value is None else shown(value)
+        raise TypeError(f"{name} returned {found}; expected {words}")

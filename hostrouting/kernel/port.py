@@ -150,8 +150,8 @@ class RouteBackend(Lookups, Protocol):
     """A network namespace's FIB for one address family.
 
     All addresses and prefixes that the methods accept and return belong to ``family``. Reads raise
-    ``RouteError`` if the kernel can't be queried. ``Host`` makes one of an ``OSError``, which names
-    the method.
+    ``RouteError`` if the kernel can't be queried. ``Host`` makes one of any other ``Exception``,
+    which names the method, and checks the types that the methods return.
     """
 
     @property

@@ -1,29 +1,42 @@
-"""Translate the ``OSError``s of backends that aren't this library's into ``RouteError``s."""
+"""Check what backends return that aren't this library's, and translate their errors."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import attrs
 
+from hostrouting.kernel.arguments import check_methods, check_returned
 from hostrouting.kernel.forwarding import ForwardingBackend
 from hostrouting.kernel.port import ChangeListener, RouteBackend
-from hostrouting.model.errors import RouteError
-from phases import CancelScope
+from hostrouting.model.errors import HostRoutingError, RouteError
+from phases import CancelScope, TimedOut
+
+B = TypeVar("B", bound=RouteBackend)
 
 _METHODS = ("facts", "entries", "lookup", "sources", "write", "write_rules")
 _LIBRARY = f"{__name__.partition('.')[0]}."
+# A test's own assertion must end the test.
+_NEVER_TRANSLATED = (HostRoutingError, TimedOut, AssertionError)
 
 
 def translated(backend: RouteBackend) -> RouteBackend:
-    """Return a backend that raises no ``OSError``; one of this library is returned unchanged."""
+    """Return a backend that raises ``RouteError``s; one of this library is returned unchanged.
+
+    The backend also checks what the methods return; see ``checked``.
+    """
     if all(type(each).__module__.startswith(_LIBRARY) for each in _layers(backend)):
         return backend
     return cast("RouteBackend", _Translating(backend))
+
+
+def checked(backend: B) -> B:
+    """Return a backend that raises a ``TypeError`` if a method returns another type."""
+    return cast("B", _Checking(backend))
 
 
 def innermost(backend: RouteBackend) -> RouteBackend:
@@ -34,14 +47,14 @@ def innermost(backend: RouteBackend) -> RouteBackend:
 
 def _layers(backend: RouteBackend) -> Iterator[RouteBackend]:
     yield backend
-    while isinstance(backend, (ForwardingBackend, _Translating)):
+    while isinstance(backend, (ForwardingBackend, _Checking)):
         backend = backend.inner
         yield backend
 
 
 @attrs.frozen(repr=False)
-class _Translating:
-    """A backend as it is, except that its errors are translated."""
+class _Checking:
+    """A backend as it is, except that the types that its methods return are checked."""
 
     inner: RouteBackend
 
@@ -49,34 +62,50 @@ class _Translating:
         return repr(self.inner)
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self.inner, name)
         if name == "changes":
             return self._changes
-        return self._translated(name, found) if name in _METHODS else found
+        return partial(self._call, name) if name in _METHODS else getattr(self.inner, name)
 
-    def _translated(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def translated_call(*args: object, **named: object) -> Any:
-            with self._translating(name):
-                return call(*args, **named)
-
-        return translated_call
+    def _call(self, name: str, *args: object, **named: object) -> Any:
+        with self._translating(name):
+            value = getattr(self.inner, name)(*args, **named)
+        check_returned(self.inner, name, value)
+        return value
 
     @contextmanager
     def _changes(self, *args: Any, **named: Any) -> Iterator[ChangeListener]:
         """Listen for changes. The errors of the ``with`` block itself stay what they are."""
         with ExitStack() as stack:
             with self._translating("changes"):
-                listener = stack.enter_context(self.inner.changes(*args, **named))
+                block = self.inner.changes(*args, **named)
+            check_returned(self.inner, "changes", block)
+            with self._translating("changes"):
+                listener = stack.enter_context(block)
+            method = f"{type(self.inner).__name__}.changes"
+            check_methods(listener, ChangeListener, f"the with block of {method}")
             yield _TranslatingListener(listener, partial(self._translating, "changes"))
+
+    def _translating(self, name: str) -> AbstractContextManager[None]:
+        del name
+        return nullcontext()
+
+
+class _Translating(_Checking):
+    """A backend as it is, except that its errors are translated, and what it returns is checked."""
 
     @contextmanager
     def _translating(self, name: str) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
-            reason = os.strerror(error.errno) if error.errno else str(error)
+        except _NEVER_TRANSLATED:
+            raise
+        except Exception as error:
             method = f"{type(self.inner).__name__}.{name}"
-            raise RouteError(f"{method} failed: {reason}", errno=error.errno) from error
+            if isinstance(error, OSError):
+                reason = os.strerror(error.errno) if error.errno else str(error)
+                raise RouteError(f"{method} failed: {reason}", errno=error.errno) from error
+            reason = f"{type(error).__name__}: {error}"
+            raise RouteError(f"{method} failed: {reason}") from error
 
 
 @attrs.frozen

@@ -148,13 +148,20 @@ def _converge_once(
         (unwanted if is_unwanted else others).append(route)
     plan, _ = plan_possible(wanted, others)
     failures = [
-        *backend.write(Write.ADD, by_gateways(plan.add)),
-        *backend.write(Write.REPLACE, [item.new for item in plan.replace]),
+        *_write(backend, Write.ADD, by_gateways(plan.add)),
+        *_write(backend, Write.REPLACE, [item.new for item in plan.replace]),
     ]
-    removed = backend.write(Write.DELETE, unwanted if added is None else added)
+    removed = _write(backend, Write.DELETE, unwanted if added is None else added)
     is_gone = (errnos.ESRCH, errnos.ENODEV)
     left = [failure for failure in removed if failure.errno not in is_gone]
     return plan, failures, left
+
+
+def _write(
+    backend: RouteBackend, change: Write, routes: Sequence[Route]
+) -> tuple[RouteFailure, ...]:
+    """Change routes, without a call for none, which could fail before the other calls."""
+    return backend.write(change, routes) if routes else ()
 
 
 def _undo(plan: RoutePlan, removed: Sequence[Route], backend: RouteBackend) -> None:

@@ -64,6 +64,7 @@ from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
 from hostrouting.kernel.port import Kernel, RouteBackend, Write, read_routes
 from hostrouting.kernel.selection import DEFAULT_ROUTES, Selection, except_plain
+from hostrouting.kernel.translating import checked
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import IpAddress
 from hostrouting.model.integer_prefixes import numbers
@@ -124,8 +125,9 @@ def pair(backend: RouteBackend, *, world: Kernel) -> Kernel:
     """
     names = [name for name in dir(Kernel) if not name.startswith("_")]
     check_methods(backend, RouteBackend, "pair()")
+    routes = checked(backend)  # an error names the class of the backend
     methods = {
-        name: getattr(backend if hasattr(RouteBackend, name) else world, name) for name in names
+        name: getattr(routes if hasattr(RouteBackend, name) else world, name) for name in names
     }
     return cast("Kernel", _Pair(f"pair({backend!r}, world={world!r})", methods))
 
@@ -181,7 +183,7 @@ class ConformanceMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self._stack = ExitStack()
-        self.candidate: Kernel = self._stack.enter_context(type(self).make_kernel())
+        self.candidate: Kernel = checked(self._stack.enter_context(type(self).make_kernel()))
         self.reference: Kernel = FakeKernel(os.uname().release)
 
     def teardown(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import pytest
@@ -23,8 +23,15 @@ from hostrouting import (
     plan,
     snapshot,
 )
-from hostrouting.backend import ForwardingBackend, RouteBackend, RouteFailure, Write
+from hostrouting.backend import (
+    ForwardingBackend,
+    RouteBackend,
+    RouteFailure,
+    Write,
+    read_routes,
+)
 from hostrouting.testing import FakeSystemd
+from hostrouting.testing.conformance import pair
 
 CONFIG = config(ROUTE, cidrs=[SHADOWED])
 
@@ -125,3 +132,88 @@ def test_a_listener_of_a_backend_is_translated(layout: Layout) -> None:
         for listen in (listener.happened, lambda: listener.wait(phases.CancelScope())):
             with pytest.raises(RouteError, match=r"Listening\.changes failed: Connection timed"):
                 listen()
+
+
+ERRORS: dict[str, tuple[Exception, str]] = {
+    "another error": (KeyError("token"), "Leaking.write failed: KeyError: 'token'"),
+    "an error of the library": (RouteError("no lease"), "no lease"),
+}
+
+
+@pytest.mark.parametrize(("error", "message"), ERRORS.values(), ids=ERRORS)
+def test_any_error_of_a_backend_becomes_a_route_error(
+    layout: Layout, error: Exception, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> Any:
+        raise error
+
+    monkeypatch.setattr(Leaking, "write", fail)
+    with pytest.raises(RouteError, match=f"^{message}\n") as caught:
+        phases.run(Configure(CONFIG, host=host(Leaking(shadowed_kernel()), layout)))
+    assert error in (caught.value, caught.value.__cause__)
+
+
+def test_an_assertion_in_a_backend_ends_the_test(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> Any:
+        raise AssertionError("nothing may be written here")
+
+    monkeypatch.setattr(Leaking, "facts", fail)
+    with pytest.raises(AssertionError, match="nothing may be written here"):
+        check(CONFIG, host=host(Leaking(shadowed_kernel()), layout))
+
+
+# --- a backend that returns something else --------------------------------------------------------
+
+RETURNED: dict[str, tuple[str, Any, str]] = {
+    "facts": ("facts", None, "expected Facts"),
+    "entries": ("entries", [], r"expected Entries, such as wanted.filter\(routes\)"),
+    "lookup": ("lookup", None, "expected a tuple of Lookup"),
+    "sources": ("sources", [], "expected a tuple of tuples of addresses"),
+    "write": ("write", None, "expected a tuple of RouteFailure, which is empty if none failed"),
+    "write_rules": ("write_rules", None, "expected a tuple of RuleFailure"),
+    "changes": ("changes", None, "expected a context manager, which yields a ChangeListener"),
+    "listener": ("changes", nullcontext(), "takes a ChangeListener, not null"),
+}
+
+
+@pytest.mark.parametrize(
+    "pass_on",
+    [
+        lambda backend, _: pair(backend, world=shadowed_kernel()),
+        lambda backend, layout: host(backend, layout).routes,
+    ],
+    ids=["pair", "host"],
+)
+@pytest.mark.parametrize(("method", "value", "message"), RETURNED.values(), ids=RETURNED)
+def test_what_a_backend_returns_is_checked(
+    layout: Layout, pass_on: Any, method: str, value: Any, message: str
+) -> None:
+    """The error names the class and the method, in a conformance test, too."""
+    backend = Leaking(shadowed_kernel())
+    setattr(backend, method, lambda *_, **__: value)
+    used = pass_on(backend, layout)
+    arguments: dict[str, tuple[Any, ...]] = {
+        "lookup": ([],),
+        "sources": ([],),
+        "write": (Write.ADD, []),
+        "write_rules": (Write.ADD, []),
+    }
+    with (
+        pytest.raises(TypeError, match=rf"Leaking\.{method}.* {message}"),
+        ExitStack() as stack,
+    ):
+        stack.enter_context(getattr(used, method)(*arguments.get(method, ())))
+
+
+def test_a_write_that_returns_nothing_is_taken_back(layout: Layout) -> None:
+    class Forgetful(ForwardingBackend):
+        def write(self, change: Write, routes: Any) -> Any:
+            super().write(change, routes)
+
+    kernel = shadowed_kernel()
+    before = read_routes(kernel)
+    with pytest.raises(TypeError, match=r"^Forgetful\.write returned None; expected a tuple of"):
+        phases.run(Configure(CONFIG, host=host(Forgetful(kernel), layout)))
+    assert read_routes(kernel) == before
