@@ -25,7 +25,7 @@ then only runs after the call.
 class Cancelled(BaseException):
     """The exception for a cancelled scope.
 
-    This exception isn't an `Exception`, so that tasks don't catch it by accident.
+    `Cancelled` isn't an `Exception`, so that tasks don't catch it by accident.
 
     Args:
         reason: the reason as text.
@@ -41,7 +41,7 @@ class TimedOut(Exception):
 
     Its child scopes raise `Cancelled` instead.
 
-    Unlike `TimeoutError`, this isn't an `OSError`, so `except OSError` doesn't catch it.
+    Unlike `TimeoutError`, `TimedOut` isn't an `OSError`, so `except OSError` doesn't catch it.
 
     Args:
         seconds: the time limit in seconds.
@@ -146,7 +146,7 @@ def add_path_note(error: BaseException, path: str) -> None:
 
 def add_note(error: E, note: str) -> E:
     """Add a note to an exception, if possible, and return the exception."""
-    # This is a backport of BaseException.add_note for Python 3.10. Unlike the original, it ignores
+    # A backport of BaseException.add_note for Python 3.10. Unlike the original, it ignores
     # exceptions that are frozen or have an invalid __notes__.
     with suppress(AttributeError, TypeError):
         vars(error)["__notes__"] = [*getattr(error, "__notes__", ()), note]

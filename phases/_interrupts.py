@@ -28,7 +28,7 @@ def guarded(function: F) -> F:
 def begin() -> bool:
     """Replace Python's default SIGINT handler, and return whether it was replaced.
 
-    Custom handlers are left in place. This is a no-op outside the main thread.
+    Custom handlers are left in place. Outside the main thread, this is a no-op.
     """
     if not _is_main() or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return False

@@ -112,7 +112,7 @@ def _output(process: subprocess.Popen[bytes], keep_on: Callable[[], None]) -> li
 
     communicate(timeout=) isn't used, because on a busy machine it may time out before it has read
     anything, even after the process has exited. epoll(7) isn't used either, because it needs a file
-    descriptor and memory. Both may be lacking when a process must be killed.
+    descriptor and memory. File descriptors and memory may be lacking when a process must be killed.
     """
     output: list[list[bytes]] = []
     with PollSelector() as selector:

@@ -54,7 +54,7 @@ class Task(Protocol[T_co]):
 
 
 def _checked_scope(value: CancelScope | None) -> CancelScope:
-    """Return the scope, or a new one instead of None.
+    """Return the scope, or a new scope for None.
 
     Raises:
         TypeError: the value isn't a scope.
@@ -88,7 +88,7 @@ class _Reporter(AbstractContextManager["_Reporter"]):
     """A queue that passes calls to a run's observers, one at a time.
 
     At the end of the run, the first observer error is raised. If the run itself has raised an
-    exception, the observer error is added to that as a note.
+    exception, the observer error becomes a note of that exception.
 
     Only one thread at a time calls the observers. Meanwhile, other threads add their calls to the
     queue and continue, so a slow observer doesn't delay their tasks.
@@ -129,7 +129,7 @@ class _Reporter(AbstractContextManager["_Reporter"]):
         add_note(error, f"also, an observer or log handler of the run failed: {text_of(failure)}")
 
     def _tell_all(self) -> None:
-        # Don't check the length first: a signal handler may empty the queue after that.
+        # The length isn't checked first, because a signal handler may empty the queue in between.
         with suppress(IndexError):
             while True:
                 call = self._calls.popleft()
@@ -217,9 +217,9 @@ async def run_async(
 async def call_async(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a function that takes a ``scope`` in a thread of its own and return its result.
 
-    It is what `asyncio.to_thread` is for other functions: `await call_async(check, config)` calls
-    `check(config, scope=...)` with a scope that cancelling the asyncio task cancels. The coroutine
-    doesn't return until the function has.
+    The counterpart of `asyncio.to_thread` for functions with a scope: `await call_async(check,
+    config)` calls `check(config, scope=...)` with a scope that cancelling the asyncio task cancels.
+    The coroutine doesn't return until the function has.
 
     Args:
         function: the function.
@@ -339,8 +339,8 @@ def run_child(task: Task[T], scope: CancelScope) -> T:
         with scope.at(path) as inner:
             inner.check()
             result = finished("a task is", task.do(inner))
-            # Even if the task hasn't checked its scope, the caller that cancelled it must not see a
-            # success.
+            # The caller that cancelled the task must not see a success, even if the task hasn't
+            # checked its scope.
             if late := inner.verdict():
                 raise add_note(late, "the task had already returned when this was seen")
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""Cancel scopes. Tasks wait through them, so that every wait can be cancelled.
+"""Cancel scopes. Tasks only wait through a scope, so every wait can be cancelled.
 
 The module also contains clocks, which tests can replace, and rollbacks, which can't be interrupted.
 """
@@ -34,7 +34,7 @@ class Clock(Protocol):
     def monotonic(self) -> float:
         """Return the seconds since an arbitrary epoch.
 
-        Signal handlers call this, so it must not block.
+        Signal handlers call this method, so it must not block.
         """
 
     def wait(self, happened: Callable[[float], bool], until: float) -> None:
@@ -74,8 +74,8 @@ class CancelScope(AbstractContextManager["CancelScope"]):
 
     When the scope's deadline passes, the scope raises `TimedOut`. Its child scopes raise
     `Cancelled`, because their own deadlines haven't passed. Used as a context manager, the scope
-    converts such a `Cancelled` to `TimedOut` on exit. The scope's `path` is its task's path, such
-    as `configure/check-route-overlap`, or empty outside a run.
+    converts a child's `Cancelled` to `TimedOut` on exit. The scope's `path` is its task's path,
+    such as `configure/check-route-overlap`, or empty outside a run.
 
     Args:
         timeout: seconds until the deadline, or None for no deadline.
@@ -86,8 +86,9 @@ class CancelScope(AbstractContextManager["CancelScope"]):
         self.clock: Clock = clock or SystemClock()
         self.path = ""
         self.tell: Tell = lambda _call: None
-        # A list for each scope, outermost first: its deadline, and then its cancellations. A signal
-        # handler may interrupt any line here, so there are no locks. Appending to a list is atomic.
+        # A list for each scope, outermost scope first. Each list begins with the scope's deadline,
+        # and its cancellations follow. A signal handler may interrupt any line here, so there are
+        # no locks. Appending to a list is atomic.
         self._line: tuple[list[_End], ...] = (self._ends(timeout),)
 
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
@@ -113,7 +114,7 @@ class CancelScope(AbstractContextManager["CancelScope"]):
     def child(self, *, timeout: float | None = None) -> CancelScope:
         """Return a child scope that ends no later than this one.
 
-        This scope keeps no reference to it.
+        This scope keeps no reference to the child.
 
         Args:
             timeout: seconds until the child's own deadline, or None.
@@ -121,7 +122,7 @@ class CancelScope(AbstractContextManager["CancelScope"]):
         return self._with(_line=(*self._line, self._ends(timeout)))
 
     def shield(self) -> CancelScope:
-        """Return a scope for rollbacks, which goes on when this one ends."""
+        """Return a scope for rollbacks, which goes on when this scope ends."""
         return self._with(_line=(self._ends(None),))
 
     def at(self, path: str, tell: Tell | None = None) -> CancelScope:
@@ -129,7 +130,7 @@ class CancelScope(AbstractContextManager["CancelScope"]):
         return self._with(path=path, tell=tell or self.tell)
 
     def within(self, outer: CancelScope) -> CancelScope:
-        """Return a copy of this scope that also ends when another one ends; used by `run_async`."""
+        """Return a copy of this scope that also ends with another scope; used by `run_async`."""
         return self._with(_line=outer._line + self._line)
 
     def verdict(self) -> Cancelled | TimedOut | None:
@@ -176,9 +177,9 @@ class CancelScope(AbstractContextManager["CancelScope"]):
             what: the number of seconds, the event, or a file to wait for until it is readable.
 
         Raises:
-            Cancelled: the scope was cancelled. This is raised within 100 ms, and even if the event
-                has happened in the meantime.
-            TimedOut: the scope's own deadline passed. This is raised within 100 ms, too.
+            Cancelled: the scope was cancelled. Raised within 100 ms, even if the event has happened
+                in the meantime.
+            TimedOut: the scope's own deadline passed. Raised within 100 ms.
             TypeError: the object's type isn't supported.
         """
         until = math.inf
@@ -206,12 +207,12 @@ class CancelScope(AbstractContextManager["CancelScope"]):
     ) -> subprocess.CompletedProcess[str]:
         """Run a program to completion in its own process group.
 
-        On a cancellation or deadline, the group gets SIGTERM, and SIGKILL at most 50 ms later.
-        Children that have created their own session or group (setsid) survive. So do processes that
-        run longer than the program. Their later output is lost. The program runs in real time,
-        regardless of the clock. All output is kept in memory. KeyboardInterrupt also kills the
-        program. A custom signal handler should cancel a scope. If it raises an exception instead
-        while the program is being started, the program keeps running.
+        On a cancellation or deadline, the group gets SIGTERM, and SIGKILL at most 50 ms later. Two
+        kinds of processes survive: children that have created their own session or group (setsid),
+        and processes that run longer than the program. Their later output is lost. The program runs
+        in real time, regardless of the clock. All output is kept in memory. KeyboardInterrupt also
+        kills the program. A custom signal handler should cancel a scope. If the handler raises an
+        exception instead while the program is being started, the program keeps running.
 
         Args:
             argv: the program and its arguments.
@@ -224,10 +225,9 @@ class CancelScope(AbstractContextManager["CancelScope"]):
             UTF-8, with undecodable bytes replaced.
 
         Raises:
-            Cancelled: the scope was cancelled. It is raised within 100 ms, after the whole group
-                has been killed.
-            TimedOut: the scope's own deadline passed. It is raised after the whole group has been
+            Cancelled: the scope was cancelled. Raised within 100 ms, after the whole group has been
                 killed.
+            TimedOut: the scope's own deadline passed. Raised after the whole group has been killed.
             subprocess.CalledProcessError: the program failed and ``check`` is true. A note contains
                 its stderr.
             OSError: the program can't be started.
@@ -254,7 +254,8 @@ class Undo:
 
     For its use as a context manager, see `all_or_nothing`.
 
-    Each step is pushed *before* its change is made. Without the change, it must be a no-op.
+    Each step is pushed *before* its change is made. If the change was never made, the step must be
+    a no-op.
     """
 
     def __init__(self) -> None:
@@ -319,8 +320,8 @@ def all_or_nothing() -> AbstractContextManager[Undo]:
 
     If a rollback step fails, its error is added as a note to the block's exception. A Ctrl-C aborts
     the block with a KeyboardInterrupt. During the rollback, a Ctrl-C is deferred until the end. A
-    custom signal handler should cancel a scope. If it raises an exception instead just before the
-    first step, the rollback is skipped.
+    custom signal handler should cancel a scope. If the handler raises an exception instead just
+    before the first step, the rollback is skipped.
     """
     return Undo()
 

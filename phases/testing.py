@@ -25,11 +25,11 @@ class FakeClock:
     are scheduled until then.
 
     A scheduled call runs in the thread whose wait reaches its time. The call may set an event,
-    write to a pipe or cancel a scope. That ends the corresponding waits at that time. If several
-    threads wait concurrently, they all advance the same clock, so their order is undefined.
+    write to a pipe or cancel a scope. The call ends the corresponding waits at that time. If
+    several threads wait concurrently, they all advance the same clock, so their order is undefined.
 
-    If a wait has no timeout and nothing is scheduled, only another thread can end it. If none does
-    so in time, the wait raises `RuntimeError` instead of hanging.
+    If a wait has no timeout and nothing is scheduled, only another thread can end it. If no thread
+    does so in time, the wait raises `RuntimeError` instead of hanging.
 
     Args:
         patience: how long to wait for other threads, in real seconds.

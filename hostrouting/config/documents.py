@@ -35,7 +35,7 @@ def read_document(path: str | os.PathLike[str], what: str, *, bytes_max: int) ->
         bytes_max: the maximum file size.
 
     Returns:
-        The document. It may contain duplicate keys, which ``schema.read`` rejects.
+        The document. The document may contain duplicate keys, which ``validation.read`` rejects.
 
     Raises:
         ConfigError: the file doesn't exist or isn't valid JSON.
@@ -144,7 +144,7 @@ def _likely_cause(text: str, position: int, what: str) -> str:
 class _Doubled(dict[str, Any]):
     """A JSON object with duplicate keys.
 
-    It holds the last value of each key; ``first`` holds the first values.
+    The dict holds the last value of each key; ``first`` holds the first values.
     """
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:

@@ -57,14 +57,14 @@ SECTION = "hostRouting"
 ONLINK: Literal["onlink"] = "onlink"
 METRIC_MAX = 2**32 - 1
 WAIT_SECONDS = 30
-PRIORITY_MAX = 32765  # the last one before the kernel's own rule for table main
+PRIORITY_MAX = 32765  # the last preference before the rule for table main
 # The preferences of the rules that keep traffic on an interface. No other program is known to use
 # these numbers.
 KEEP_PRIORITIES = range(2170, 2173)
 STRICT_SETTLE_SECONDS = 60
 
 # Interfaces of pods and their overlay networks. Docker, libvirt and VPN interfaces are left out on
-# purpose, because their networks really do shadow the cluster's.
+# purpose, because their networks really do shadow a cluster's networks.
 
 # fmt: off
 CONTAINER_DEVS = (
@@ -214,11 +214,11 @@ def _expected(
 def _names_only(pattern: str, patterns: tuple[str, ...]) -> bool:
     """Return whether each name that a shell pattern matches is matched by other patterns, too.
 
-    Only the patterns' text is compared, so it may be True although this returns False.
+    Only the patterns' text is compared, so the result may be False where True would be correct.
     """
     if not {*pattern} & {*"*?["}:
         return is_like(pattern, patterns)
-    # A star also stands for another pattern's wildcards.
+    # A star also matches the wildcards of another pattern.
     wide = tuple(each for each in patterns if not {*each} & {*"?["})
     return pattern in patterns or ("[" not in pattern and is_like(pattern, wide))
 

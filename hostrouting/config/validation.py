@@ -7,8 +7,8 @@ are set, and raises one ``ConfigError`` with all problems. Therefore the same ru
 mappings and constructor calls, and problems in nested objects have full paths.
 
 This module doesn't use cattrs, for two reasons. Without a hook for every type, cattrs coerces
-values (``"1"`` to 1, ``True`` to 1). And if an attrs validator rejects a field, the error's path
-ends at the object. The remaining benefits of cattrs don't justify the dependency.
+values (``"1"`` to 1, ``True`` to 1). If an attrs validator rejects a field, the error's path ends
+at the object. The remaining benefits of cattrs don't justify the dependency.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MISSING = object()
 
 # A field's name, a converter that raises an error on invalid values, and the field's default.
 _Rule = tuple[str, Callable[[Any], Any], object]
-# For each class, its rules by key, and its required fields. The rules are cached, because there may
+# For each class: the rules by key, and the required fields. The rules are cached, because there may
 # be thousands of routes.
 _KNOWN: dict[type, tuple[dict[str, _Rule], dict[str, object]]] = {}
 
@@ -63,7 +63,7 @@ def checked_at_once(_class: type, fields: list[attrs.Attribute[Any]]) -> list[at
 
 
 def key_fields(cls: type) -> list[attrs.Attribute[Any]]:
-    """Return the fields of a config class that are keys: those with a converter."""
+    """Return the fields of a config class that are keys, which have a converter."""
     return [field for field in attrs.fields(cls) if _RULE in field.metadata]
 
 
@@ -254,7 +254,7 @@ def read_section(cls: type[Read], document: object, section: str) -> Read | None
 
 
 def _refuse_near_misses(section: str, document: Mapping[str, Any]) -> None:
-    """Raise an error for a key that resembles the section's, as a typo isn't an empty config."""
+    """Raise an error for a key that resembles the section's: a typo isn't an empty config."""
     plain = {}
     for key in document:
         if key != section:

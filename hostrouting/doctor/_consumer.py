@@ -148,7 +148,7 @@ def _bare_instances(examined: ExaminedHost) -> list[str]:
         return []
 
 
-# The gate admits a start in less time than this.
+# The gate needs less time than this to admit a start.
 _LOOK_SECONDS = 3
 
 
@@ -226,7 +226,7 @@ def _gate_of_image(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _opening_drop_ins(examined: ExaminedHost, unit: str) -> Iterator[tuple[str, str]]:
-    """Yield a description and a fix for each drop-in that disables one of ours."""
+    """Yield a description and a fix for each drop-in that disables a drop-in of ours."""
     layout = examined.layout
     read = drop_ins(layout, unit)
     for ours in layout.gates(examined.consumer):
@@ -239,13 +239,13 @@ def _opening_drop_ins(examined: ExaminedHost, unit: str) -> Iterator[tuple[str, 
             yield f"{name} empties {lists}", f"take the empty {lists} out of {name}"
 
 
-# The settings that contain our commands, each with the last of our drop-ins that has it. If another
-# drop-in empties the setting after that, our commands are gone.
+# The settings that contain our commands. Each is mapped to the last of our drop-ins that contains
+# the setting. If a later drop-in empties the setting, our commands are gone.
 _LISTS = dict(zip(("ExecCondition", "ExecStartPre"), GATE_NAMES, strict=True))
 
 
 def _emptied_lists(layout: Layout, path: Path) -> list[str]:
-    """Return the lists that a drop-in empties after ours have filled them."""
+    """Return the settings that a drop-in empties after our drop-ins have filled them."""
     text = files.read_text(layout.followed(layout.relative(path))) or ""
     emptied = [key for key, value in settings(text) if key in _LISTS and not value]
     return [f"{key}=" for key in emptied if path.name > _LISTS[key]]
@@ -437,16 +437,16 @@ def ordering(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 def find_cycle(after: Mapping[str, Iterable[str]], through: Iterable[str]) -> tuple[str, ...]:
     """Return an ordering cycle through one of the given units, as short as possible.
 
-    systemd breaks a cycle by dropping the job of one unit. At each boot, this may be another unit,
-    and systemd doesn't always log it.
+    systemd breaks a cycle by dropping the job of one unit. systemd may skip another unit at each
+    boot, and doesn't always log which.
 
     Args:
         after: for each unit, the units it is ordered after.
         through: the cycle must contain at least one of these units.
 
     Returns:
-        The units of the cycle. Each is ordered after the next one, and the last one after the
-        first. If there is no cycle, the tuple is empty.
+        The units of the cycle. Each unit is ordered after the next, and the last unit after the
+            first. If there is no cycle, the tuple is empty.
     """
     for start in through:
         seen = {start}
@@ -528,7 +528,7 @@ def restarts(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _why_it_stays_down(shown: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return why a unit isn't restarted, and better settings for printf, or None if it is."""
+    """Return why a unit isn't restarted, and better settings in printf's format, or None."""
     if shown["Restart"] not in ("on-failure", "always"):  # systemd.service(5)
         is_set = shown["Restart"] not in ("", "no")
         because = f"Restart={shown['Restart']}" if is_set else "it has no Restart="

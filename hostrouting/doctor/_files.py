@@ -143,7 +143,7 @@ def units(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def modes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that everything that runs as root is writable only by root."""
+    """Check that only root can write to what runs as root."""
     layout = examined.layout
     root = layout.root.stat()
     for path in sorted(_trusted(examined)):
@@ -164,7 +164,7 @@ def modes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _trusted(examined: ExaminedHost) -> set[Path]:
-    """Return our files, those of Python, and the folders and symlinks on their paths."""
+    """Return our files, Python's files, and the folders and symlinks on their paths."""
     layout = examined.layout
     ours = (layout.manifest, *examined.manifest.files(layout), layout.lock, layout.verified)
     names = [*map(layout.relative, ours), *_python_names(layout)]

@@ -46,7 +46,7 @@ def trial(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that the kernel has every route and rule as installed, and that each decides."""
+    """Check that the kernel has every installed route and rule, and that each is in effect."""
     backends = examined.host.backends(examined.manifest.config.static_routes.families)
     try:
         plan, missing = examined.route_plan
@@ -74,8 +74,8 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         _verify_complete(plan.policies, backends)
         verify_routes((*plan.unchanged, *plan.foreign), *backends)
     except RouteError as error:
-        # Read the tables again. If even that fails, the kernel can't be queried, and its error ends
-        # the doctor. Otherwise, the routes are the problem.
+        # Read the tables again. If reading the tables fails, too, the kernel can't be queried, and
+        # its error ends the doctor. If it succeeds, the routes are the problem.
         for backend in backends:
             read_routes(backend)
         hint = error.hint or f"look at: {examined.command('plan')}"
@@ -94,7 +94,7 @@ def _policy_findings(policy: PolicyPlan, examined: ExaminedHost) -> Iterator[Doc
         message = "it isn't in the kernel, or comes after another one of ours"
         yield DoctorFinding("rule-missing", rule_words(rule), message, repairing)
     for item in policy.wanted.left_out:
-        if item.is_there:  # hosts without such an interface may have the same config
+        if item.is_there:  # the config may be meant for several hosts
             message = f"it isn't kept: {item.reason}"
             hint = "change that, or leave it out of hostRouting.staticRoutes.keep"
             yield DoctorFinding("not-kept", item.name, message, hint, Severity.RISK)
@@ -207,7 +207,7 @@ class _ManagedRoutes(NamedTuple):
 
     Args:
         main: the routes of table main.
-        side: those of side tables, where there are none of table main.
+        side: routes in side tables, for interfaces without routes in table main.
     """
 
     main: dict[str, list[Route]]
@@ -217,8 +217,8 @@ class _ManagedRoutes(NamedTuple):
 def _managed(examined: ExaminedHost, manager: str) -> _ManagedRoutes:
     """Return our routes through interfaces that a network manager controls.
 
-    If the manager doesn't run, it removes nothing, so the result is empty. The same applies if the
-    watcher runs, because it restores the routes.
+    If the manager doesn't run, it removes nothing, so the result is empty. The result is also empty
+    if the watcher runs, because the watcher restores the routes.
     """
     managed = _ManagedRoutes({}, {})
     if not _is_at_work(examined, manager):

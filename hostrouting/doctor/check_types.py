@@ -89,7 +89,7 @@ class ExaminedHost:
 
     @cached_property
     def units(self) -> UnitManager:
-        """Return the host's service manager; a cancelled check stops waiting for it."""
+        """Return the host's service manager, whose calls end if the doctor is cancelled."""
         return self.host.units.within(self.scope)
 
     @cached_property
@@ -103,7 +103,7 @@ class ExaminedHost:
 
     @cached_property
     def config(self) -> Config:
-        """Return the wanted config; defaults to that of the installed parts."""
+        """Return the wanted config, by default the installed one."""
         return self.manifest.config if self.given is None else self.given
 
     @cached_property

@@ -156,16 +156,16 @@ def examine(
 ) -> DoctorReport:
     """Run all checks on a host, without changing anything.
 
-    On an image, a check runs only if it needs nothing else than files. If nothing is installed, the
-    checks of installed parts are skipped.
+    On an image, a check runs only if files are all it needs. If nothing is installed, the checks of
+    installed parts are skipped.
 
     Args:
         config: the wanted config, or None for the installed one.
         host: the host to examine; defaults to the local host.
         checks: the checks to run, in order. To add a plug-in's checks, pass e.g. ``CHECKS +
             azure.CHECKS``.
-        config_name: the config file that suggested commands name. If it is an empty string, they
-            name none.
+        config_name: the config file that suggested commands name. An empty string if commands need
+            no config argument.
         scope: cancels the run.
 
     Returns:

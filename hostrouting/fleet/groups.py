@@ -1,4 +1,4 @@
-"""Group hosts with the same result."""
+"""Group judged hosts with the same verdict, failures and fix, for a report on all hosts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hostrouting.model.jsonable import JsonObject
 from hostrouting.overlap.difference import DiffReport
 from hostrouting.overlap.findings import FindingKind, Note, OverlapReport, Verdict
 
-# A snapshot is outdated if it is older than the newest one by more than this.
+# A snapshot is outdated if the newest snapshot is more than a day newer.
 _SECONDS_MAX = 24 * 3600
 
 
@@ -29,10 +29,10 @@ class GroupFailure(JsonObject):
     Args:
         kind: type of failure.
         cidr: the expected CIDR.
-        devs: the interfaces that packets leave through, sorted by name. Also those that packets
-            would leave through if the matching routes were removed. Of eight similar interfaces, a
-            different one may win on each host. Such hosts are in one group, because all eight are
-            named. Empty if packets don't leave the host.
+        devs: the interfaces that packets leave through, sorted by name. Included are interfaces
+            that packets would leave through if the matching routes were removed. Of eight similar
+            interfaces, a different one may win on each host. Such hosts are in one group, because
+            all eight interfaces are named. Empty if packets don't leave the host.
     """
 
     kind: FindingKind
@@ -96,7 +96,7 @@ class HostGroup(JsonObject):
         report: report for the first host. Details such as addresses may differ on other hosts.
         causes: the changes that have affected the first host's lookups since its earlier snapshot.
             On the other hosts, addresses and gateways may differ. If no lookup has changed, there
-            are no causes. If that isn't known, this is None.
+            are no causes. None if the causes aren't known.
         reasons: why there is no verdict, with the hosts for each reason.
         uncompared: why hosts can't be compared with their earlier snapshots, with the hosts for
             each reason.
@@ -238,7 +238,7 @@ def _key_of(host: JudgedHost) -> Hashable:
 
 
 def _doubts(report: OverlapReport) -> Hashable:
-    """Return the interfaces that are in question, and those that the check expects meanwhile."""
+    """Return the interfaces that a question is about, and those expected for now."""
     asked = frozenset((note.kind, note.devs) for note in report.decisions)
     return (asked, report.default_devs) if asked else None
 
@@ -255,7 +255,7 @@ def _why_uncompared(host: JudgedHost) -> str | None:
 
 
 def _alike(cause: HostChange) -> tuple[object, ...]:
-    """Return a cause without the addresses and gateways, in which hosts of a group may differ."""
+    """Return a cause without addresses and gateways, which may differ within a group."""
     pattern = r"^\S+(?= dev )" if cause.kind is HostChangeKind.ADDRESS else r"(?<=via |src )\S+"
     before = tuple(re.sub(pattern, "", line) for line in cause.before)
     after = tuple(re.sub(pattern, "", line) for line in cause.after)

@@ -1,4 +1,4 @@
-"""Check the snapshots of many hosts, and group the hosts by result."""
+"""Check the snapshots of many hosts, in several processes, and report the groups of hosts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     _Batch = tuple[tuple[int, SnapshotSource], ...]
     _Work = Callable[[_Batch], list[JudgedHost]]
 
-# The most batches that an executor gets at a time, and the most snapshots in each of them.
+# The maximum number of batches that an executor gets at a time, and of snapshots in a batch.
 _BATCHES = 64
 _BATCH = 16
 # The most snapshots that a process on this machine gets. Its start takes 0.15 s, as long as the
@@ -83,10 +83,10 @@ def judge(
             time and memory limits for each snapshot.
         scope: cancels the checks, and receives their progress. If it is cancelled, an executor
             first completes the batches of 16 snapshots that it has begun.
-        since: a folder with an earlier snapshot of each host. The file of an earlier snapshot has
-            the same name as that of the later one. If the later one isn't a file, the name is the
-            host's with ``.json``. With ``since``, hosts are also grouped by the changes behind
-            differing lookups, and by whether the snapshots can be compared.
+        since: a folder with an earlier snapshot of each host. The files of an earlier and a later
+            snapshot have the same name. If the later snapshot isn't a file, the earlier one's name
+            is the host's name with ``.json``. With ``since``, hosts are also grouped by the changes
+            behind differing lookups, and by whether the snapshots can be compared.
 
     Returns:
         The groups. If a snapshot can't be read, its verdict is ``unknown``, and the reason starts
@@ -227,7 +227,7 @@ class _Judging:
         return JudgedHost(name, attrs.evolve(report, host=name))
 
     def _name_of(self, number: int, given: SnapshotSource, host: str | None = None) -> str:
-        """Return the name by which a host is listed: its file's, or else its own or a number."""
+        """Return the name to list a host under: its file's name, or else its own, or a number."""
         if not isinstance(given, (str, os.PathLike)):
             return host or f"snapshot {number}"
         name = _stem(given)

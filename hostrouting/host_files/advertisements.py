@@ -53,8 +53,8 @@ def ignored_advertisements(
     aren't included.
 
     Args:
-        patterns: shell-style patterns for the interfaces. None stands for all on which a router may
-            advertise itself.
+        patterns: shell-style patterns for the interfaces. None means all interfaces on which a
+            router may advertise itself.
 
     Raises:
         FileError: a sysctl or a manager's file can't be read.

@@ -78,7 +78,7 @@ def is_managed(root: Path, manager: str, index: int) -> bool:
     return values.get(key, "no").lower() not in ("unmanaged", "no", "false", "0")
 
 
-# systemd-networkd.conf(5). Of two drop-ins with the same name, the one in the first folder counts.
+# systemd-networkd.conf(5). If two drop-ins have the same name, the first folder's drop-in counts.
 _NETWORKD_FOLDERS = tuple(
     f"{folder}/systemd" for folder in ("etc", "run", "usr/local/lib", "usr/lib")
 )

@@ -207,8 +207,8 @@ def _each_rule(
 ) -> list[tuple[str, str]]:
     """Render each rule, and return pairs of its interface and the text.
 
-    Of rules with the same preference, other tools may add the last one first. Only the rules for
-    tables local and main share one, and a preference less does no harm to that for table local.
+    Other tools may reverse rules with the same preference. Only our rules for tables local and main
+    share a preference, so the rule for table local gets a preference that is lower by 1.
 
     Raises:
         RouteError: ``write`` or ``parse_device`` rejected some rules.

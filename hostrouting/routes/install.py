@@ -57,7 +57,8 @@ _REASONS = {
     ),
     errnos.ENOMEM: ("the kernel has no memory for it", "free some memory and run again"),
 }
-# The errnos of routes that our own backends refuse. Of others, a program's backend knows more.
+# The errnos of routes that our own backends refuse. A program's own backend may use these errnos
+# for other reasons.
 _REFUSED_BY_OUR_BACKENDS = (errnos.EEXIST, errnos.EHOSTUNREACH, errnos.ENOTRECOVERABLE)
 
 
@@ -78,8 +79,8 @@ def apply_routes(
         before_removals: called when all routes are added and replaced, and none is removed.
 
     Returns:
-        The plan. The plan's ``remove`` has only the routes and next hops that this call removed,
-            without those of other programs' changes.
+        The plan, with ``remove`` reduced to the routes and next hops that this call removed.
+            Another program may have removed the rest.
 
     Raises:
         RouteError: the kernel rejected a change. ``undo`` covers the changes made so far.
@@ -104,7 +105,7 @@ def converge(
     Another program's routes stay, even if they have taken the place of a wanted one.
 
     Args:
-        wanted: the routes to have, usually ours from before a change.
+        wanted: the routes to restore, usually ours from before a change.
         backend: the backend for kernel access.
         added: the routes and next hops to remove, or None to remove all of our routes that aren't
             wanted.
@@ -129,7 +130,7 @@ def converge(
 
 
 def _taken(wanted: Iterable[Route], plan: RoutePlan) -> list[Route]:
-    """Return the wanted routes whose place another program's route has taken."""
+    """Return the wanted routes that another program's route has replaced."""
     ours = {route.key for route in plan.wanted if route not in plan.foreign}
     return [route for route in wanted if route.key not in ours and route not in plan.foreign]
 
@@ -195,9 +196,9 @@ def _remove(routes: list[Route], backend: RouteBackend, scope: CancelScope) -> N
 
 
 def _parts(route: Route) -> list[Route]:
-    """Return a route for each next hop of an IPv6 route, or an IPv4 route as it is.
+    """Return a route for each next hop of an IPv6 route, or an IPv4 route unchanged.
 
-    Only in IPv6, another program can add next hops to our route.
+    Another program can add next hops to our route only in IPv6.
     """
     several = route.family is Family.IPV6 and len(route.hops) > 1
     return [attrs.evolve(route, hops=(hop,)) for hop in route.hops] if several else [route]

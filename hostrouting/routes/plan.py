@@ -186,11 +186,11 @@ def plan_possible(
     main: Sequence[Route],
     adopted: Collection[Route] = (),
 ) -> tuple[RoutePlan, list[Refusal]]:
-    """Compare wanted routes with table main, and plan those that don't conflict.
+    """Compare wanted routes with table main, and plan the routes that don't conflict.
 
     Only our own routes (protocol 217) and adopted ones are ever replaced or removed. Another
-    program's route with the same destination, tos and metric is left alone if its next hops are the
-    same. Otherwise, the wanted route is rejected, because NLM_F_REPLACE ignores the owner
+    program may have a route with the same destination, tos and metric. If its next hops are as
+    wanted, it stays. If not, the wanted route is rejected, because NLM_F_REPLACE ignores the owner
     (fib_table_insert in net/ipv4/fib_trie.c).
 
     Args:
@@ -246,7 +246,7 @@ class _Sorter:
     refusals: list[Refusal] = attrs.field(factory=list[Refusal])
 
     def sort(self, route: Route, same: Sequence[Route]) -> None:
-        """Sort a wanted route, given the entries with its destination."""
+        """Add a wanted route to its group, given the entries with its destination."""
         connected = next((entry for entry in same if entry.is_connected), None)
         # If several entries have the same key, NLM_F_REPLACE replaces the first one.
         there = next((entry for entry in same if entry.key == route.key), None)
@@ -278,8 +278,9 @@ class _Sorter:
 def _entry_behind(route: Route, same: Sequence[Route]) -> Route | None:
     """Return another program's IPv6 entry with the key of our route, if both exist.
 
-    A replacement of our entry would come after that entry, and so have no effect. The kernel keeps
-    an entry separate if it has no gateway or is from a router advertisement (rt6_qualify_for_ecmp).
+    If our entry were replaced, the new one would come after the other program's, and have no
+    effect. The kernel keeps an entry separate if it has no gateway or is from a router
+    advertisement (rt6_qualify_for_ecmp).
     """
     if not isinstance(route, Route6):
         return None
@@ -294,8 +295,8 @@ def _refuse_outlasted(
 ) -> Iterator[Refusal]:
     """Yield refusals for IPv6 routes that would lose to another program's next hop.
 
-    That program has added the next hop to our old route. The next hop stays when our old route is
-    removed, and a rollback couldn't put our old route back in front of it.
+    The other program has added this next hop to our old route. When our old route is removed, the
+    next hop stays, and a rollback couldn't put our old route back in front of it.
     """
     old_routes = [
         route for route in remove if isinstance(route, Route6) and route.source_prefix is None
@@ -317,7 +318,7 @@ def _refuse_outlasted_by(old: Route, route: Route, same: Iterable[Route]) -> Ite
         reason = "another program's route next to our old one would win because of its metric"
         yield Refusal(f"can't install {route}: {reason} ({theirs})", hint)
     elif len(old.hops) > 1 and not old.has_same_next_hops(route):
-        # The kernel doesn't show which next hops are another program's.
+        # The kernel doesn't show which program has added a next hop.
         why = (
             "another program may have added a hop to our old one, "
             "which would win because of its metric"
@@ -429,7 +430,7 @@ def adopted_routes(rows: Iterable[StaticRoute], main: Iterable[Route]) -> tuple[
 
     The Go package's ``ip route replace DESTINATION via GATEWAY dev DEV metric METRIC`` leaves a
     single entry with that destination and metric, and without other attributes. Several such
-    entries, or an entry with other attributes, are the administrator's.
+    entries, or an entry with other attributes, belong to the administrator.
 
     Args:
         rows: the Go package's routes. A row that names no interface matches any interface, and a
@@ -472,8 +473,8 @@ def plan_now(
     Args:
         config: the wanted routes.
         backends: the backends for kernel access, one for each address family.
-        adopted: the Go package's IPv4 routes, which become ours: they are replaced if they are
-            wanted, or else removed.
+        adopted: the Go package's IPv4 routes, which become ours: wanted ones are replaced, others
+            are removed.
 
     Returns:
         The plan, and a phrase that says what is still missing, or None. If anything is missing, the
@@ -502,7 +503,7 @@ def plan_now(
 
 
 def _plan_removal(backends: Iterable[RouteBackend]) -> RoutePlan:
-    """Plan to remove everything of ours, also side tables without a rule."""
+    """Plan to remove all our routes, rules and side tables, even side tables without a rule."""
     plan = RoutePlan()
     for backend in backends:
         family = backend.family
@@ -521,7 +522,8 @@ def plan_policy(
 ) -> tuple[PolicyPlan, ...]:
     """Plan the changes to our rules and side tables of a family.
 
-    Without a config for them, and without a rule of ours, nothing is read.
+    Nothing is read if the config has neither rules nor ``keep``, and the kernel has no rule of
+    ours.
 
     Args:
         config: the wanted rules and kept interfaces.

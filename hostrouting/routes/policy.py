@@ -1,15 +1,15 @@
-"""Policy routing: the rules and side tables that a config's ``rules`` and ``keep`` stand for.
+"""Policy routing: the rules and side tables that a config's ``rules`` and ``keep`` need.
 
 A rule of the config makes table main decide about a CIDR before any later policy rule. An entry of
-``rules`` becomes two rules of the kernel. The first looks up table local. This rule keeps the
-host's own addresses local if another program has moved the rule for table local behind ours. The
-second looks up table main.
+``rules`` becomes two rules of the kernel. The first rule looks up table local. Without it, packets
+to the host's own addresses would leave if another program has moved table local's rule behind ours.
+The second rule looks up table main.
 
 A kept interface has a side table with its connected networks and its gateway, and rules that look
 it up for packets from the interface's addresses. With a gateway there are three rules for each
-address. The first looks up the side table without its default route. The second looks up table main
-without its default route, for this host's own pods. The third looks up the side table with its
-gateway.
+address. The first rule looks up the side table without its default route. The second rule looks up
+table main without its default route, for this host's own pods. The third rule looks up all of the
+side table.
 
 ``resolve_policy`` returns the wanted rules and tables, and ``PolicyPlan`` compares them with the
 present ones.
@@ -47,8 +47,8 @@ from hostrouting.model.rules import Rule
 from hostrouting.model.text import shortened
 from hostrouting.model.verified_uplinks import find_verified
 
-# For packets from a kept address: its side table; and where that has a default route, table main
-# without its own one before it.
+# The preferences of the rules for packets from a kept address, as explained above. If the side
+# table has no default route, there is only the first.
 _KEEP, _KEEP_LONGER, _KEEP_GATEWAY = KEEP_PRIORITIES
 
 _ZERO_NETWORK = IPv4Network("0.0.0.0/8")
@@ -65,7 +65,7 @@ class LeftOut(NamedTuple):
     Args:
         name: the interface, the address with its interface, or the pattern that matches none.
         reason: why it isn't kept.
-        is_there: whether there is such an interface.
+        is_there: whether the interface exists.
     """
 
     name: str
@@ -78,7 +78,7 @@ class LeftOut(NamedTuple):
 
 @attrs.frozen
 class PolicyRouting:
-    """The rules of the kernel, and the routes in side tables, that a config stands for.
+    """The rules of the kernel, and the routes in side tables, that a config needs.
 
     Args:
         rules: the rules, in the order in which they are added.
@@ -115,7 +115,7 @@ def resolve_policy(
     defaults: Sequence[Route],
     foreign_in: Callable[[int], Route | None],
 ) -> PolicyRouting:
-    """Return the rules and side tables that a config stands for on a host.
+    """Return the rules and side tables that a config needs on a host.
 
     Args:
         config: the config. Only IPv4 has kept interfaces.
@@ -172,7 +172,7 @@ def _refuse_early(
     rules: Iterable[StaticRule],
     kept: Iterable[KeptInterface],
 ) -> Iterator[Refusal]:
-    """Yield refusals for rules before those of kept interfaces that would take their packets."""
+    """Yield refusals for rules that come too early, and take packets off a kept interface."""
     early = [rule for rule in rules if rule.priority < _KEEP]
     for rule in early:
         for interface in kept:
@@ -226,7 +226,7 @@ class KeptInterface:
             yield attrs.evolve(rule, preference=_KEEP_GATEWAY)
 
     def routes(self, table: int) -> Iterator[Route]:
-        """Yield the routes of the side table; those through which the gateway is reached first."""
+        """Yield the routes of the side table, with the gateway's own route last."""
         for network, source in self.networks.items():
             yield Route(
                 network,
@@ -244,10 +244,10 @@ class KeptInterfaces:
     """The interfaces that a config keeps on a host, and the others that it names.
 
     Args:
-        interfaces: the kept ones, in the order of their indexes.
-        left_out: the others that the config names.
+        interfaces: the kept interfaces, in the order of their indexes.
+        left_out: the other interfaces that the config names.
         pending: a phrase for each interface that has no address yet, or is down.
-        awaited: those of the phrases whose interfaces are up.
+        awaited: the phrases about interfaces that are up.
     """
 
     interfaces: tuple[KeptInterface, ...]
@@ -300,7 +300,7 @@ class _Finder:
     awaited: list[str] = attrs.field(factory=list[str])
 
     def sort(self, link: Link, entry: Keep) -> None:
-        """Sort an interface, given the entry that names it."""
+        """Add an interface to the kept, the pending or the left out ones."""
         if (reason := self._why_unkept(link)) is not None:
             self.left_out.append(LeftOut(link.name, reason))
             return
@@ -319,7 +319,7 @@ class _Finder:
             self._sort_by_networks(link.name, entry, own)
 
     def _sort_by_networks(self, dev: str, entry: Keep, own: Sequence[Address]) -> None:
-        """Sort an interface that is ready, given the addresses that only it has."""
+        """Keep an interface, or leave it out, given the addresses that only it has."""
         networks = _networks(own)
         gateway = self._gateway(dev, entry, networks)
         if not (networks or gateway):
@@ -327,7 +327,7 @@ class _Finder:
             self.left_out.append(LeftOut(dev, reason))
         elif not any(map(_is_early_local, self.facts.rules)):
             # Hosts with VRFs often have that rule at 32765 (vrf.rst in the kernel). Packets between
-            # this host's own addresses would then leave it.
+            # this host's own addresses would then leave the host.
             reason = f"no rule before {_KEEP} looks up table local"
             self.left_out.append(LeftOut(dev, reason))
         else:
@@ -389,7 +389,7 @@ def _networks(addresses: Iterable[Address]) -> dict[IpNetwork, IpAddress]:
     for address in addresses:
         network = address.network
         is_single = network.prefixlen == 32 and address.peer is None
-        # For neither of these, the kernel adds a connected route (fib_add_ifaddr).
+        # The kernel adds no connected route for a single address or in 0.0.0.0/8 (fib_add_ifaddr).
         if not is_single and network.network_address not in _ZERO_NETWORK:
             networks.setdefault(network, address.local)
     return networks
@@ -473,8 +473,8 @@ class PolicyPlan:
 
     Args:
         family: the address family.
-        wanted: the rules and routes that are wanted.
-        there: those of ours that are there, in the kernel's order.
+        wanted: the wanted rules and routes.
+        there: our present rules and routes, in the kernel's order.
     """
 
     family: Family
@@ -522,10 +522,10 @@ class PolicyPlan:
     def rule_steps(self) -> RuleSteps:
         """Return the changes to rules, in order.
 
-        Only rules with the same selectors and preference have to be in the wanted order.
+        The order matters only among rules with the same selectors and preference.
         """
         there = self.there.rules
-        # Of equal rules, the kernel deletes the first one.
+        # If rules are equal, the kernel deletes the first one, so the last one stays.
         last = {rule: index for index, rule in enumerate(there)}
         staying: set[int] = set()
         add: list[Rule] = []
@@ -565,7 +565,7 @@ class PolicyPlan:
 
     @property
     def changes(self) -> Changes:
-        """Return the plan's changes, which are falsy if everything is as wanted."""
+        """Return the plan's changes, which are empty if everything is as wanted."""
         steps = self.rule_steps
         return Changes(
             routes=(
@@ -595,7 +595,7 @@ def _by_selectors(rules: Iterable[Rule]) -> Iterable[list[Rule]]:
 
 
 def _in_order(rules: Iterable[Rule], index_of: Mapping[Rule, int]) -> list[int]:
-    """Return the indexes of the first rules, up to one that is missing or before the others."""
+    """Return the indexes of the first rules, until a rule is missing or out of order."""
     indexes: list[int] = []
     for rule in rules:
         index = index_of.get(rule, -1)
@@ -606,10 +606,11 @@ def _in_order(rules: Iterable[Rule], index_of: Mapping[Rule, int]) -> list[int]:
 
 
 def _may_be_mistaken(rule: Rule, other: Rule) -> bool:
-    """Return whether a request about one of two rules of ours may match the other.
+    """Return whether a request for one of our rules may match another of our rules.
 
-    A request without a source or destination matches rules with any (rule_exists and rule_find in
-    net/core/fib_rules.c). A deletion without a limit for prefixes matches rules with any limit.
+    A request without a source or destination matches rules with any source or destination
+    (rule_exists and rule_find in net/core/fib_rules.c). A deletion without a limit for prefixes
+    matches rules with any limit.
     """
     is_alike = (rule.preference, rule.action, rule.table) == (
         other.preference,

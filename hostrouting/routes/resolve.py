@@ -35,8 +35,8 @@ def resolve(
     """Fill in the device, gateway, source and MTU of static routes.
 
     Configured values are used as they are. Missing values come from the default route through
-    ``dev``; without ``dev``, from the one through an uplink: the gateway in either address family
-    (RFC 8950), ``onlink``, all hops of a multipath route, ``src`` and ``mtu``.
+    ``dev``, or through an uplink without ``dev``. These values are the gateway in either address
+    family (RFC 8950), ``onlink``, all hops of a multipath route, ``src`` and ``mtu``.
 
     Args:
         wanted: the configured routes.
@@ -54,7 +54,7 @@ def resolve(
     Raises:
         RouteError: some routes can never be installed. A device is a port of another device, or a
             gateway is a local address. Or no device is configured, and the default route has
-            several interfaces. The error lists all such routes.
+            several interfaces. The error lists all these routes.
     """
     resolver = _resolver(wanted, links, addresses, main, uplinks)
     like_of = cache(resolver.like)  # thousands of routes may have the same values
@@ -132,7 +132,7 @@ def _on_link(
 ) -> list[tuple[IpNetwork, tuple[str | None, ...]]]:
     """Return prefixes that may contain gateways, each with the interfaces of its routes.
 
-    None stands for the default route's interface.
+    None means the default route's interface.
 
     Of our own existing routes, only the wanted ones count. Routes that this run adds must not
     depend on routes that this run removes.

@@ -1,9 +1,9 @@
-"""Check that every route is in effect, from the tables where they suffice, or else by lookups.
+"""Check that every route is in effect: by comparing tables, or by lookups if that isn't enough.
 
-The tables suffice if a route has an address outside of longer prefixes. Longest-prefix match then
-selects the entries with the route's own destination, and the lowest metric wins. Lookups in the
-kernel decide in all other cases: custom policy rules, entries in table local that cover the
-address, dead hops, and multiple metrics.
+The tables are enough if a route has an address outside of longer prefixes. Longest-prefix match
+then selects the entries with the route's own destination, and the lowest metric wins. In all other
+cases, the kernel is asked: with custom policy rules, entries in table local that cover the address,
+dead hops, or multiple metrics.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def verify_routes(wanted: Sequence[Route], *backends: RouteBackend, has_old: boo
 
     Raises:
         RouteError: a route isn't in effect. The error names what takes precedence: a rule, a route
-            with a lower metric, or longer prefixes. Or it says that the route has been removed.
+            with a lower metric, or longer prefixes. If nothing does, the error says that the route
+            has been removed.
     """
     losing: list[tuple[Route, Refusal]] = []
     for backend in backends:
@@ -73,8 +74,8 @@ def losing_routes(
     facts = backend.facts()
     local = read_routes(backend, Table.LOCAL)
     entries = backend.entries(Selection(Table.MAIN)).groups
-    # While old routes exist, leave out all of ours. The old ones will be removed. After that, the
-    # wanted ones are looked up in the kernel.
+    # While our old routes exist, all our routes are left out here. The wanted routes are then
+    # looked up in the kernel, and may lose only to our own old routes, which will be removed.
     main = _of_others(entries) if has_old else entries
     left = unproven(wanted, rules=facts.rules, main=main, local=local)
     beaten = _beaten_in_kernel(left, wanted, backend)
@@ -105,7 +106,7 @@ def _explained(
 
 
 def read_fib(backend: RouteBackend, facts: Facts) -> Fib:
-    """Read all tables, and return a model of them, which explains answers of the kernel."""
+    """Read all tables, and return a model that explains the kernel's answers."""
     from hostrouting.kernel.fib6 import MODELS
 
     return MODELS[backend.family](

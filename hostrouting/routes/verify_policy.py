@@ -23,16 +23,16 @@ from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.routes.policy import PolicyRouting, rule_words
 from hostrouting.routes.verify import read_fib
 
-# So many addresses of a network are tried, because the first ones may be this host's own.
+# The maximum number of addresses of a network to try, because the first may be this host's own.
 _TRIED = 4
 
 # An address of TEST-NET-2 (RFC 5737), which no host has.
 ELSEWHERE = IPv4Address("198.51.100.1")
 
 _ONLY_LATER = "our rule decides only if that one has a higher preference"
-# The preference that a hint gives another program's rule, if that is above ours.
+# A hint moves another program's rule to this preference, or above our rule if ours is later.
 _LATER = 5000
-# A rule whose words are safe to paste.
+# Words that are safe to paste into a shell.
 _PASTEABLE = re.compile(r"[\w./: -]+")
 
 _OF_THIS_HOST = (RouteType.LOCAL, RouteType.BROADCAST, RouteType.ANYCAST)
@@ -41,7 +41,7 @@ _OF_THIS_HOST = (RouteType.LOCAL, RouteType.BROADCAST, RouteType.ANYCAST)
 def verify_policy(wanted: PolicyRouting, backend: RouteBackend) -> None:
     """Check that table main decides about the CIDRs of rules, and side tables about kept addresses.
 
-    A failed lookup is right, because a rule may look up a table where nothing matches. Only a kept
+    A lookup may fail, because a rule may look up a table where nothing matches. Only a kept
     interface with a gateway must have a route to an address elsewhere.
 
     Args:
@@ -51,7 +51,7 @@ def verify_policy(wanted: PolicyRouting, backend: RouteBackend) -> None:
     Raises:
         RouteError: another program's rule decides. The error names it.
     """
-    # Each refusal asks it.
+    # The tables are read once, for the first refusal.
     read = cache(lambda: read_fib(backend, backend.facts()))
     refusals = [*_late_rules(wanted, backend, read), *_lost_addresses(wanted, backend, read)]
     if refusals:
@@ -91,7 +91,7 @@ def _first_beyond(answers: Iterable[Lookup]) -> Lookup | None:
 
 
 def _is_by_main(answer: Lookup) -> bool:
-    """Return whether no other table than main decides about a packet."""
+    """Return whether table main or no table decides about a packet."""
     return answer.route is None or answer.route.table == Table.MAIN
 
 
@@ -196,10 +196,10 @@ def _beaten(
 
 
 def _how_to_move(rule: Rule, ours: Rule, fib: Fib) -> str:
-    """Return a hint with the commands that move a rule behind ours.
+    """Return a hint with the commands that move another program's rule behind ours.
 
-    The hint is an empty string in four cases. The rule looks up no table, the commands can't
-    express it, table main would decide before it, or it would also move behind another program's
+    The hint is an empty string in four cases. The rule looks up no table, it can't be written as a
+    command, it would move behind table main's rule, or it would also move behind another program's
     rule.
     """
     if rule.is_ours or rule.action is not RuleAction.TO_TABLE:
@@ -223,7 +223,7 @@ def _how_to_move(rule: Rule, ours: Rule, fib: Fib) -> str:
 
 
 def _jump_over(ours: Rule, fib: Fib, flow: Flow) -> Rule | None:
-    """Return the rule that makes the kernel skip ours, if any."""
+    """Return the rule whose goto skips our rule, if there is one."""
     for rule, is_met, _ in fib.evaluated_rules(flow):
         target = rule.goto if rule.action is RuleAction.GOTO else None
         if is_met and target is not None and rule.preference < ours.preference < target:
@@ -232,7 +232,7 @@ def _jump_over(ours: Rule, fib: Fib, flow: Flow) -> Rule | None:
 
 
 def _deciding_rule(answer: Lookup, fib: Fib, flow: Flow) -> Rule | None:
-    """Return the rule that decides in a model, or None if its answer isn't the kernel's."""
+    """Return the rule that decides in a model, or None if the kernel's answer differs."""
     decision = fib.decide(flow)
     if answer.route is None:
         return decision.rule if decision.errno == answer.errno else None

@@ -143,8 +143,8 @@ class Configure(ConfigTask):
     """Install the routes, the gate and the watcher for every boot, then check the expected CIDRs.
 
     Everything is updated in one step. The scripts, with the expected CIDRs, are in place before the
-    kernel's routes change. So a start of the node is checked against the old config or the new one,
-    and never against a mix.
+    kernel's routes change. A start of the node is therefore checked against either the old or the
+    new config, never against a mix.
     """
 
     name = "configure"
@@ -232,7 +232,7 @@ def configure(
 def warnings_of(config: Config, wanted: Wanted, host: Host) -> tuple[str, ...]:
     """Return the reasons why an installation can't work yet.
 
-    These are warnings instead of errors, because the reasons may disappear later.
+    The reasons aren't errors, because they may disappear later.
 
     Raises:
         UnitError: systemd is running but can't be queried.
@@ -383,19 +383,18 @@ class Run:
         host = self.host
         wants_routes = config.static_routes.is_wanted
         adopted = routes_to_adopt(host, replaces_script=wants_routes)
-        # This is the first step, so a rollback undoes it last. By then, the Go package's script is
-        # back.
+        # A rollback undoes this first step last. By then, the Go package's script is back.
         if adopted or exists(host.layout.adopted):
             hand_over(adopted, host.layout, undo)
         installation.prepare(self.boot, host, undo)
         former = self._former(adopted)
         if self.boot.changes_routes_script:
             # If the node starts from here on, the new routes script may install routes even before
-            # this run does. A rollback removes them, too.
+            # this run does. A rollback removes these routes, too.
             undo.push(partial(_restore, former, host))
         changes = installation.apply_additions(self.boot, host, undo)
-        # If no routes are wanted and none is there, nothing has to be removed. But if the lock's
-        # file exists, a script may be installing our routes right now.
+        # Without wanted and without former routes, there is nothing to do. But if the lock's file
+        # exists, a script may be installing our routes right now.
         is_involved = wants_routes or exists(host.layout.lock) or former.routes
         if not (is_involved or (not self.wanted.parts and self._has_rules())):
             return changes, RoutePlan()
@@ -407,10 +406,10 @@ class Run:
         return any(read_policy(backend) != PolicyRouting() for backend in backends)
 
     def _former(self, adopted: Sequence[StaticRoute]) -> _Former:
-        """Return our part of the kernel that this run may remove, and a rollback must restore."""
+        """Return our routes and rules in the kernel that a rollback must restore."""
         former: tuple[Route, ...] = ()
-        # If no routes are wanted, this run removes ours. If it replaces the routes script, the new
-        # script may change them.
+        # If no routes are wanted, this run removes our routes. If the run replaces the routes
+        # script, the new script may change our routes.
         if self.boot.changes_routes_script or not self.config.static_routes.is_wanted:
             former = self.host.our_routes()
         if adopted:
@@ -427,7 +426,7 @@ class Run:
         configs = [self.config]
         try:
             configs.append(self.boot.manifests.old.config)
-        except FileError:  # an edited manifest doesn't tell what the old script does
+        except FileError:  # an edited manifest doesn't show what the old script does
             return {backend.family for backend in self.host.planned_backends(self.config)}
         families: set[Family] = set()
         for config in configs:
@@ -472,8 +471,8 @@ class Run:
             )
         report = check_families(self.config, host.routes_of, scope, host=host, started=self.started)
         report = with_namespace_note(report, host)
-        # The script and the watcher take this lock, too. Without it, writes at the same time could
-        # leave both markers behind.
+        # The script and the watcher take this lock, too. Without the lock, writes at the same time
+        # could leave both markers behind.
         with locked(host.layout.lock, scope):
             write_markers(host.layout, report)
         self.done.add(_record_uplinks(self.config, report, host, scope))
@@ -486,8 +485,8 @@ def _record_uplinks(
     change = change_to_record(config, report, host)
     if change is None or change.after is None:
         return
-    # A link may have been renamed since the check. If this one and the links after it say the same,
-    # the uplinks had these MAC addresses when it passed.
+    # A link may have been renamed since the check. So check again. If the second check and the
+    # links after it give the same record, the uplinks had these MAC addresses during the check.
     again = check_families(config, host.routes_of, scope, host=host)
     if change_to_record(config, again, host) == change:
         write_if_changed(host.layout.verified, change.after)
@@ -497,8 +496,8 @@ def _record_uplinks(
 def change_to_record(config: Config, report: OverlapReport, host: Host) -> Change | None:
     """Return the change that records the uplinks of a passed check, or None if nothing changes.
 
-    The uplinks are recorded under their present names. A recorded uplink that is missing while
-    another one is there stays in the record.
+    The uplinks are recorded under their present names. A recorded uplink that is missing stays in
+    the record if another recorded uplink is there.
     """
     devs = report.default_devs
     if not config.verifies_uplinks or report.verdict is not Verdict.OK or not devs:
@@ -536,7 +535,7 @@ def raise_if_strict(
 ) -> None:
     """Raise an error if the mode is STRICT and the verdict isn't ``ok``.
 
-    Without expected CIDRs, no unit is blocked, so no error is raised.
+    No error is raised without expected CIDRs, because the gate then blocks no unit.
     """
     is_asked = report.reason_kind is not UnknownReason.NOTHING_EXPECTED
     if report.mode is OverlapMode.STRICT and report.verdict is not Verdict.OK and is_asked:
@@ -545,11 +544,11 @@ def raise_if_strict(
 
 @attrs.frozen
 class _Former:
-    """Our part of the kernel's state before a run.
+    """Our routes and rules in the kernel before a run.
 
     Args:
         routes: our routes in table main, and those that we have adopted.
-        policies: our rules and side tables, of the families whose rules the run may change.
+        policies: for each family whose rules the run may change, our rules and side tables.
     """
 
     routes: tuple[Route, ...]

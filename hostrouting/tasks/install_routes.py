@@ -48,12 +48,12 @@ def wait_for_network(
     """Wait until the host has everything that a config's routes need, without holding a lock.
 
     Then wait for the addresses of kept interfaces, too. If a route can never be installed, the wait
-    ends without an error. The error is raised when the routes are planned.
+    ends without an error, which planning then raises.
 
     Args:
         started: when the run started. The wait for default routes and interfaces ends at most
-            ``wait_seconds`` after this time, and the wait for addresses ``address_seconds`` after
-            it.
+            ``wait_seconds`` after the start, and the wait for addresses ``address_seconds`` after
+            the start.
 
     Raises:
         RouteError: a default route, a device or a gateway is still missing at the end, or the
@@ -71,7 +71,8 @@ def wait_for_network(
         return find_gone_uplink(config, host.routes)
 
     if config.static_routes.routes:
-        # If it doesn't appear, the interface of the default route is the uplink.
+        # If a verified uplink doesn't appear, the interface of the default route becomes the
+        # uplink.
         look_until(host.routes, scope, started, config.wait_seconds, look_for_uplink)
     # The IPv6 backend also notices IPv4 changes.
     missing = look_until(backends[-1], scope, started, config.wait_seconds, look)
@@ -112,8 +113,8 @@ def _ways_to_another_uplink(missing: str, config: Config, host: Host) -> tuple[s
 def why_no_default6(config: Config, host: Host) -> tuple[str, ...]:
     """Return a sentence for each interface that ignores the advertisements of a default route.
 
-    An interface is examined only if the config's routes inherit from an IPv6 default route through
-    it, and there is no such route. For a snapshot, which has no sysctls, the result is empty.
+    An interface is examined only if the config's routes need an IPv6 default route through it, and
+    this default route is missing. For a snapshot, which has no sysctls, the result is empty.
 
     Raises:
         RouteError: the kernel can't be queried.

@@ -134,7 +134,8 @@ class ConfirmTrial(HostTask):
         """Confirm the trial.
 
         If this process is killed, the trial's timer starts another confirmation at the timeout. If
-        that fails, the trial ends. A start of the consumer before the timeout ends the trial, too.
+        the second confirmation fails, the trial ends. A start of the consumer before the timeout
+        ends the trial, too.
 
         Returns:
             The report of ``Configure``.
@@ -147,7 +148,7 @@ class ConfirmTrial(HostTask):
         host = self.host.within(scope)
         with exclusive_run(host, scope, is_installing=True) as done:
             # The timer can't end the trial once its file is renamed. An earlier process may have
-            # renamed it before it was killed.
+            # renamed the file before that process was killed.
             document = _moved(
                 host.layout.trial,
                 host.layout.confirmed,
@@ -188,16 +189,16 @@ class EndTrial(HostTask):
             The routes and rules that the trial added, replaced, removed and left unchanged.
 
         Raises:
-            RouteError: there is no trial. Or a killed process had begun to confirm the trial, and
-                had already installed the trial's config.
+            RouteError: there is no trial, or a killed process had already installed the trial's
+                config to confirm it.
             UnitError: systemd refuses to run the script that ends the trial, or the script fails.
                 The error lists the routes that have changed. If the trial isn't over, systemd runs
                 the script again at the timeout.
         """
         host = self.host.within(scope)
         with exclusive_run(host, scope, is_installing=True) as done:
-            # This process holds the run lock, so an earlier process that was confirming the trial
-            # has been killed.
+            # If this file exists, a process was killed while it confirmed the trial, because this
+            # process holds the run lock now.
             was_confirmed = files.exists(host.layout.confirmed)
             document = _moved(
                 host.layout.confirmed,
@@ -290,7 +291,7 @@ def render_trial(until: str) -> str:
     """Render the script that ends a trial.
 
     Args:
-        until: the end of the trial, with which the script recognizes its trial. It ignores all
+        until: the end of the trial, by which the script recognizes its own trial. It ignores all
             others.
     """
     return fill(

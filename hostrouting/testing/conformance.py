@@ -34,9 +34,9 @@ would always undo.
 
 For each call, the test compares the errors of refused routes by errno. After each step, it compares
 the addresses, the rules, the lookup results, the sources of the entries that were found, also of
-those with several hops, and the links except for their indexes. It also
-compares dumps, with all flags and in order: of all tables, of single tables, one of which never
-exists, and of other selections.
+those with several hops, and the links except for their indexes. It also compares dumps, with all
+flags and in order: of all tables, of each single table, of a table that never exists, and of other
+selections.
 """
 
 from __future__ import annotations
@@ -361,7 +361,8 @@ def _selected(wanted: Selection, kernel: Kernel) -> list[Route]:
 def _chosen_sources(kernel: Kernel) -> list[object]:
     """Return the selected sources for each entry that matches a lookup.
 
-    Entries with one hop are asked for with one address, and again with all addresses.
+    For entries with one hop, the sources are queried with one address, and again with all
+    addresses.
     """
     addresses: dict[Route, list[IpAddress]] = {}
     for found in kernel.lookup(strategies.DESTINATIONS):
@@ -373,7 +374,7 @@ def _chosen_sources(kernel: Kernel) -> list[object]:
         if len(route.hops) == 1:
             sent += [(route, those[-1:]), (route, those)]
         elif not has_oif and _has_predictable_sources(route):
-            # A source that depends on the device alone can be asked for with any two addresses.
+            # If a source depends on the device alone, any two addresses will do.
             sent += [(route, [each, each]) for each in those if int(each) < _FIRST_MULTICAST][:1]
     chosen = kernel.sources(sent)
     return [*zip((route for route, _ in sent), chosen, strict=True)]
@@ -424,5 +425,5 @@ def _words(value: object) -> str:
 
 
 def _plain_repr(value: object) -> str:
-    """Return a value's repr with numbers for the members of enumerations, which equal them."""
+    """Return a value's repr, with numbers instead of members of enumerations."""
     return _MEMBER.sub(r"\1", repr(value))

@@ -199,7 +199,7 @@ _odd: dict[str, st.SearchStrategy[Any]] = {
 def routes() -> st.SearchStrategy[Route]:
     """Draw a route to add, replace or delete.
 
-    A third of the routes are unusual. The kernel refuses most of these, or handles them in
+    A third of the routes are unusual. The kernel refuses most of these routes, or handles them in
     surprising ways.
     """
     plain = st.builds(Route, hops=_ways(_plain_hops), **_plain)
@@ -228,7 +228,7 @@ _RESPECTS = (
 
 @st.composite
 def variants(draw: st.DrawFn, originals: st.SearchStrategy[Route]) -> Route:
-    """Draw a copy of a route with one or two attributes replaced by those of a different route.
+    """Draw a copy of a route, with one or two attributes of a different route.
 
     Args:
         draw: the function passed by Hypothesis.
@@ -301,7 +301,7 @@ _networks = st.sampled_from(
 
 
 def our_rules() -> st.SearchStrategy[Rule]:
-    """Draw a rule like those of this project, most of which overlap with others."""
+    """Draw a rule like the project's own rules. Most of the drawn rules overlap."""
     return st.builds(
         Rule,
         preference=st.sampled_from((10, 2170, 2170, 2172)),
@@ -321,7 +321,7 @@ _RESPECTS_OF_RULES = (
 
 @st.composite
 def rule_variants(draw: st.DrawFn, originals: st.SearchStrategy[Rule]) -> Rule:
-    """Draw a copy of a rule with one or two attributes replaced by those of a different rule.
+    """Draw a copy of a rule, with one or two attributes of a different rule.
 
     Args:
         draw: the function passed by Hypothesis.

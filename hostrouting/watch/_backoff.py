@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-# One or two failures may be accidents, such as a restarting daemon or a loose cable. If there are
-# more, their cause isn't an accident, so retry with exponential backoff.
+# One or two failures may be accidents, such as a restarting daemon or a loose cable. More failures
+# are no accident, so the watcher retries with exponential backoff.
 _ACCIDENTS_MAX = 2
 _FIRST_SECONDS = 1.0
 _LONGEST_SECONDS = 300.0

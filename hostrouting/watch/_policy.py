@@ -37,7 +37,7 @@ class PolicyRepair:
         kept: number of our rules that are in place.
         changes: what was changed on the host.
         problems: descriptions of everything that couldn't be repaired.
-        due: when to try again, on the scope's clock, or None if nothing waits.
+        due: the time of the next attempt, on the scope's clock, or None if nothing has to wait.
     """
 
     kept: int = 0
@@ -55,8 +55,8 @@ class PolicyReconciler:
     Args:
         kept: our rules, and the keys of routes in side tables, that were in place after the last
             check.
-        restored: when any of them was last restored, on the scope's clock.
-        failures: how often another program has removed any of them right after that.
+        restored: when any of these was last restored, on the scope's clock.
+        failures: how often another program has removed any of these right after they were restored.
     """
 
     kept: frozenset[Hashable] = frozenset()
@@ -110,7 +110,7 @@ class PolicyReconciler:
         return sum(isinstance(part, Rule) for part in self.kept)
 
     def _count_losses(self, plans: Iterable[PolicyPlan], now: float) -> float | None:
-        """Count a loss, and return the time for restoring it, or None for now."""
+        """Count a loss, and return when to restore it, or None for immediately."""
         lost: set[Hashable] = set()
         for plan in plans:
             lost.update(plan.rule_steps.add)
@@ -127,7 +127,7 @@ def _plan(
     config: Config,
     backends: Iterable[RouteBackend],
 ) -> tuple[list[tuple[RouteBackend, PolicyPlan]], list[str]]:
-    """Plan the repairs of each address family, and describe the obstacles of the others."""
+    """Plan the repairs of each address family, or describe why it can't be repaired."""
     plans: list[tuple[RouteBackend, PolicyPlan]] = []
     problems: list[str] = []
     for backend in backends:
@@ -148,6 +148,7 @@ def _plan(
 def _possible(plan: PolicyPlan) -> PolicyPlan:
     """Return the part of a plan that can be carried out now.
 
-    As long as an interface isn't ready, nothing is removed: its rules would soon be wanted again.
+    While a kept interface isn't ready, nothing is removed, because the interface's rules would soon
+    be wanted again.
     """
     return plan.without_removals() if plan.wanted.pending else plan

@@ -49,9 +49,9 @@ class Repair:
         waiting: the lost routes that another program keeps removing. The next attempt to restore
             them isn't due yet.
         unmoved: the routes that stay as they are, although the default route that they inherit from
-            has moved to another interface. Each is listed as it is and as it would be.
-        policy: the repair of rules and side tables. None if the config has none, or they weren't
-            read.
+            has moved to another interface. Each route is listed as it is and as it would be.
+        policy: the repair of rules and side tables. None if the config needs neither, or the repair
+            ended before.
         problems: descriptions of everything that couldn't be repaired.
     """
 
@@ -74,8 +74,8 @@ class Reconciler:
             included.
         failures: for each route key, how often the route was lost or couldn't be written.
         policy: the reconciler of our rules and side tables.
-        due: when the next attempt is due, on the scope's clock: a route waits for it, or another
-            run was in progress. None if nothing waits.
+        due: the time of the next attempt, on the scope's clock, if a route has to wait or another
+            run was in progress. Otherwise None.
     """
 
     kept: dict[Hashable, Route] = attrs.field(factory=dict)
@@ -151,8 +151,7 @@ class Reconciler:
         scope: CancelScope,
     ) -> Repair:
         now = scope.clock.monotonic()
-        # If nothing has touched a route since the last check, but it needs a change, then its
-        # default route has changed.
+        # If a route is as the watcher left it, but needs a change, its default route has changed.
         follows = {item.new.key for item in plan.replace if self._is_as_left(item.old)}
         contested = self._count_losses(plan, follows, now)
 
@@ -165,8 +164,9 @@ class Reconciler:
             if self.failures[key].reason:
                 del self.failures[key]
 
-        # If the kernel has refused nothing, everything that was due is completed. ``done`` may lack
-        # a route to remove, because it is gone or now belongs to another program.
+        # If the kernel has refused nothing, everything that was due is completed. ``done`` may
+        # still lack a route to remove, because that route is gone or now belongs to another
+        # program.
         completed = _changes(done if refused else due)
         left = {key: self.failures[key] for key in _changes(plan) if key not in completed}
         self.kept = {route.key: route for route in plan.unchanged} | written
@@ -246,7 +246,7 @@ def _by_drift(done: RoutePlan, follows: Container[Hashable]) -> dict[Drift, list
 
 
 def _waiting(plan: RoutePlan, left: Mapping[Hashable, Failures]) -> tuple[Route, ...]:
-    """Return the unwritten routes that wait, without those that an error concerns."""
+    """Return the lost routes that have to wait, without routes that the kernel has refused."""
     wanted = _writes(plan).items()
     return tuple(route for key, route in wanted if key in left and not left[key].reason)
 
@@ -265,7 +265,7 @@ def _changes(plan: RoutePlan) -> dict[Hashable, Route]:
 
 
 def plan_repair(config: Config, *backends: RouteBackend) -> tuple[RoutePlan, list[str]]:
-    """Plan all repairs that are currently possible, and describe the obstacles of the others.
+    """Plan all repairs that are currently possible, and describe why others aren't.
 
     If a route's device is missing, the other routes are planned nevertheless, unlike in
     ``routes.plan.plan_now``. While any repair is blocked, no route is removed. If no routes are
@@ -312,13 +312,13 @@ def without_moves(
     """Take out of a plan each change that would move an inheriting route to another interface.
 
     If a VPN adds a default route, for example, this must not divert a running node. A route follows
-    the default route to another interface in two cases only. Its own interface is gone, or has
-    become a port of a bridge. Or the uplinks are named or verified.
+    the default route to another interface in two cases only: the route's own interface is gone or
+    has become a port of a bridge, or the uplinks are named or verified.
 
     Args:
         plan: the plan.
         config: the wanted routes.
-        former: our routes as they last were in the table, by route key.
+        former: our routes as the watcher last left them in the table, by route key.
         backends: the backends for kernel access, one for each address family.
 
     Returns:
@@ -347,8 +347,8 @@ def without_moves(
         else:
             add.append(route)
     for item in plan.replace:
-        # Compare with the route as the watcher last left it, because another program may have
-        # changed it since.
+        # Another program may have changed the route, so the route that the watcher last left is
+        # compared.
         was = former.get(item.new.key, item.old)
         if moves(was, item.new):
             unmoved.append(Replacement(was, item.new))

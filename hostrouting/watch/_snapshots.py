@@ -29,7 +29,8 @@ class LastSnapshots:
         host: the host.
         problem: why the last snapshot couldn't be kept, or an empty string.
         was_ok: whether the last verdict was ``ok``, or None before the first verdict.
-        is_due: whether the state since the verdict became or stopped being ``ok`` isn't kept yet.
+        is_due: whether the verdict became or stopped being ``ok``, and no snapshot has been kept
+            since.
         written: for each file, the time of the last attempt to write it, on the scope's clock.
     """
 
@@ -42,9 +43,9 @@ class LastSnapshots:
     def keep(self, verdict: Verdict, scope: CancelScope) -> None:
         """Write a snapshot when the verdict changes to or from ``ok``, and hourly during ``ok``.
 
-        Each file is written at most once a minute. A change of the verdict within that minute is
-        kept after it, if it lasts. If an earlier watcher has written a snapshot of the present
-        failure, that snapshot stays.
+        Each file is written at most once a minute. If the verdict changes within that minute, and
+        stays changed, the snapshot follows after the minute. A snapshot of the present failure by
+        an earlier watcher isn't overwritten.
 
         Args:
             verdict: the verdict.
@@ -88,5 +89,5 @@ class LastSnapshots:
 
 
 def _is_newer(path: Path, than: Path) -> bool:
-    """Return whether a file exists and is newer than another one, if that exists."""
+    """Return whether a file exists, and is newer than another file or alone."""
     return exists(path) and (not exists(than) or path.stat().st_mtime > than.stat().st_mtime)

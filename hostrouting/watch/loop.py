@@ -1,8 +1,8 @@
 """Keep a host correct after boot: repair, check and report at each change, and once a minute.
 
-Each round has four steps. Each round repairs our routes and checks the CIDRs. Each round also
-writes the markers, the report and the metrics, and reports changes since the last one. No step
-stops a running machine, and an error in a step never terminates the watcher.
+Each round has four steps: it repairs our routes, checks the CIDRs, writes the markers, the report
+and the metrics, and reports changes since the last round. No step stops a running machine, and an
+error in a step never terminates the watcher.
 """
 
 from __future__ import annotations
@@ -47,17 +47,16 @@ from hostrouting.watch.metrics import gate_metrics
 from hostrouting.watch.outputs import metrics_text
 from phases import Cancelled, CancelScope, TimedOut
 
-# The longest time between two rounds. Routes can get lost without a netlink event. This happens
-# when a link goes down, or a program removes a nexthop object or an address. Because each round
-# pings systemd's watchdog, this is a third of the unit's WatchdogSec=.
+# The longest time between two rounds. Routes can get lost without a netlink event. For example, a
+# link goes down, or a program removes a nexthop object or an address. Because each round pings
+# systemd's watchdog, this is a third of the unit's WatchdogSec=.
 LOOK_SECONDS = 60.0
 # A burst of changes ends when nothing changes for this long. If a burst doesn't end, the rounds go
 # on at increasing intervals.
 QUIET_SECONDS = 0.1
 _BURST_SECONDS = 1.0
 _LONGEST_BURST_SECONDS = 8.0
-# This isn't zero, because has_changed would return at once and miss the changes that have already
-# happened.
+# With zero, has_changed would return at once, and miss changes that have already happened.
 _AT_ONCE_SECONDS = 0.001
 # The interval at which files are polled. Netlink events don't cover files.
 _FILES_SECONDS = 1.0
@@ -69,8 +68,8 @@ class WatchHostRouting:
     """Keep the static routes and the verdict up to date until the scope ends.
 
     Args:
-        read: a function that returns the config. Each round calls it, so a new config takes effect
-            immediately.
+        read: a function that returns the config. Each round calls the function, so a new config
+            takes effect immediately.
         host: the host to watch.
         say: a callback for events; each event is reported once.
         tell: a callback for messages to systemd (see sd_notify(3)).
@@ -204,7 +203,7 @@ class _Watch:
         tell(_PING)
         report = check_host(self.config, host, self.scope)
         tell(_PING)
-        if not done.waiting:  # else our routes come back by themselves
+        if not done.waiting:  # otherwise, our routes will come back without a fix
             report = with_unapplied(report, self.config, host, self.scope)
             tell(_PING)
         self.counted["looks"] += 1
@@ -245,7 +244,7 @@ class _Watch:
     def keep_snapshot(self) -> None:
         """Keep a snapshot for ``diff`` if one is due.
 
-        This runs after the round, because no verdict must wait for it.
+        The caller does this after the round, so that no verdict has to wait for the snapshot.
         """
         if self.report is not None and self.report.cidrs:
             self.snapshots.keep(self.report.verdict, self.scope)
@@ -277,9 +276,9 @@ class _Watch:
 
     def _write_markers(self, report: OverlapReport, _: Repair) -> None:
         if report.cidrs:
-            # During this round, `hostrouting remove` may have deleted the check and its markers.
-            # The command holds the same lock. So read the config again, and write no markers if it
-            # expects no CIDRs any more.
+            # During this round, `hostrouting remove` may have deleted the check and its markers,
+            # under the same lock. So the config is read again, and no markers are written if it no
+            # longer expects CIDRs.
             with locked(self.task.host.layout.lock, self.scope):
                 if self._reread().route_overlap.expected_cidrs:
                     write_markers(self.task.host.layout, report)
@@ -331,7 +330,7 @@ class _Watch:
 
     @property
     def _family(self) -> Family:
-        """Return the family whose backend reports all changes; IPv6's also reports IPv4 changes."""
+        """Return the family whose backend reports all changes: IPv6 also reports those of IPv4."""
         families = (*self.config.static_routes.families, *self.config.route_overlap.families)
         return Family.IPV6 if Family.IPV6 in families else Family.IPV4
 
@@ -347,7 +346,7 @@ class _Watch:
             try:
                 self.changes.wait(self._family, nap)
             except TimedOut:
-                # This raises an error only if the watcher's own scope has ended.
+                # The check raises an error only if the watcher's own scope has ended.
                 self.scope.check()
             except RouteError as error:
                 self.problems.append(error.clause)
