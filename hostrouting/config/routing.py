@@ -525,8 +525,10 @@ class Config(Section):
             mode, the check has passed. A template covers all of its instances; single instances
             aren't supported. ``kubelet.service`` is a regular unit.
         watch: settings for the watcher.
-        verified: the uplinks with which the check has passed on a host. This isn't a key:
-            ``Host.with_verified`` sets it.
+        verified: the uplinks with which the check has passed on a host. No document contains this
+            field: the host remembers the uplinks, and ``Host.with_verified`` fills them in. They
+            belong here because they take the place of ``uplinks`` in each function that a config
+            reaches.
 
     Raises:
         ConfigError: one or more fields are invalid; the error lists all of them.

@@ -106,20 +106,28 @@ def find_verified(
 
 
 def _find(uplink: VerifiedUplink, links: Mapping[str, Link]) -> list[Link]:
-    own = links.get(uplink.name)
-    named = [] if own is None else _topmost([own], links)
-    if own is not None and own.kind in _BONDS and _has_ports(own, links):
-        return named
-    usable = [link for link in links.values() if link.kind not in _STACKED or link is own]
-    same = [link for link in usable if uplink.mac is not None and link.mac == uplink.mac]
-    same = _topmost(same, links)
+    namesake = links.get(uplink.name)
+    by_name = [] if namesake is None else _topmost([namesake], links)
+    if namesake is not None and _is_bond_with_ports(namesake, links):
+        return by_name
+    by_mac = _topmost(_with_mac_of(uplink, links), links)
+    if not by_mac:
+        return by_name
     # Before Azure's VF is a port of its NIC, both have the address.
-    is_by_name = not same or (bool(named) and named[0] in same)
-    return named if is_by_name else same
+    name_fits = bool(by_name) and by_name[0] in by_mac
+    return by_name if name_fits else by_mac
 
 
-def _has_ports(link: Link, links: Mapping[str, Link]) -> bool:
-    return any(each.master == link.name for each in links.values())
+def _is_bond_with_ports(link: Link, links: Mapping[str, Link]) -> bool:
+    return link.kind in _BONDS and any(each.master == link.name for each in links.values())
+
+
+def _with_mac_of(uplink: VerifiedUplink, links: Mapping[str, Link]) -> list[Link]:
+    """Return the links with an uplink's MAC address. A stacked link must also have its name."""
+    if uplink.mac is None:
+        return []
+    same = (link for link in links.values() if link.mac == uplink.mac)
+    return [link for link in same if link.kind not in _STACKED or link.name == uplink.name]
 
 
 def _topmost(found: Iterable[Link], links: Mapping[str, Link]) -> list[Link]:

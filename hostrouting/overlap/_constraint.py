@@ -6,7 +6,7 @@ This module does no I/O.
 from __future__ import annotations
 
 import json
-from collections.abc import Container
+from collections.abc import Container, Sequence
 
 from hostrouting.config.routing import ExpectedCidr
 from hostrouting.kernel.fib import Fib
@@ -204,18 +204,7 @@ class Constraints:
         entry = self._fib.find(Table.MAIN, Flow(address)) if length == self._bits else None
         for dev in failure.devs:
             if routes := self._gateways.get((address, dev)):
-                more = f" and {len(routes) - 1} more" if len(routes) > 1 else ""
-                kept = next((route for route in routes if route.is_in_side_table), None)
-                if kept is not None:
-                    reason = f"it is the gateway of {kept}, by which keep sends"
-                    return Obstacle(f"{reason}: expect the CIDR without it")
-                which = "these routes" if more else "the route"
-                removed = routes
-                if entry is not None:
-                    which += f" and {entry}"
-                    removed = [*routes, entry]
-                change = _removal(f"move that gateway, or remove {which}", *removed)
-                return Obstacle(f"it is the gateway of {routes[0]}{more}", change=change)
+                return _of_gateway(routes, entry)
         if length == self._bits:
             alone = f"{entry} is for this address alone, and no route is longer"
             return Obstacle(alone, change=None if entry is None else _removal("remove it", entry))
@@ -388,6 +377,22 @@ def longest_without_effect(found: Route) -> int:
     if found.table != Table.MAIN or found.is_connected or has_source:
         return length
     return length - 1 if found.metric > found.family.usual_metric else length
+
+
+def _of_gateway(routes: Sequence[Route], entry: Route | None) -> Obstacle:
+    """Return the obstacle for the gateway of routes, and its own host route, if it has one."""
+    kept = next((route for route in routes if route.is_in_side_table), None)
+    if kept is not None:
+        reason = f"it is the gateway of {kept}, by which keep sends"
+        return Obstacle(f"{reason}: expect the CIDR without it")
+    more = f" and {len(routes) - 1} more" if len(routes) > 1 else ""
+    which = "these routes" if more else "the route"
+    removed = [*routes]
+    if entry is not None:
+        which += f" and {entry}"
+        removed.append(entry)
+    change = _removal(f"move that gateway, or remove {which}", *removed)
+    return Obstacle(f"it is the gateway of {routes[0]}{more}", change=change)
 
 
 def _of_bridge(bridge: str) -> Obstacle:

@@ -154,13 +154,21 @@ def fewest_prefixes(
             return 1, ((first, length),)
         if length == bits or (is_whole and min(exceeds[inner]) >= length + _SPLITS):
             return _TOO_MUCH, ()
-        halves = (first, first + size(length + 1))
-        without, found = _sum(cheapest(half, length + 1, around) for half in halves)
+        without, found = cheapest_halves(first, length, around)
         if may_be_chosen and without > 1:
-            cost, more = _sum(cheapest(half, length + 1, length) for half in halves)
+            cost, more = cheapest_halves(first, length, length)
             if cost + 1 < without:
                 return cost + 1, ((first, length), *more)
         return without, found
+
+    def cheapest_halves(
+        first: int,
+        length: int,
+        around: int,
+    ) -> tuple[int, tuple[Prefix, ...]]:
+        """Return the result of ``cheapest`` for the two halves of a prefix together."""
+        halves = (first, first + size(length + 1))
+        return _sum(cheapest(half, length + 1, around) for half in halves)
 
     return list(map(family.network, cheapest(0, 0, _NONE_AROUND)[1]))
 

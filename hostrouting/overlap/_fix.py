@@ -11,7 +11,7 @@ addresses the routes divert packets.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence, Set
 
 import attrs
 
@@ -144,8 +144,7 @@ def _with_rules(
         routes = RouteSearch(ruled, config.route_overlap, missing, search.now if rules else None)
         found = routes.explained(routes.find(left), left, unruled)
         lower = _decided_earlier(found, wanted, unruled)
-        still = {*found.stuck, *(found.blocked.keys() - lower.keys())} & wanted.keys()
-        useless = {probe: _why_useless(found.stuck.get(probe)) for probe in still}
+        useless = _useless(found, wanted.keys(), lower)
         useless |= search.refused(rules, found.host.model, wanted)
         lost = losses(before, _changed(before, found.host), intended)
         useless |= search.harmful(rules, lost, wanted)
@@ -179,6 +178,23 @@ def _decided_earlier(
         for probe, preference in found.blocked.items()
         if probe not in unruled and preference < wanted.get(probe, preference + 1)
     }
+
+
+def _useless(
+    found: Found,
+    wanted: Set[IpAddress],
+    lower: Container[IpAddress],
+) -> dict[IpAddress, Obstacle]:
+    """Return the wanted places that still fail with the rules, each with the reason.
+
+    Args:
+        found: the routes beside the rules.
+        wanted: the places about which main must decide.
+        lower: the places that an earlier rule will help in the next round.
+    """
+    blocked = {probe for probe in found.blocked if probe not in lower}
+    still = wanted & {*found.stuck, *blocked}
+    return {probe: _why_useless(found.stuck.get(probe)) for probe in still}
 
 
 def _ranges(findings: Iterable[Finding]) -> list[IpNetwork]:

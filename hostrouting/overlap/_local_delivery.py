@@ -70,16 +70,10 @@ def why_not_received(state: State, expected: Iterable[ExpectedCidr], kernel: Loo
     lost = _first_lost(state, cidrs, kernel)
     if lost is None:
         return ""
-    decision = state.fib.decide(lost.flow)
-    whose = "no route does"
-    if lost.route is not None:
-        whose = f"{lost.route} decides"
-    elif decision.rule is not None and decision.route is None:
-        whose = decided_by(decision.rule)
     address = lost.flow.address
     found = state.fib.longest_match(Table.LOCAL, Flow(address))
     is_hidden = found is not None and found.destination.prefixlen == state.family.bits
-    what = f"what is sent {lost.words} isn't delivered: {whose}"
+    what = f"what is sent {lost.words} isn't delivered: {_what_decides(lost, state)}"
     if found is None or lost.route != found:
         what += ", not table local"
     steps = []
@@ -89,6 +83,16 @@ def why_not_received(state: State, expected: Iterable[ExpectedCidr], kernel: Loo
         missing = f"add the entry that it lacks: {_missing_entry(address, state)}"
         steps.append(f"remove {found}" if is_hidden else missing)
     return "; ".join((what, *steps))
+
+
+def _what_decides(lost: _Lost, state: State) -> str:
+    """Return which route or rule decides about a lost packet, as a clause."""
+    if lost.route is not None:
+        return f"{lost.route} decides"
+    decision = state.fib.decide(lost.flow)
+    if decision.rule is not None and decision.route is None:
+        return decided_by(decision.rule)
+    return "no route does"
 
 
 def _first_lost(state: State, cidrs: Sequence[Prefix], kernel: Lookups) -> _Lost | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
 import attrs
@@ -21,13 +21,14 @@ from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.errors import FileError, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import rfc_3339
+from hostrouting.model.links import Link
 from hostrouting.model.parsing import is_device
 from hostrouting.model.routes import Table
 from hostrouting.model.text import shortened
-from hostrouting.model.verified_uplinks import find_swapped, swap_words
+from hostrouting.model.verified_uplinks import VerifiedUplink, find_swapped, swap_words
 from hostrouting.overlap._group import findings_and_notes
 from hostrouting.overlap._judge import Judge
-from hostrouting.overlap._read import read_host
+from hostrouting.overlap._read import Moment, read_host
 from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import FamilyVerdict, OverlapReport, UnknownReason, Verdict
 from hostrouting.overlap.proposals import Answer, AnswerKind, Fix, HostSettings, Unfixable
@@ -248,8 +249,8 @@ def check_overlap(
         ipv4: the host's IPv4 backend. If the config doesn't name uplinks, the interfaces of the
             IPv4 default route are also the uplinks for IPv6.
         host: the host. Its files show why it has no IPv6 default route, and which other traffic a
-            fix moves. A snapshot only tells the latter. If None, the report has neither fix nor
-            questions.
+            fix moves. A snapshot only shows the latter. Without a host, the report contains
+            neither.
         started: when the run started, in seconds on the scope's clock, or None to check
             immediately. With a time, the check waits for a default route on an uplink and for
             InfiniBand addresses, as long as the config says.
@@ -288,11 +289,22 @@ def check_overlap(
     )
     if not findings:
         return report
+    scope.check()
+    return _with_fix(attrs.evolve(report, findings=findings), moment, config, host)
+
+
+def _with_fix(
+    report: OverlapReport,
+    moment: Moment,
+    config: Config,
+    host: Host | None,
+) -> OverlapReport:
     from hostrouting.overlap._fix import find_fix
 
-    scope.check()
+    state = moment.state
     missing = _missing_default(state, host) if state.uplinks.default is None else ""
-    findings, fix = find_fix(findings, moment, config, missing, _settings_of(host))
+    settings = _settings_of(host)
+    findings, fix = find_fix(report.findings, moment, config, missing, settings)
     if host is not None and host.snapshot is not None and not host.snapshot.is_ours:
         fix = attrs.evolve(fix, unfixable=tuple(map(_with_doubt, fix.unfixable)))
     return attrs.evolve(report, findings=findings, fix=fix)
@@ -320,11 +332,7 @@ def _why_unknown(config: Config, state: State, host: Host | None) -> str:
     uplinks = state.uplinks
     family = state.family
     if config.uplinks is not None:
-        swapped = find_swapped(config.verified, state.links, config.uplinks)
-        if swapped:
-            words = (swap_words(was, name, state.links) for was, name in swapped)
-            return "; ".join(": ".join(each) for each in words)
-        return f"there is no interface {','.join(config.uplinks)}, which hostRouting.uplinks names"
+        return _why_none_of(config.uplinks, config.verified, state.links)
     if uplinks.contested:
         cidrs = config.route_overlap.expected_cidrs
         return contested_error(uplinks, state.routes, cidrs).clause
@@ -340,6 +348,19 @@ def _why_unknown(config: Config, state: State, host: Host | None) -> str:
         other = other or f"; {_ADD_ONE}, or, if this host needs none, {naming}"
         return f"table main has no unicast {family.any} to compare with{ignored}{other}"
     return f"missing is {missing_default_route(state.defaults, family)}{ignored}{other}"
+
+
+def _why_none_of(
+    named: tuple[str, ...],
+    verified: Iterable[VerifiedUplink],
+    links: Sequence[Link],
+) -> str:
+    """Return why no interface is an uplink that the config names."""
+    swapped = find_swapped(verified, links, named)
+    if not swapped:
+        return f"there is no interface {','.join(named)}, which hostRouting.uplinks names"
+    words = (swap_words(was, name, links) for was, name in swapped)
+    return "; ".join(": ".join(each) for each in words)
 
 
 def _default_of_other_table(state: State) -> str:

@@ -226,7 +226,7 @@ class KeptInterface:
             yield attrs.evolve(rule, preference=_KEEP_GATEWAY)
 
     def routes(self, table: int) -> Iterator[Route]:
-        """Yield the routes of the side table, with the gateway's own route last."""
+        """Yield the side table's routes: first to connected networks, then the default route."""
         for network, source in self.networks.items():
             yield Route(
                 network,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Container, Hashable, Iterable, Mapping
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Set
 from itertools import chain
 
 import attrs
@@ -329,39 +329,45 @@ def without_moves(
         return plan, ()
     inheriting = {_key_of(static) for static in config.static_routes.routes if static.dev is None}
     usable = {link.name for link in links if link.master is None}
-
-    def moves(old: Route, new: Route) -> bool:
-        if (new.destination, new.metric) not in inheriting:
-            return False
-        devs = _devs_of(old)
-        return not usable.isdisjoint(devs) and not _devs_of(new) <= devs
-
-    add: list[Route] = []
-    replace: list[Replacement] = []
-    unchanged = [*plan.unchanged]
-    unmoved: list[Replacement] = []
-    for route in plan.add:
-        lost = former.get(route.key)
-        if lost is not None and moves(lost, route):
-            unmoved.append(Replacement(lost, route))
-        else:
-            add.append(route)
-    for item in plan.replace:
-        # Another program may have changed the route, so the route that the watcher last left is
-        # compared.
-        was = former.get(item.new.key, item.old)
-        if moves(was, item.new):
-            unmoved.append(Replacement(was, item.new))
-            unchanged.append(item.old)
-        else:
-            replace.append(item)
-    rest = attrs.evolve(
-        plan,
-        add=tuple(add),
-        replace=tuple(replace),
-        unchanged=tuple(unchanged),
+    unmoved = tuple(
+        pair for pair in _as_last_left(plan, former) if _moves(pair, inheriting, usable)
     )
-    return rest, tuple(unmoved)
+    return _leaving(plan, {pair.new.key for pair in unmoved}), unmoved
+
+
+def _as_last_left(plan: RoutePlan, former: Mapping[Hashable, Route]) -> Iterator[Replacement]:
+    """Yield each route that is restored or replaced, beside the route that the watcher last left.
+
+    Another program may have changed or removed the route since.
+    """
+    for route in plan.add:
+        if route.key in former:
+            yield Replacement(former[route.key], route)
+    for pair in plan.replace:
+        yield Replacement(former.get(pair.new.key, pair.old), pair.new)
+
+
+def _moves(
+    pair: Replacement,
+    inheriting: Container[tuple[IpNetwork, int]],
+    usable: Set[str],
+) -> bool:
+    """Return whether a route that inherits would leave a usable interface for another one."""
+    if (pair.new.destination, pair.new.metric) not in inheriting:
+        return False
+    devs = _devs_of(pair.old)
+    return not usable.isdisjoint(devs) and not _devs_of(pair.new) <= devs
+
+
+def _leaving(plan: RoutePlan, keys: Container[Hashable]) -> RoutePlan:
+    """Return a plan that leaves the routes with some keys as they are."""
+    left = [pair for pair in plan.replace if pair.new.key in keys]
+    return attrs.evolve(
+        plan,
+        add=tuple(route for route in plan.add if route.key not in keys),
+        replace=tuple(pair for pair in plan.replace if pair.new.key not in keys),
+        unchanged=(*plan.unchanged, *(pair.old for pair in left)),
+    )
 
 
 def _key_of(static: StaticRoute) -> tuple[IpNetwork, int]:
