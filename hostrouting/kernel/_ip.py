@@ -488,8 +488,9 @@ def write_route(route: Route) -> dict[str, Any]:
     """Convert a route to the format that ``read_route`` accepts."""
     family = route.family
     fields = {**attrs.asdict(route, recurse=False), **_hop_fields(_NO_HOP, family), "hops": None}
-    if len(route.hops) == 1 and route.hops[0].weight == 1 and route.hops[0] != _NO_HOP:
-        fields |= _hop_fields(route.hops[0], family)
+    single = route.hops[0] if len(route.hops) == 1 else None
+    if single is not None and single.weight == 1 and single != _NO_HOP:
+        fields |= _hop_fields(single, family)
     elif route.hops:
         fields["hops"] = tuple(_HOPS[family].write(_hop_fields(hop, family)) for hop in route.hops)
     return _ROUTES[family].write(fields)

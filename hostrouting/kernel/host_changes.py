@@ -316,7 +316,8 @@ def _nexthop_lines(before: tuple[Any, ...], after: tuple[Any, ...]) -> tuple[str
     ):
         return None
     (old,), (new,) = before, after
-    if old.nexthop_id != new.nexthop_id or attrs.evolve(old, hops=new.hops, type=new.type) != new:
+    differs_elsewhere = attrs.evolve(old, hops=new.hops, type=new.type) != new
+    if old.nexthop_id != new.nexthop_id or differs_elsewhere:
         return None
     hops = (
         " ".join(hop.words(each.family) for hop in each.hops) or each.type.name.lower()

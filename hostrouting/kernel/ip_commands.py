@@ -380,8 +380,9 @@ def _rule_add(kernel: Kernel, words: list[str]) -> None:
     rule = parse_rule(" ".join(words))
     if rule.preference < 0:
         # fib_default_rule_pref
-        rules = kernel.facts().rules
-        rule = attrs.evolve(rule, preference=max(0, rules[1].preference - 1) if rules[1:] else 0)
+        second = kernel.facts().rules[1:2]
+        preference = max(0, second[0].preference - 1) if second else 0
+        rule = attrs.evolve(rule, preference=preference)
     kernel.add_rule(rule)
 
 

@@ -534,8 +534,9 @@ def _are_reordered(old: KnownHost, new: KnownHost, changed: Container[Rule]) -> 
     # See Model6._alternatives.
     if {*old.rules} < {*kernel_rules(old.family)}:
         return True
-    stay, still = ([rule for rule in each.rules if rule not in changed] for each in (old, new))
-    return stay != still
+    kept_before = [rule for rule in old.rules if rule not in changed]
+    kept_after = [rule for rule in new.rules if rule not in changed]
+    return kept_before != kept_after
 
 
 def _is_merged(known: KnownHost) -> bool:

@@ -38,9 +38,9 @@ def passes_discards(kernel: str | None) -> bool | None:
         return None
     if numbers < (6, 2):
         return True
-    is_fixed = numbers >= (7, 2) or any(
-        first <= numbers < (6, first[1] + 1) for first in ((6, 12, 113), (6, 18, 44))
-    )
+    is_fixed_6_12 = (6, 12, 113) <= numbers < (6, 13)
+    is_fixed_6_18 = (6, 18, 44) <= numbers < (6, 19)
+    is_fixed = is_fixed_6_12 or is_fixed_6_18 or numbers >= (7, 2)
     return False if is_fixed else None
 
 

@@ -83,7 +83,9 @@ def take_snapshot(
             kernel=f"{kernel.sysname} {kernel.release}",
         )
 
-    watched = [(backend, inside), *([] if backend6 is None else [(backend6, [(0, 0)])])]
+    watched = [(backend, inside)]
+    if backend6 is not None:
+        watched.append((backend6, [(0, 0)]))
     snapshot, why_torn = read_consistently(watched, scope, read)
     return attrs.evolve(snapshot, is_torn=why_torn is not None)
 
@@ -110,7 +112,8 @@ def _uses_deleted(state: Ipv6State, backend: RouteBackend) -> bool | None:
     standard = kernel_rules(Family.IPV6)
     if not {*state.rules} < {*standard}:
         return None
-    now, before = (Fib6(rules, state.routes, state.addresses) for rules in (state.rules, standard))
+    now = Fib6(state.rules, state.routes, state.addresses)
+    before = Fib6(standard, state.routes, state.addresses)
     for route in state.routes[:_TRIED_ROUTES]:
         probe = route.destination.network_address
         found = now.lookup(probe).route

@@ -345,7 +345,8 @@ class Questions:
     def _proposed(self, fix: Fix, cautions: Iterable[Caution]) -> str:
         """Return a clause on the entries proposed only after an answer, and on their losses."""
         now = self._fix
-        routes = {*map(self._led, fix.routes)}.difference(map(self._led, now.routes))
+        routes_now = set(map(self._led, now.routes))
+        routes = set(map(self._led, fix.routes)) - routes_now
         rules = {*fix.rules}.difference(now.rules)
         counts = [
             _count(len(routes), "more route" if now.routes else "route"),

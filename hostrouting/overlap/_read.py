@@ -104,8 +104,10 @@ def watched(
 
     The expected and the foreseen CIDRs matter. For IPv6, the IPv4 default route matters, too.
     """
-    also = [] if ipv4 is None or backend.family is Family.IPV4 else [(ipv4, [(0, 32)])]
-    return [(backend, config.route_overlap.judged), *also]
+    watching: list[tuple[RouteBackend, Sequence[Prefix]]] = [(backend, config.route_overlap.judged)]
+    if ipv4 is not None and backend.family is Family.IPV6:
+        watching.append((ipv4, [(0, 32)]))
+    return watching
 
 
 def read_once(

@@ -304,12 +304,13 @@ class RuleSearch:
         """
         state = attrs.evolve(self._state, rules=self._rules_with(rules), is_merged=False)
         model = self.now.with_rules(state.rules)
-        is_covered = PrefixSet((numbers(rule.to) for rule in rules), self._family.bits).overlaps
+        bits = self._family.bits
+        cidrs = PrefixSet((numbers(rule.to) for rule in rules), bits)
         copies = {place: Place(place.probe, lookups=place.lookups) for place in self._places}
         spans = [Span(span.first, span.last, copies[span.place]) for span in self._places.spans]
         for span in spans:
             span.place.spans.append(span)
-        covered = [each for each in copies.values() if is_covered(*[each.spans[0].first] * 2)]
+        covered = [each for each in copies.values() if cidrs.covers((int(each.probe), bits))]
         for place, lookups in self._ask(model, covered).items():
             place.lookups = lookups
         places = Places(spans, self._family)

@@ -188,7 +188,8 @@ class Entries:
             )
         state = self._state
         main = [route for route in state.routes if route.table == Table.MAIN]
-        entry = self._entry_by(dev, hop, self._family.network((1 << (self._bits - 1), self._bits)))
+        any_address = self._family.network((1 << (self._bits - 1), self._bits))
+        entry = self._entry_by(dev, hop, any_address)
         why = why_impossible(entry, state.links, state.addresses, main, state.uplinks.named)
         return f"no entry for it through {dev} is possible: {why}" if why else ""
 

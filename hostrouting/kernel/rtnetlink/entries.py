@@ -103,7 +103,7 @@ class RouteReader:
 
     def last_address(self, stretch: Stretch) -> int:
         """Return the first address of the last destination in a stretch of messages."""
-        _, (first, _) = self.single(stretch.messages[-((stretch.length + 3) & ~3) :])
+        _, (first, _) = self.single(stretch.messages[-stretch.step :])
         return first
 
     def groups(self, stretch: Stretch) -> list[Group]:
@@ -114,7 +114,7 @@ class RouteReader:
         """
         block = stretch.messages
         length = stretch.length
-        step = (stretch.length + 3) & ~3
+        step = stretch.step
         if step == length < len(block) and block[_DST_HEADER] == self._has_dst:
             blanked = bytearray(block)
             zeros = bytes(len(block) // length)
@@ -151,12 +151,9 @@ class RouteReader:
         shared = block[start:at]
         differing = {*block[at::length]}
         size = len(self._any)
-        low = shared + bytes([min(differing)])
-        high = shared + bytes([max(differing)])
-        return int.from_bytes(low.ljust(size, b"\0"), "big"), int.from_bytes(
-            high.ljust(size, b"\xff"),
-            "big",
-        )
+        low = (shared + bytes([min(differing)])).ljust(size, b"\0")
+        high = (shared + bytes([max(differing)])).ljust(size, b"\xff")
+        return int.from_bytes(low, "big"), int.from_bytes(high, "big")
 
     def _chosen(self, common: Attributes, prefixes: list[Prefix]) -> list[Group]:
         if not common.is_wanted:

@@ -164,6 +164,15 @@ class Stretch(NamedTuple):
     length: int
     messages: bytes
 
+    @property
+    def step(self) -> int:
+        """Return the bytes from the start of a message to the start of the next one."""
+        return _aligned(self.length)
+
+
+def _aligned(length: int) -> int:
+    return (length + 3) & ~3
+
 
 def stretches(datagram: bytes) -> Iterator[Stretch]:
     """Split a datagram into stretches of messages with the same header.
@@ -177,7 +186,7 @@ def stretches(datagram: bytes) -> Iterator[Stretch]:
         length, kind, flags, sequence, port = HEADER.unpack(header)
         if length < HEADER_BYTES:
             raise struct.error(f"a message of {length} bytes")
-        step = (length + 3) & ~3
+        step = _aligned(length)
         end = _end_of_like(datagram, header, step) if start == 0 else start + step
         while datagram[end : end + HEADER_BYTES] == header:
             end += step
@@ -187,7 +196,7 @@ def stretches(datagram: bytes) -> Iterator[Stretch]:
 
 def split(stretch: Stretch) -> Iterator[bytes]:
     """Yield the messages in a stretch."""
-    for start in range(0, len(stretch.messages), (stretch.length + 3) & ~3):
+    for start in range(0, len(stretch.messages), stretch.step):
         yield stretch.messages[start : start + stretch.length]
 
 
