@@ -38,22 +38,27 @@ def run(module: AnsibleModule, words: list[str], fine: tuple[int, ...] = (0,)) -
         report: dict[str, Any] = json.loads(out)
     except ValueError:
         module.fail_json(msg=err.strip() or out.strip() or "it said nothing", rc=code)
-    for doubt in _doubts(report):
-        module.warn(doubt)
+    for warning in warnings_of(report):
+        module.warn(f"{report.get('host')}: {warning}")
     if code not in fine:
         changed = report.get("changed", False)
         module.fail_json(msg=_why(report) or err.strip(), rc=code, changed=changed, report=report)
     return report
 
 
-def _doubts(report: dict[str, Any]) -> list[str]:
-    """Return the check's notes that ask which interface is the uplink."""
-    check = report.get("overlap") or report
-    return [
-        f"{report.get('host')}: {note['kind']}: {note['message']}"
-        for note in check.get("notes", ())
-        if note["kind"] in DECISIONS
-    ]
+def warnings_of(report: dict[str, Any]) -> list[str]:
+    """Return the warnings of a document, and the notes of its check that ask for a decision.
+
+    The notes on routes are texts. The notes of a check have a kind.
+    """
+    check = report.get("overlap") or {}  # null for a plan, and for apply --routes-only
+    warnings = [*report.get("warnings", ())]
+    for note in (*report.get("notes", ()), *check.get("notes", ())):
+        if isinstance(note, str):
+            warnings.append(note)
+        elif note["kind"] in DECISIONS:
+            warnings.append(f"{note['kind']}: {note['message']}")
+    return warnings
 
 
 def _why(report: dict[str, Any]) -> str | None:

@@ -10,7 +10,8 @@ short_description: Install a config's routes, check and gate
 description:
   - Runs C(hostrouting apply). In check mode, and for the diff, it runs C(hostrouting plan).
   - If the check fails in STRICT mode, the task fails.
-  - Warns if it is in doubt which interface is the uplink (the notes C(CONTESTED) and C(MOVED)).
+  - Shows the command's warnings, also in check mode. Warns if it is in doubt which interface is the
+    uplink (the notes C(CONTESTED) and C(MOVED)).
 author:
   - The hostrouting authors (@hostrouting)
 options:

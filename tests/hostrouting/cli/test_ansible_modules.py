@@ -1,0 +1,58 @@
+"""Test how the Ansible collection reads the documents of commands, without a booted node.
+
+tests/boot/test_roll_out.py runs the modules.
+"""
+
+from __future__ import annotations
+
+import json
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from wanted import section
+
+COLLECTION = Path(__file__).parents[3] / "deploy/ansible/ansible_collections/hostrouting"
+COMMAND = runpy.run_path(str(COLLECTION / "hostrouting/plugins/module_utils/command.py"))
+Run = Callable[..., tuple[int, str, str]]
+
+UNKEPT = "nvl* isn't kept: there is no such interface"
+OUTPUT = ("--output", "json")
+
+
+def warnings_of(run: Run, *words: object) -> list[str]:
+    found: list[str] = COMMAND["warnings_of"](json.loads(run(*words)[1]))
+    return found
+
+
+@pytest.mark.parametrize(
+    "words", [("plan",), ("apply",), ("apply", "--routes-only"), ("apply", "--try", "60")], ids=str
+)
+def test_the_notes_on_routes_are_warnings(
+    run: Run, write: Callable[[object], Path], words: tuple[str, ...]
+) -> None:
+    given = write({"hostRouting": section("172.16.1.0/24", keep=["nvl*"], mode="WARN")})
+    assert UNKEPT in warnings_of(run, *words, *OUTPUT, given)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("check", *OUTPUT, "CONFIG"),
+        ("apply", *OUTPUT, "CONFIG"),
+        ("confirm", *OUTPUT),
+        ("snapshot",),
+        ("config", "set", "COPY", "--from", "CONFIG", *OUTPUT),
+        ("check", *OUTPUT, "MISSING"),
+    ],
+    ids=" ".join,
+)
+def test_a_document_without_notes_has_no_warnings(
+    run: Run, write: Callable[[object], Path], tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """A failing check has none, either."""
+    paths: dict[str, Any] = {name: tmp_path / name for name in ("COPY", "MISSING")}
+    paths["CONFIG"] = write({"hostRouting": section()})
+    assert warnings_of(run, *(paths.get(word, word) for word in words)) == []
