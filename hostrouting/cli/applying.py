@@ -80,12 +80,14 @@ def apply(options: argparse.Namespace, host: Host) -> Result | int:
     if options.try_seconds is not None:
         return _try_routes(options, config, host)
     if options.routes_only:
+        from hostrouting.tasks.configure import led_away_by
         from hostrouting.tasks.install_routes import InstallRoutes
 
         routes = run_task(InstallRoutes(config, host=host))
         text = partial(changed_text, routes.plan, routes.changes, is_verbose=options.verbose)
-        document = routes.to_json() | {"overlap": None}
-        return Result(lambda: document, text, warnings=routes.plan.notes)
+        warnings = led_away_by(config, routes.plan, host)
+        document = routes.to_json() | {"overlap": None, "warnings": [*warnings]}
+        return Result(lambda: document, text, warnings=(*warnings, *routes.plan.notes))
     from hostrouting.tasks.configure import Configure
 
     is_held = options.image is not None and config.is_gated
@@ -170,7 +172,8 @@ def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> Resu
             ending = f"the installed routes return at {until}, or now: hostrouting revert; "
             ending += "to keep these: hostrouting confirm"
             text = applied_text(report, ending, is_verbose=options.verbose)
-            result = Result(report.to_json, lambda: text, warnings=report.routes.plan.notes)
+            warnings = (*report.warnings, *report.routes.plan.notes)
+            result = Result(report.to_json, lambda: text, warnings=warnings)
             say_result(options, result, _TRIAL_SECONDS)
             if not is_asking:
                 if options.output != "json":

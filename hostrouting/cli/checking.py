@@ -149,7 +149,8 @@ def _metrics(report: OverlapReport, host: Host) -> str:
 
     # A snapshot doesn't include files.
     gate = () if host.snapshot is not None else gate_metrics(host.layout, report.mode)
-    return exposition(*gate, *check_metrics(report, int(time.time()))).rstrip()
+    checked = check_metrics(report, int(time.time()), must_expect=True)
+    return exposition(*gate, *checked).rstrip()
 
 
 def _installed(host: Host) -> Config:
@@ -433,7 +434,10 @@ def _unfixed(config: Config, host: Host, *, has_config: bool) -> OverlapReport:
     if is_lacking and report.verdict is not Verdict.UNKNOWN:
         now = _check_on(_without_waits(config), host, None)
         if now.findings:
-            return on_top(now, report, planned, config)
+            return run_function(
+                "check",
+                lambda scope: on_top(now, report, planned, config, scope),
+            )
     return _with_offers(report, config, planned.backend)
 
 
@@ -505,8 +509,9 @@ def _with_offers(
     from hostrouting.overlap.offers import keep_offers
 
     backend = backends(Family.IPV4)
-    lines = run_function("check", lambda scope: keep_offers(config, backend, scope))
-    return attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=tuple(lines)))
+    offers = run_function("check", lambda scope: keep_offers(config, backend, scope))
+    lines = tuple(map(str, offers))
+    return attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=lines))
 
 
 _WATCHES = (

@@ -57,7 +57,7 @@ def _cut_off(state: State, added: Iterable[Route], fixed: Fib) -> list[Address]:
         for address in state.addresses
         if address.dev not in state.uplinks.devs
         and address.scope == Scope.UNIVERSE
-        and any(_leaves(fixed, to, address) for to in _neighbours(address, index, own))
+        and any(_leaves(fixed, to, address) for to in neighbours(address, index, own))
     ]
 
 
@@ -86,7 +86,7 @@ def _keepable_devs(links: Iterable[Link]) -> set[str]:
     }
 
 
-def _neighbours(
+def neighbours(
     address: Address,
     index: PrefixIndex,
     own: Container[IpAddress],

@@ -8,30 +8,55 @@ and proposes no fix.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from ipaddress import IPv4Network, collapse_addresses
+from typing import NamedTuple
 
 import attrs
 
 from hostrouting.config.routing import ONLINK, Config, Keep
 from hostrouting.kernel.port import RouteBackend, read_routes
-from hostrouting.model.errors import ConfigError
+from hostrouting.model.errors import ConfigError, RouteError
 from hostrouting.model.family import Family, IpAddress, IpNetwork
+from hostrouting.model.integer_prefixes import PrefixIndex, numbers
 from hostrouting.model.links import Address, Hardware, is_like
+from hostrouting.model.routes import Route
+from hostrouting.model.text import shortened
 from hostrouting.overlap._diversions import Diversions
 from hostrouting.overlap._judge import Judge
-from hostrouting.overlap._keep import entries_for, keepable, lost_by_keeping
+from hostrouting.overlap._keep import entries_for, keepable, lost_by_keeping, neighbours
 from hostrouting.overlap._modelled_host import ModelledHost, host_now
 from hostrouting.overlap._read import read_host
 from hostrouting.overlap.proposals import OFFER
+from hostrouting.routes.plan import RoutePlan
 from hostrouting.routes.verify_policy import ELSEWHERE
 from phases import CancelScope
 
 _FIRST_ADDRESSES = 5
+# A limit for human-readable lines.
+_SHOWN_NETWORKS = 4
 _GATEWAY = "GATEWAY"
 
 
-def keep_offers(config: Config, backend: RouteBackend, scope: CancelScope) -> list[str]:
-    """Return a line for each such interface, with the entry of ``keep`` that keeps its packets.
+class Offer(NamedTuple):
+    """Packets that bypass their interface, and what keeps them there.
+
+    Args:
+        fact: which packets leave through which interface.
+        what_to_do: the entries of ``keep`` to add, or an empty string if none is known to help.
+        keep: these entries, if the interfaces are those of InfiniBand.
+    """
+
+    fact: str
+    what_to_do: str = ""
+    keep: tuple[Keep, ...] = ()
+
+    def __str__(self) -> str:
+        return "; ".join(filter(None, (self.fact, self.what_to_do)))
+
+
+def keep_offers(config: Config, backend: RouteBackend, scope: CancelScope) -> list[Offer]:
+    """Return an offer for each such interface, with the entry of ``keep`` that keeps its packets.
 
     Each entry is proven on a model of the host: with the entry, no expected address fails.
 
@@ -40,16 +65,58 @@ def keep_offers(config: Config, backend: RouteBackend, scope: CancelScope) -> li
         backend: the kernel to query, for IPv4.
         scope: cancellation scope for the reads.
     """
+    offers = _offers(config, backend, scope)
+    return [] if offers is None else [*offers.of_all()]
+
+
+def led_away(
+    config: Config,
+    backend: RouteBackend,
+    plan: RoutePlan,
+    scope: CancelScope,
+) -> list[Offer]:
+    """Return an offer for each network whose interfaces lose own packets to a plan's new routes.
+
+    Args:
+        config: the planned config.
+        backend: the kernel after the plan, or a model of it, for IPv4.
+        plan: the plan.
+        scope: cancellation scope for the reads.
+    """
+    plan = plan.of(Family.IPV4)
+    routes = [*plan.add, *(pair.new for pair in plan.replace)]
+    if not routes:
+        return []
+    try:
+        if not any(_leads_away(routes, address) for address in backend.facts().addresses):
+            return []
+        offers = _offers(config, backend, scope)
+        return [] if offers is None else [*offers.beside(routes)]
+    except RouteError as error:
+        return [Offer(f"what these routes take away isn't known: {error.message}")]
+
+
+def _leads_away(routes: Sequence[Route], address: Address) -> bool:
+    """Return whether a route may take precedence over an address's connected network."""
+    return any(
+        route.destination.prefixlen > address.prefix_length
+        and route.destination.overlaps(address.network)
+        and address.dev not in route.devs
+        for route in routes
+    )
+
+
+def _offers(config: Config, backend: RouteBackend, scope: CancelScope) -> _Offers | None:
     overlap = config.route_overlap.of(Family.IPV4)
     if not overlap.expected_cidrs:
-        return []
+        return None
     config = attrs.evolve(config, route_overlap=overlap)
     moment = read_host(config, backend, scope)
     state = attrs.evolve(moment.state, routes=read_routes(backend))
     if state.uplinks.unknown is not None:
-        return []
+        return None
     Judge(overlap, state).judge(moment.places)
-    return [*_Offers(config, host_now(state, moment.places)).lines()]
+    return _Offers(config, host_now(state, moment.places))
 
 
 class _Offers:
@@ -68,7 +135,7 @@ class _Offers:
             if link.hardware == Hardware.LOOPBACK or link.kind == "dummy"
         }
 
-    def lines(self) -> Iterator[str]:
+    def of_all(self) -> Iterator[Offer]:
         done: set[str] = set()
         for address in keepable(self._state):
             dev = address.dev
@@ -78,12 +145,46 @@ class _Offers:
             if near is not None and self._through(near, address) != (dev,):
                 devs = self._devs_in(address.network)
                 done.update(devs)
-                yield from self._line(address, near, entries_for(devs, self._state))
+                yield from self._offer(address, near, entries_for(devs, self._state))
                 continue
             through = self._through(ELSEWHERE, address)
             if through not in ((dev,), ()) and not self._diversions.is_infiniband(dev):
                 done.add(dev)
-                yield from self._line(address, ELSEWHERE, self._with_gateway(address))
+                yield from self._offer(address, ELSEWHERE, self._with_gateway(address))
+
+    def beside(self, routes: Sequence[Route]) -> Iterator[Offer]:
+        """Yield an offer for each network into which routes lead through another interface."""
+        prefixes = [numbers(route.destination) for route in routes]
+        index = PrefixIndex(prefixes, Family.IPV4.bits)
+        others = {*self._virtual, *self._state.uplinks.devs}
+        can_keep = {*keepable(self._state)}
+        done: set[str] = set()
+        for address in self._state.addresses:
+            if address.dev in others or address.dev in done:
+                continue
+            near = neighbours(address, index, self._own)
+            lost = [to for to in near if self._through(to, address) != (address.dev,)]
+            if not lost:
+                continue
+            is_kept = address in can_keep
+            devs = self._devs_in(address.network) if is_kept else [address.dev]
+            done.update(devs)
+            fact = f"with these routes, {self._fact(address, lost[0], _around(lost, routes))}"
+            yield self._kept_beside(address, lost[0], devs, fact) if is_kept else Offer(fact)
+
+    def _kept_beside(
+        self,
+        address: Address,
+        to: IpAddress,
+        devs: Sequence[str],
+        fact: str,
+    ) -> Offer:
+        keep = entries_for(devs, self._state)
+        lost = lost_by_keeping(self._host, keep, [(to, address)], self._config)
+        if lost is None:
+            return Offer(fact)
+        is_fabric = all(map(self._diversions.is_infiniband, devs))
+        return Offer(fact, _what_to_do(address.dev, keep, lost), keep if is_fabric else ())
 
     def _may_be_meant(self, dev: str) -> bool:
         is_of_pods = is_like(dev, self._config.route_overlap.container_devs)
@@ -136,12 +237,12 @@ class _Offers:
 
     # --- the words --------------------------------------------------------------------------------
 
-    def _line(
+    def _offer(
         self,
         address: Address,
         to: IpAddress,
         keep: tuple[Keep, ...] | None,
-    ) -> Iterator[str]:
+    ) -> Iterator[Offer]:
         dev = address.dev
         if keep is None and self._diversions.is_vpn(dev):
             return
@@ -150,16 +251,32 @@ class _Offers:
         if proven is None:
             return
         lost = lost_by_keeping(self._host, proven, [(to, address)], self._config)
-        if lost is None:
-            return
-        through = ",".join(self._through(to, address))
-        where = f" to {address.network}" if to != ELSEWHERE else ""
-        but = "".join(f", but {line}" for line in lost)
-        yield (
-            f"packets from {address.local} ({dev}){where} leave through {through}; "
-            f"{OFFER}: {_to_paste(dev, keep)}, and packets from "
-            f"these interfaces' own addresses stay on them{but}"
-        )
+        if lost is not None:
+            where = "" if to == ELSEWHERE else f" to {address.network}"
+            yield Offer(self._fact(address, to, where), _what_to_do(dev, keep, lost))
+
+    def _fact(self, address: Address, to: IpAddress, where: str) -> str:
+        through = ",".join(self._through(to, address)) or "no interface"
+        return f"packets from {address.local} ({address.dev}){where} leave through {through}"
+
+
+def _around(addresses: Sequence[IpAddress], routes: Sequence[Route]) -> str:
+    """Return the destinations of routes to addresses, in words."""
+    around: list[IPv4Network] = []
+    for route in routes:
+        to = route.destination
+        if isinstance(to, IPv4Network) and any(address in to for address in addresses):
+            around.append(to)
+    networks = map(str, collapse_addresses(around))
+    return f" to {shortened([*networks], ' ', _SHOWN_NETWORKS)}"
+
+
+def _what_to_do(dev: str, keep: tuple[Keep, ...] | None, lost: Sequence[str]) -> str:
+    but = "".join(f", but {line}" for line in lost)
+    return (
+        f"{OFFER}: {_to_paste(dev, keep)}, and packets from "
+        f"these interfaces' own addresses stay on them{but}"
+    )
 
 
 def _to_paste(dev: str, keep: tuple[Keep, ...] | None) -> str:

@@ -22,6 +22,8 @@ from hostrouting.model.routes import Route
 from hostrouting.model.rules import Rule
 from hostrouting.overlap.check import check_families
 from hostrouting.overlap.findings import Finding, OverlapReport, Verdict
+from hostrouting.overlap.offers import Offer, led_away
+from hostrouting.overlap.proposals import Fix
 from hostrouting.routes.install import refuse
 from hostrouting.routes.plan import RoutePlan, plan_or_raise
 from hostrouting.routes.policy import PolicyPlan
@@ -66,6 +68,10 @@ class PlannedHost:
             losing = losing_routes(_new_routes(self.plan.of(family)), model)
             reasons += [refusal.message for _, refusal in losing]
         return reasons
+
+    def led_away(self, config: Config, scope: CancelScope) -> list[Offer]:
+        """Return the offers to keep interfaces whose own packets the new routes lead away."""
+        return led_away(config, self.backend(Family.IPV4), self.plan, scope)
 
     def lacking(self, static: StaticRoutes) -> StaticRoutes:
         """Return the entries of a config that the plan has yet to install."""
@@ -220,7 +226,7 @@ def with_unapplied(
         return report
     config = host.with_verified(config)
     after = check_families(config, planned.backend, scope, host=host)
-    return on_top(report, after, planned, config)
+    return on_top(report, after, planned, config, scope)
 
 
 def on_top(
@@ -228,6 +234,7 @@ def on_top(
     after: OverlapReport,
     planned: PlannedHost,
     config: Config,
+    scope: CancelScope,
 ) -> OverlapReport:
     """Return a report with the fix that comes on top of the config's entries.
 
@@ -236,6 +243,7 @@ def on_top(
         after: the report about the host with all of the config's entries.
         planned: the host with these.
         config: the config.
+        scope: cancels the reads of the model.
     """
     if after.verdict is Verdict.UNKNOWN:
         return _without_listed(report, config, f"with these, {after.reason}")
@@ -247,6 +255,7 @@ def on_top(
     elif {*_failures(report)} - {*_failures(after)}:
         if not planned.losing:
             fix = attrs.evolve(fix, unapplied=planned.lacking(config.static_routes))
+            fix = _with_losses(fix, planned, config, scope)
         elif not fix.entries.is_wanted:
             why = f"apply can't install them: {planned.losing[0]}"
             return _without_listed(report, config, why)
@@ -255,6 +264,19 @@ def on_top(
         _with_entries(finding, left.get(_identity(finding))) for finding in report.findings
     )
     return attrs.evolve(report, findings=findings, fix=fix)
+
+
+def _with_losses(fix: Fix, planned: PlannedHost, config: Config, scope: CancelScope) -> Fix:
+    """Return a fix that names what the config's routes take away, and keeps InfiniBand."""
+    keep = [*fix.keep]
+    lines = [*fix.consequences]
+    for offer in planned.led_away(config, scope):
+        if offer.keep:
+            keep += [entry for entry in offer.keep if entry not in keep]
+            lines.append(f"{offer.fact}; with keep, they stay on their interface")
+        else:
+            lines.append(str(offer))
+    return attrs.evolve(fix, keep=tuple(keep), consequences=tuple(lines))
 
 
 def _failures(report: OverlapReport) -> Iterator[tuple[object, ...]]:

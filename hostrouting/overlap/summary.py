@@ -78,9 +78,12 @@ def unapplied(fix: Fix, config: str = CONFIG) -> list[str]:
         *_counted(len(listed.rules), "rule"),
         *(["keep"] if listed.keep else []),
     ]
-    this = "a part of this" if fix.entries.is_wanted or fix.unfixable else "this"
+    this = "a part of this" if fix.routes or fix.rules or fix.unfixable else "this"
     there = f"{CONFIG} already lists what fixes {this} ({', '.join(named)})"
-    return [f"fix: {there}, and the kernel lacks it: {f'hostrouting apply {config}'.rstrip()}"]
+    # Without keep, the routes would lead packets of InfiniBand's addresses away.
+    first = "add keep first, then " if fix.keep else ""
+    command = f"hostrouting apply {config}".rstrip()
+    return [f"fix: {there}, and the kernel lacks it: {first}{command}"]
 
 
 def _counted(number: int, name: str) -> list[str]:

@@ -226,7 +226,21 @@ def configure(
         if not host.is_image:
             forget_trial(host)  # even if the check then fails
         overlap = finish(scope)
-    return ConfigureReport.of(plan, overlap, done.changes, run.warnings)
+    warnings = (*run.warnings, *led_away_by(config, plan, host))
+    return ConfigureReport.of(plan, overlap, done.changes, warnings)
+
+
+def led_away_by(config: Config, plan: RoutePlan, host: Host) -> tuple[str, ...]:
+    """Return a sentence for each network whose interfaces lose own packets to installed routes.
+
+    The run is over, so a cancellation no longer matters.
+    """
+    if not (plan.add or plan.replace):
+        return ()
+    from hostrouting.overlap.offers import led_away
+
+    offers = led_away(host.with_verified(config), host.routes, plan, CancelScope())
+    return tuple(map(str, offers))
 
 
 def warnings_of(config: Config, wanted: Wanted, host: Host) -> tuple[str, ...]:

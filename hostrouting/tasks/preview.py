@@ -126,7 +126,8 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
     else:
         adopted = routes_to_adopt(host, replaces_script=config.static_routes.is_wanted)
         routes, missing = plan_now(config, *host.planned_backends(config), adopted=adopted)
-        outcome = _outcome(config, host, routes, missing, scope)
+        then = None if missing else planned_host(config, host, routes, scope)
+        outcome = _outcome(config, host, then, missing, scope)
         next_start = _next_start(config, host, outcome)
         pending = awaited_devs(config, host.routes)
         planned = Plan(
@@ -135,7 +136,7 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
             missing,
             None,
             next_start,
-            tuple(_contested(config, outcome)),
+            (*_contested(config, outcome), *_effects(config, outcome, then, scope)),
             pending,
         )
     if host.snapshot is not None:
@@ -168,6 +169,21 @@ def _contested(config: Config, outcome: OverlapReport | str) -> Iterator[str]:
             yield f"{note.kind}: {'; '.join(brief(note.message))}"
 
 
+def _effects(
+    config: Config,
+    outcome: OverlapReport | str,
+    planned: PlannedHost | None,
+    scope: CancelScope,
+) -> Iterator[str]:
+    """Yield why ``Configure`` would fail, or which packets its new routes would lead away."""
+    if planned is None:
+        return
+    if isinstance(outcome, str):
+        yield f"apply would fail: {outcome}"
+    else:
+        yield from map(str, planned.led_away(config, scope))
+
+
 def _changes_to_record(config: Config, host: Host, outcome: OverlapReport | str) -> Changes:
     change = None if isinstance(outcome, str) else change_to_record(config, outcome, host)
     return Changes() if change is None else Changes(files=(change,))
@@ -184,15 +200,14 @@ def _why_apply_fails(boot: BootPlan, host: Host) -> tuple[str, ...]:
 def _outcome(
     config: Config,
     host: Host,
-    plan: RoutePlan,
+    planned: PlannedHost | None,
     missing: str | None,
     scope: CancelScope,
 ) -> OverlapReport | str:
     """Return the result of the check after the plan, or why the routes can't be installed."""
-    if missing is not None:
+    if planned is None:
         return f"the static routes can't be installed without {missing}"
     scope.check()
-    planned = planned_host(config, host, plan, scope)
     try:
         _rehearse(planned)
     except RouteError as error:

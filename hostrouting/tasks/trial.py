@@ -42,7 +42,7 @@ from hostrouting.overlap.check import check_families
 from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_possible, read_policy
 from hostrouting.routes.policy import PolicyPlan, PolicyRouting
 from hostrouting.tasks.arguments import ConfigTask, HostTask
-from hostrouting.tasks.configure import Run, raise_if_strict
+from hostrouting.tasks.configure import Run, led_away_by, raise_if_strict
 from hostrouting.tasks.install_routes import (
     apply_and_verify,
     planned_routes,
@@ -120,7 +120,8 @@ class TryRoutes(ConfigTask):
                 overlap = check_families(config, host.routes_of, scope, host=host)
                 scope.check()
                 raise_if_strict(overlap)
-        report = ConfigureReport.of(plan, overlap, plan.changes, ())
+        warnings = led_away_by(config, plan, host)
+        report = ConfigureReport.of(plan, overlap, plan.changes, warnings)
         return attrs.evolve(report, until=times["until"])
 
 

@@ -38,18 +38,27 @@ class Metric(NamedTuple):
     samples: Mapping[str, float]
 
 
-def check_metrics(report: OverlapReport, time: float) -> tuple[Metric, ...]:
+def check_metrics(
+    report: OverlapReport,
+    time: float,
+    *,
+    must_expect: bool = False,
+) -> tuple[Metric, ...]:
     """Return a check's metrics.
 
     Args:
         report: the result of the check.
         time: Unix timestamp of the check.
+        must_expect: whether there is no verdict unless a CIDR is expected. A watcher may also be
+            there only to keep routes.
     """
     verdicts: dict[str, float] = {}
     for cidr in report.cidrs:
         found = report.verdict_on(cidr)
         for verdict in Verdict:
             verdicts[f'{{cidr="{cidr}",verdict="{verdict}"}}'] = int(verdict is found)
+    if must_expect and not report.cidrs:
+        verdicts[f'{{cidr="",verdict="{Verdict.UNKNOWN}"}}'] = 1
     expiries: dict[str, float] = {}
     for each in report.families:
         if each.default_expires is not None:

@@ -44,7 +44,8 @@ def check(host: Host, capsys: Any) -> Callable[[str], str]:
     """Return the metrics of ``hostrouting check`` as the node exporter would read them."""
 
     def run(cidr: str) -> str:
-        cli.main(["check", "--cidr", cidr, "--output", "prometheus"], host=host)
+        expected = ["--cidr", cidr] if cidr else []
+        cli.main(["check", *expected, "--output", "prometheus"], host=host)
         metrics: str = capsys.readouterr().out
         return metrics
 
@@ -130,6 +131,7 @@ NODES: dict[str, tuple[str, Callable[[Host], object], list[str], int]] = {
     "shadowed beside a fix": (SHADOWED, fix, ["Overlap"], 10),
     "fixed": (str(FIXED), fix, [], 10),
     "without a default route": (SHADOWED, delete_default_route, ["Unknown"], 10),
+    "without an expected CIDR": ("", repr, ["Unknown"], 10),
     "shadowed, with stale metrics": (SHADOWED, repr, ["NotChecked", "Overlap"], 30),
     "healthy, with the gate off": (HEALTHY, switch_off, ["GateOff"], 10),
     "shadowed, with the gate off": (SHADOWED, switch_off, ["GateOff", "Overlap"], 10),

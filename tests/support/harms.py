@@ -80,7 +80,7 @@ def harms(crowded: Crowded, root: Path) -> list[str]:
     report = check(crowded.config, host=built.host)
     is_fine = report.verdict == "ok"
     offers = keep_offers(crowded.config, built.kernel, CancelScope()) if is_fine else []
-    printed = [*_printed(crowded, report, offers)]
+    printed = [*_printed(crowded, report, [*map(str, offers)])]
     if not printed:
         return []
     before = _Before(crowded, built, report)

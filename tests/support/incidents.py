@@ -297,7 +297,7 @@ class Rebuilt:
 
     def offers(self) -> list[str]:
         """Return what ``fix`` says although nothing fails."""
-        return keep_offers(self._config(), self._kernel, CancelScope())
+        return [*map(str, keep_offers(self._config(), self._kernel, CancelScope()))]
 
     def leaves(self) -> list[str]:
         """Send the probes, and return how their packets leave."""

@@ -23,7 +23,7 @@ from file_trees import read_trees, write_file
 from node import add_nics, default_route
 from scenario import play
 from terminals import opened
-from wanted import LINE, MACHINE, SHADOWED, lose_default_route, section
+from wanted import LED_AWAY, LINE, MACHINE, SHADOWED, lose_default_route, section
 
 from hostrouting import Config, Host, Layout, RouteError, UnitError, __version__, cli
 from hostrouting.boot.bundle import ignition
@@ -242,7 +242,7 @@ def test_plan_shows_the_changes_of_apply_and_makes_none(
 ) -> None:
     before = read_routes(kernel), read_trees(host.layout.root)
     code, out, err = run("plan", config)
-    assert (code, err) == (2, "")
+    assert (code, err) == (2, f"hostrouting: {LED_AWAY}\n")
     lines = out.splitlines()
     assert lines[0] == f"+ {LINE}"
     assert f"+ {LAST_DROP_IN}" in lines
@@ -523,7 +523,7 @@ def test_no_command_waits_for_a_snapshot(
 
 def test_plan_of_a_snapshot(run: Any, elsewhere: Any, config: Path, recorded: Path) -> None:
     code, out, err = elsewhere("plan", config, "--snapshot", recorded)
-    assert (code, err) == (2, "")
+    assert (code, err) == (2, f"hostrouting: {LED_AWAY}\n")
     assert out.splitlines() == [
         f"+ {LINE}",
         "a snapshot contains no files and units: only routes were compared",
@@ -663,7 +663,11 @@ def test_a_missing_consumer_causes_a_warning(
     run: Any, write: Any, command: str, cidr: str, mode: str, expected: int
 ) -> None:
     path = write(
-        {"hostRouting": section(SHADOWED, cidrs=[cidr], mode=mode, consumer="kubelt.service")}
+        {
+            "hostRouting": section(
+                SHADOWED, cidrs=[cidr], mode=mode, keep=["ib0"], consumer="kubelt.service"
+            )
+        }
     )
     warning = "there is no unit kubelt.service: until there is, nothing is held back"
     code, _, err = run(command, path)

@@ -93,6 +93,54 @@ def test_what_is_listed_and_fixes_nothing_is_not_mentioned(run: Run, write: Any)
     assert json.dumps({"destination": HALVES[0]}) in out
 
 
+LED_AWAY = f"with these routes, packets from 172.16.0.10 (ib0) to {EXPECTED} leave through eth0"
+
+
+@pytest.mark.parametrize("keep", [[], ["nvl*"]], ids=["none", "mistyped"])
+def test_what_the_listed_routes_take_away_is_told(
+    run: Run, write: Any, host: Host, keep: list[str]
+) -> None:
+    """Without keep, InfiniBand's answers would leave through eth0."""
+    document = {"hostRouting": section(*HALVES, cidrs=[EXPECTED], keep=keep)}
+    path = write(document)
+    found = check(Config.from_mapping(document), host=host)
+    assert [entry.dev for entry in found.fix.keep] == ["ib0"]
+    for word in ("check", "fix"):
+        code, out, err = run(word, path)
+        assert code == (0 if word == "fix" else 1)
+        assert "the kernel lacks it: add keep first, then hostrouting apply" in out + err
+        assert f"caution: {LED_AWAY}" in out + err
+    fixed = json.loads(run("fix", path)[1])
+    assert fixed["hostRouting"]["staticRoutes"]["keep"] == [*keep, "ib0"]
+    for words in (["plan"], ["apply", "--try", "60"]):
+        (warning,) = json.loads(run(*words, path, "--output", "json")[1])["warnings"]
+        assert warning.startswith(f'{LED_AWAY}; add to hostRouting.staticRoutes.keep: "ib0", ')
+    for words in (["apply", "--routes-only"], ["apply"]):
+        run("remove")
+        assert LED_AWAY in run(*words, path)[2]
+    assert LED_AWAY not in run("apply", path)[2], "the routes aren't new"
+    for word in ("plan", "apply"):
+        assert LED_AWAY not in run(word, write(fixed))[2]
+
+
+def test_routes_without_a_connected_network_take_nothing_away(
+    run: Run, write: Any, kernel: FakeKernel
+) -> None:
+    kernel.del_address("ib0", "172.16.0.10/16")
+    path = write({"hostRouting": section(*HALVES, cidrs=[EXPECTED])})
+    assert run("plan", path)[2] == ""
+    assert run("apply", path)[2] == ""
+
+
+def test_what_cannot_be_kept_is_told_too(run: Run, write: Any, kernel: FakeKernel) -> None:
+    """Both interfaces have the same address, so no rule tells their packets apart."""
+    add_nics(kernel, eth1="172.16.0.10/16")
+    assert kernel.write(Write.DELETE, read_default_routes(kernel)) == ()
+    assert kernel.write(Write.ADD, [default_route()]) == ()
+    path = write({"hostRouting": section(*HALVES, cidrs=[EXPECTED])})
+    assert f"{LED_AWAY}\n" in run("plan", path)[2]
+
+
 @pytest.mark.usefixtures("vpn")
 def test_a_listed_rule_is_to_be_applied(run: Run, write: Any) -> None:
     path = write(RULED)

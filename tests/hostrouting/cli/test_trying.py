@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from nightly import IS_NIGHTLY
 from terminals import PATIENCE_SECONDS, Terminal, await_file, await_looks, opened
-from wanted import LINE, SHADOWED, TrialSystemd, ours, section
+from wanted import LED_AWAY, LINE, SHADOWED, TrialSystemd, ours, section
 
 from hostrouting import Host, Layout
 from hostrouting.boot.trial_timer import trial_deadline
@@ -39,7 +39,7 @@ def config(write: Any) -> Path:
 
 def test_without_a_terminal_it_prints_how_to_confirm(run: Any, host: Host, config: Path) -> None:
     code, out, err = run("apply", "--try", "60", config)
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, f"hostrouting: {LED_AWAY}\n")
     assert "\nadded     172.16.1.0/24 via 10.1.0.1 dev eth0 proto hostrouting\n" in out
     ending = out.splitlines()[-1]
     assert all(

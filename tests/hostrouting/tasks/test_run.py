@@ -21,7 +21,7 @@ from backends import Altered, Listening
 from file_trees import Entry, outside_run, read_trees, write_file, write_link
 from node import add_nics, default_route
 from planning import plan_boot
-from wanted import LINE, MACHINE, ROUTE, SHADOWED, config
+from wanted import LED_AWAY, LINE, MACHINE, ROUTE, SHADOWED, config
 
 import phases
 from hostrouting import (
@@ -347,7 +347,8 @@ class NoSystemd(FakeSystemd):
 
 def test_a_plan_warns_where_apply_fails_without_systemd(kernel: FakeKernel, layout: Layout) -> None:
     without = Host(kernel, NoSystemd(layout, running=[MACHINE]), layout)
-    (warning,) = plan(INSTALLED, host=without).warnings
+    warning, led_away = plan(INSTALLED, host=without).warnings[::-1]
+    assert led_away == LED_AWAY
     assert "apply can't install this here" in warning
     with pytest.raises(UnitError):
         phases.run(Configure(INSTALLED, host=without))
@@ -368,9 +369,9 @@ def test_a_missing_folder_for_metrics_is_a_warning(host: Host, layout: Layout) -
     metrics = attrs.evolve(
         INSTALLED, watch={"enabled": True, "textfile": "/var/lib/metrics/node.prom"}
     )
-    (warning,) = plan(metrics, host=host).warnings
-    assert "/var/lib/metrics:" in warning
-    assert phases.run(Configure(metrics, host=host)).warnings == (warning,)
+    led_away, warning = plan(metrics, host=host).warnings
+    assert (led_away, "/var/lib/metrics:" in warning) == (LED_AWAY, True)
+    assert phases.run(Configure(metrics, host=host)).warnings == (warning, led_away)
     layout.of("/var/lib/metrics").mkdir(parents=True)
     assert phases.run(Configure(metrics, host=host)).warnings == ()
 
