@@ -16,6 +16,7 @@ from wanted import MACHINE
 
 from hostrouting import Host, Layout, cli
 from hostrouting.backend import Family, RouteBackend, UnitManager
+from hostrouting.fleet.judge import _Judging
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 
@@ -81,6 +82,14 @@ def elsewhere(
         return (code, *capsys.readouterr())
 
     return call
+
+
+@pytest.fixture
+def judged_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judge snapshots in this process: starting others, as the tests of reports do, takes longer
+    than to judge a few.
+    """
+    monkeypatch.setattr(_Judging, "judge_in_process", lambda self, _, batch: self.judge(batch))
 
 
 @pytest.fixture

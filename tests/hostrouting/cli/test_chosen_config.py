@@ -21,6 +21,8 @@ from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.testing import FakeKernel
 
+pytestmark = pytest.mark.usefixtures("judged_here")
+
 Run = Callable[..., tuple[int, str, str]]
 
 INSTALLED = {"hostRouting": section(SHADOWED, keep=["ib0"])}

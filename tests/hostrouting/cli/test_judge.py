@@ -22,6 +22,8 @@ from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.testing import FakeKernel
 
+pytestmark = pytest.mark.usefixtures("judged_here")
+
 Run = Callable[..., tuple[int, str, str]]
 
 CIDR = "172.16.0.0/16"

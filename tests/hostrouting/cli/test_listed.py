@@ -24,6 +24,8 @@ from hostrouting.model.rules import Rule
 from hostrouting.testing import FakeKernel
 from hostrouting.watch._events import of_failures
 
+pytestmark = pytest.mark.usefixtures("judged_here")
+
 Run = Callable[..., tuple[int, str, str]]
 
 EXPECTED = "172.16.0.0/16"

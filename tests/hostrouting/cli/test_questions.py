@@ -26,6 +26,8 @@ from hostrouting.model.rules import RuleAction
 from hostrouting.testing import FakeKernel
 from hostrouting.testing.strategies import policy_rules
 
+pytestmark = pytest.mark.usefixtures("judged_here")
+
 ADDRESS = "172.16.3.4"
 _ADDRESSES = st.integers(0, 2**32 - 1).map(IPv4Address)
 

@@ -24,6 +24,8 @@ from hostrouting.overlap.check import unjudged
 from hostrouting.overlap.difference import DiffReport
 from hostrouting.overlap.findings import UnknownReason
 
+pytestmark = pytest.mark.usefixtures("judged_here")
+
 CONFIG = {"hostRouting": section(cidrs=["10.96.0.0/12"])}
 
 
