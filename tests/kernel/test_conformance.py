@@ -8,7 +8,7 @@ import errno
 import os
 import re
 import unittest
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from ipaddress import IPv4Address, IPv4Network
 from itertools import permutations
@@ -34,7 +34,12 @@ from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.testing import FakeSystemd
-from hostrouting.testing.conformance import conformance_test, pair
+from hostrouting.testing.conformance import (
+    ConformanceMachine,
+    DisagreementError,
+    conformance_test,
+    pair,
+)
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(by_day(300, by_night=7200))]
 
@@ -104,9 +109,18 @@ def disagreement_of(make: Callable[[str], Kernel]) -> str:
 
 
 def test_a_missing_source_of_a_multipath_route_is_found() -> None:
-    error = disagreement_of(_OneSourceKernel)
-    assert "DisagreementError: sources differ:" in error
-    assert re.search(r"^-\(.* nexthop .*, \(10\.0\.\d\.\d+, .*\)\)$", error, re.MULTILINE)
+    class Machine(ConformanceMachine):
+        make_kernel = staticmethod(lambda: nullcontext(_OneSourceKernel(os.uname().release)))
+
+    hops = (NextHop("v0", IPv4Address("10.0.0.9")), NextHop("v1", IPv4Address("10.0.1.9")))
+    machine = Machine()
+    machine.furnish(is_furnished=True)
+    machine.add(routes=[Route(IPv4Network("0.0.0.0/0"), hops)])
+    with pytest.raises(DisagreementError, match="sources differ:") as caught:
+        machine.agrees()
+    assert re.search(
+        r"^-\(.* nexthop .*, \(10\.0\.\d\.\d+, .*\)\)$", str(caught.value), re.MULTILINE
+    )
 
 
 def test_a_difference_is_told_in_ips_words() -> None:
@@ -176,14 +190,10 @@ _SOME_RULES = (
 
 def test_the_same_rules_are_refused() -> None:
     """The kernel takes some rules for others."""
-    for first, second in permutations(_SOME_RULES, 2):
-        left = []
-        for kernel in (on_linux(), like_linux()):
-            for each in (first, second):
-                with suppress(RouteError):
-                    kernel.add_rule(each)
-            left.append(kernel.facts().rules)
-        assert left[0] == left[1], (first, second)
+    kernels = on_linux(), like_linux()
+    for pair_of_rules in permutations(_SOME_RULES, 2):
+        left = [_after_adding(kernel, pair_of_rules) for kernel in kernels]
+        assert left[0] == left[1], pair_of_rules
 
 
 def test_the_same_rules_are_deleted() -> None:
@@ -193,6 +203,22 @@ def test_the_same_rules_are_deleted() -> None:
         for request in _SOME_RULES if IS_NIGHTLY else (first, second, _SOME_RULES[0]):
             left = [_left_after(request, kernel, first, second) for kernel in (linux, memory)]
             assert left[0] == left[1], (first, second, request)
+
+
+def _after_adding(kernel: Kernel, rules: Sequence[Rule]) -> Sequence[Rule]:
+    """Return the rules after these were added one by one, and remove them."""
+    for each in rules:
+        with suppress(RouteError):
+            kernel.add_rule(each)
+    left = kernel.facts().rules
+    _delete_ours(kernel, left)
+    return left
+
+
+def _delete_ours(kernel: Kernel, rules: Iterable[Rule]) -> None:
+    for each in rules:
+        if each.preference in (10, 11):
+            kernel.del_rule(each)
 
 
 def _left_after(request: Rule, kernel: Kernel, *rules: Rule) -> object:
@@ -207,9 +233,7 @@ def _left_after(request: Rule, kernel: Kernel, *rules: Rule) -> object:
         refused.append(error.errno)
     refused += [failure.errno for failure in kernel.write_rules(Write.DELETE, [request])]
     left = kernel.facts().rules
-    for each in left:
-        if each.preference in (10, 11):
-            kernel.del_rule(each)
+    _delete_ours(kernel, left)
     return refused, left
 
 
