@@ -48,7 +48,7 @@ _HOST = "HOSTROUTING_TEST_HOST_NAMESPACE"
 
 settings.register_profile(
     "default",
-    max_examples=12,
+    max_examples=8,
     derandomize=True,
     deadline=None,
     database=None,

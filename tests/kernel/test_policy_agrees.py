@@ -137,9 +137,7 @@ def test_a_gateway_waits_for_the_route_that_reaches_it(tmp_path: Path) -> None:
 
 
 def test_script_and_task_leave_the_same(tmp_path: Path) -> None:
-    errors = [
-        see_agreement(seed, tmp_path / str(seed)) for seed in range(by_day(20, by_night=2000))
-    ]
+    errors = [see_agreement(seed, tmp_path / str(seed)) for seed in range(by_day(8, by_night=2000))]
     # Otherwise, the hosts are too strange, or not strange enough.
     assert len(errors) * 0.1 < sum(map(bool, errors)) < len(errors) * 0.7
 
@@ -149,7 +147,7 @@ _EXPECTED = ("10.96.0.0/12", "172.16.0.0/16", "10.0.0.0/8", "10.2.0.0/24", "198.
 
 def test_the_check_is_sound_with_our_rules(tmp_path: Path) -> None:
     backends = {Family.IPV4: NetlinkBackend(), Family.IPV6: NetlinkBackend6()}
-    for seed in range(by_day(12, by_night=2000)):
+    for seed in range(by_day(6, by_night=2000)):
         kernel, config = build(seed)  # as long as it exists, so does its namespace
         root = tmp_path / str(seed)
         root.mkdir()

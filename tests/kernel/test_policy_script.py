@@ -643,7 +643,7 @@ def test_changes_are_undone_after_a_fault_at_each_step(
     after = state()
     steps = [(call, step) for call, lines in enumerate(counts, 1) for step in range(lines)]
     # By day, only some of these.
-    for call, step in steps[len(fault) % 5 :: by_day(8, by_night=1)]:
+    for call, step in steps[len(fault) % 5 :: by_day(16, by_night=1)]:
         installed(sandbox, OLD)
         assert state() == before
         (sandbox.root / "batches").unlink(missing_ok=True)
@@ -726,7 +726,7 @@ NAMES = (
 )
 
 
-@pytest.mark.parametrize("name", some(NAMES, one_of=2))
+@pytest.mark.parametrize("name", some(NAMES, one_of=4))
 def test_interfaces_may_be_named_like_words(name: str, tmp_path: Path) -> None:
     kernel = on_linux()  # as long as it exists, so does its namespace
     run_ip(nics(eth0="10.1.0.4/24"), "route add default via 10.1.0.1 dev eth0 metric 100")

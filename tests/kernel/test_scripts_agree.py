@@ -278,7 +278,7 @@ def see_sound(
     return verdict
 
 
-@settings(_SOME, max_examples=by_day(10, by_night=10_000))
+@settings(_SOME, max_examples=by_day(5, by_night=10_000))
 @given(data=st.data(), question=CHECKED, awk=st.sampled_from(AWKS))
 def test_the_check_never_contradicts_the_library(
     data: st.DataObject, question: Question, awk: str, roots: Callable[[], Path]
@@ -329,7 +329,7 @@ def with_ipv4(host: hosts.Host, seed: int) -> tuple[tuple[str, ...], Config]:
 
 def test_checking_ipv6(roots: Callable[[], Path]) -> None:
     """Every second host is a STRICT node with a record."""
-    for seed in range(by_day(6, by_night=10_000)):
+    for seed in range(by_day(3, by_night=10_000)):
         steps, config = with_ipv4(ipv6.world(seed), seed)
         kernel = on_linux()
         verified: tuple[VerifiedUplink, ...] = ()

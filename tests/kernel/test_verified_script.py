@@ -806,7 +806,7 @@ def random_links(chance: random.Random) -> list[str]:
 
 
 def test_the_scripts_find_a_recorded_uplink_as_the_library_does(tmp_path: Path) -> None:
-    for seed in range(by_day(8, by_night=3000)):
+    for seed in range(by_day(4, by_night=3000)):
         chance = random.Random(seed)
         kernel = on_linux()
         for step in random_links(chance):

@@ -135,7 +135,7 @@ refused_calls = st.tuples(st.sampled_from(["add", "replace", "delete"]), st.inte
 
 @pytest.mark.parametrize("task", [InstallRoutes, ConfigureStaticRoutes])
 @given(tables, configs, st.none() | refused_calls)
-@settings(max_examples=by_day(24, by_night=10_000))
+@settings(max_examples=by_day(12, by_night=10_000))
 @example(
     [],
     Config(StaticRoutes(True, [StaticRoute("172.16.1.0/24"), StaticRoute("10.96.0.0/12")])),
@@ -237,7 +237,7 @@ refused_writes = st.tuples(
 
 
 @given(states, policies, st.none() | refused_writes)
-@settings(max_examples=by_day(60, by_night=20_000))
+@settings(max_examples=by_day(30, by_night=20_000))
 def test_any_run_with_rules_is_all_or_nothing(
     state: tuple[list[Route], list[Route], list[Rule]],
     config: Config,
@@ -307,7 +307,7 @@ asked_of_probe = st.builds(Probe, st.sampled_from([None, "eth0", "azure0"]), con
 
 
 @given(st.lists(st.one_of(asked_of_routing, asked_of_probe), min_size=1, max_size=5))
-@settings(max_examples=by_day(8, by_night=2500))
+@settings(max_examples=by_day(5, by_night=2500))
 @example([BOTH, attrs.evolve(BOTH, consumer="kubelet.service"), NOTHING])
 @example([ROUTES_ALONE, CHECK_ALONE, ROUTES_ALONE])
 @example(
