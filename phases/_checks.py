@@ -64,7 +64,7 @@ def check_function(_instance: object, _attribute: object, value: Any) -> None:
 
 
 def check_plain(role: str, function: Any) -> None:
-    """Verify that a function doesn't only make a coroutine or a generator when it is called.
+    """Refuse an async function and a generator function, because calling one does no work.
 
     Args:
         role: the beginning of the error's sentence, such as `a task is`.

@@ -271,8 +271,8 @@ def _check_callee(function: object) -> None:
 async def _in_thread(work: Callable[[CancelScope], T], scope: CancelScope | None) -> T:
     """Call a function in a thread, with a scope that also ends if the asyncio task is cancelled.
 
-    asyncio's threads aren't used. They may have been made before the program entered a network
-    namespace, and waiting calls would keep the program's other calls from them.
+    asyncio's threads aren't used. These threads may be older than the program's network namespace,
+    and calls that wait would block the program's other calls.
     """
     import asyncio
     from concurrent.futures import Future

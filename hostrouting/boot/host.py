@@ -389,7 +389,7 @@ def _read_verified(path: str) -> tuple[VerifiedUplink, ...]:
         raise FileError(f"can't read {path}: {error}", hint=_RECORD_ANEW) from None
 
 
-# The functions that return the IPv6 backend are the module's own, so that a host can be pickled.
+# These functions aren't lambdas, so that a host that refers to one can be pickled.
 
 
 def _given(backend: RouteBackend) -> RouteBackend:

@@ -304,8 +304,8 @@ def _remove_results(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[
             scratch += files.matching(layout.run_dir, pattern)
     if not markers and not scratch:
         return
-    # The scripts hold this lock while they create their scratch files. The watcher holds it while
-    # it checks whether it should still write the markers.
+    # The scripts hold this lock while they create their scratch files. The watcher holds the lock
+    # while it decides whether to write the markers.
     with nullcontext() if host.is_image else locked(layout.lock, scope):
         yield from _remove_all(layout, markers)
         for path in scratch:

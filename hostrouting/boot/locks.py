@@ -118,8 +118,8 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_installing: bool) -> Ite
     """Hold the run lock, and attach the remaining changes to any error that ends the run.
 
     A second run waits for the first one to end. Images aren't locked, because they have no
-    concurrent runs and no /run. With nothing to install, a host is only locked after a previous
-    run. Such a run has left its lock file, its manifest or the routes unit.
+    concurrent runs and no /run. If there is nothing to install, a host is only locked if it has a
+    trace of a previous run: the lock file, the manifest or the routes unit.
 
     Yields:
         The record to which the caller adds its changes.

@@ -140,8 +140,8 @@ class Systemctl:
     def instances(self, consumer: str) -> tuple[str, ...]:
         """Return the units that a consumer refers to.
 
-        For a template, these are a dummy instance, the loaded and enabled instances, and instances
-        with unit files or drop-ins of their own.
+        A template refers to a dummy instance, the loaded and enabled instances, and instances with
+        unit files or drop-ins of their own.
         """
         if "@." not in consumer:
             return (consumer,) if self._root is None else ()

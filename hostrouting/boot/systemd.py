@@ -80,7 +80,7 @@ class UnitManager(Protocol):
     def show(self, unit: str, *names: str) -> dict[str, str]:
         """Return a unit's properties as printed by ``systemctl show``.
 
-        Unset properties are empty strings; for an image, all are.
+        Unset properties are empty strings. An image's units have no properties set.
 
         Args:
             unit: the unit's name.

@@ -50,7 +50,7 @@ class Word(NamedTuple):
     Args:
         run: the function that runs the command. For a group, it returns the commands of the group.
         takes: functions that add arguments to the parser, in order.
-        failed: the exit code for an error that has no code.
+        failed: the exit code for errors without an exit code of their own.
         is_followed: whether this is a group of commands.
     """
 

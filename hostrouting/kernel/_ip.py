@@ -465,7 +465,7 @@ def is_of_other_family(value: object, family: Family) -> bool:
     destination = str(value.get("dst"))
     if family is Family.IPV6:
         return "." in destination and ":" not in destination
-    # Of a default route without a gateway, only the preference tells: IPv4's has none.
+    # A default route without a gateway is IPv6 if it has a preference, which IPv4 routes lack.
     return ":" in destination or "pref" in value
 
 

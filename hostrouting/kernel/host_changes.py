@@ -101,7 +101,7 @@ class HostChanges:
 
     @property
     def reach(self) -> list[Prefix]:
-        """Return the prefixes outside of which no lookup differs."""
+        """Return the prefixes in which lookups may differ."""
         changed = ({key: side.get(key, ()) for key in self.owners} for side in self._sides)
         routes = [route for values in changed for route in _each(values, HostChangeKind.ROUTE)]
         if self.everywhere or any(route.type is RouteType.LOCAL for route in routes):

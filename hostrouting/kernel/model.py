@@ -2,7 +2,7 @@
 
 Where would packets go on a host with these links, addresses, rules and routes? Snapshots, fixes,
 plans and comparisons all ask this question, and only ``Model`` answers it. The model implements the
-reading half of the routes port. So the check runs on a model as on a kernel.
+reading half of the routes port. So a check can run on a model instead of a kernel.
 
 What it is made of. ``KnownHost`` holds the facts. ``Fib`` and ``Fib6`` imitate the kernel's lookup
 on them, and ``Sources`` and ``Fib6`` its choice of a source. ``with_routes``, ``with_rules`` and
@@ -74,7 +74,7 @@ def model_of(known: KnownHost, beneath: RouteBackend | None = None) -> Model:
     """Return the model of a host.
 
     Args:
-        known: what is known of the host.
+        known: the known facts of the host.
         beneath: the host's kernel. It answers for addresses that no change affects. None if the
             model answers for all.
     """
@@ -94,7 +94,7 @@ class Model(RouteBackend):
         beneath: the host's kernel, or None. It answers for addresses that no change affects.
         before: the host before the first change, or None if nothing has changed.
         added: the added routes, in order.
-        changed: the prefixes outside of which no lookup has changed.
+        changed: the prefixes in which lookups may have changed.
     """
 
     known: KnownHost
@@ -152,7 +152,7 @@ class Model(RouteBackend):
         )
 
     def _reach(self, known: KnownHost) -> set[Prefix]:
-        """Return prefixes outside of which no lookup changes with other policy rules.
+        """Return prefixes in which lookups may change with other policy rules.
 
         A rule for a table only matters to addresses that an entry of the table covers.
 

@@ -38,7 +38,7 @@ def scopes_of_objects(routes: Iterable[Route]) -> set[int]:
     return {route.scope for route in routes if route.nexthop_id is not None}
 
 
-# With this many flows per share, the probability that a hop gets none is e**-16.
+# With this many flows per share, the probability that a hop gets no flow is e**-16.
 _FLOWS_A_SHARE = 16
 _FLOWS_MAX = 4096
 
@@ -139,8 +139,8 @@ class Sources:
 
         Returns:
             The interface's address. If the interface has no suitable address, the kernel uses the
-                first interface that has one. Several interfaces may be first. The result contains
-                an address for each of these hops.
+                first interface that has one. If the order isn't known, several interfaces may be
+                the first. The result contains an address for each of these interfaces.
         """
         local = [
             each

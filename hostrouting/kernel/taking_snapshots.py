@@ -57,7 +57,7 @@ def take_snapshot(
         backend: the kernel to query.
         backend6: the kernel to query for IPv6, or None to omit IPv6.
         inside: the IPv4 prefixes in which no entry may change.
-        selects_source: whether sources matter, although no rule selects by them yet.
+        selects_source: whether sources matter even if no rule selects by source yet.
         scope: cancels the reads.
 
     Raises:

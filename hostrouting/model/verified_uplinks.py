@@ -175,7 +175,7 @@ def is_vpn_instead(
 ) -> bool:
     """Return whether a VPN has one of some interfaces, and the verified uplink, a NIC, is gone.
 
-    A VPN's default route alone doesn't tell that its interface has taken a NIC's place.
+    A VPN's default route alone doesn't show that the VPN has taken a NIC's place.
     """
     was_nic = any(not is_like(uplink.name, VPN_DEVS) for uplink in verified)
     is_gone = was_nic and not find_verified(verified, links)

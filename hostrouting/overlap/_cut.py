@@ -14,9 +14,9 @@ have the same result, even if they form several spans, so one lookup is enough::
                                                                            172.16.3.10
 
 Most routes in a large FIB lead through the uplinks. A plain route affects the result only inside a
-*suspect*, so it cuts only there. A suspect is a prefix in which packets may leave through other
-interfaces. Suspects are the destinations of rules and of routes that aren't plain, and prefixes
-that the caller names. All suspects cut.
+*suspect*, so a plain route cuts only inside suspects. A suspect is a prefix in which packets may
+leave through other interfaces. Suspects are the destinations of rules and of routes that aren't
+plain, and prefixes that the caller names. All suspects cut.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ class Bounds:
         return lost
 
     def is_block(self, discard: Route, cidr: IpNetwork) -> bool:
-        """Return whether a CNI added this discard for its own block of pod addresses.
+        """Return whether a discarding entry was added by a CNI for its own block of pod addresses.
 
         Only a blackhole route with a longer prefix than the expected CIDR can be for such a block.
         The block must contain the destination of a pod's route in the same table, or an address of
@@ -240,9 +240,9 @@ class Bounds:
 
     @cached_property
     def _uplink_addresses(self) -> list[tuple[str, IpAddress, str]]:
-        """Return the addresses and the gateways of the uplinks, each between its kind and uplink.
+        """Return a triple for each address and gateway of the uplinks: words, address and uplink.
 
-        The gateways are those of default routes.
+        Only gateways of default routes are included.
         """
         mine = [("the address", each.local, each.dev) for each in self._addresses_on_uplinks]
         hops = (hop for route in unicast_defaults(self._routes) for hop in route.hops)

@@ -133,7 +133,7 @@ def lines_with_losses(found: Iterable[Loss]) -> Iterator[tuple[str, Loss | None]
 
 
 def _words(loss: Loss) -> str:
-    """Return the words about packets without a source, or about packets that come in."""
+    """Return a clause about lost packets without a source, or about lost packets that come in."""
     if loss.is_unknown:
         return f"what is lost isn't known: that takes {loss.uncompared:,} lookups"
     to = _shown_ranges(loss)
@@ -182,7 +182,7 @@ def _shown_ranges(loss: Loss) -> str:
 
 
 def changed_prefixes(before: ModelledHost, after: ModelledHost) -> list[Prefix]:
-    """Return the prefixes outside of which both hosts' models give the same results."""
+    """Return the prefixes in which the models of two hosts may give different results."""
     old = before.model.changed
     new = after.model.changed
     if new[: len(old)] == old:

@@ -162,9 +162,10 @@ class MayBeCovered(NamedTuple):
     """The constraint of a place that a route may cover if it doesn't change the lookups there.
 
     Args:
-        entry: the entry in table main that covers the place. The route must be shorter.
-        length_max: if there is no such entry, the route's maximum length; -1 if none may cover the
-            place.
+        entry: the entry in table main that covers the place. A route that covers the place must be
+            shorter than this entry.
+        length_max: without such an entry, the maximum length of a route that covers the place; -1
+            if none may.
     """
 
     entry: Route | None = None

@@ -158,7 +158,7 @@ class Questions:
         return attrs.evolve(unfixable, obstacle=obstacle)
 
     def _about_ours(self, unfixable: Unfixable, question: Question) -> tuple[Question, str]:
-        """Return a question about static routes, and a clause on its subject."""
+        """Return a question about our own static routes, and a clause that names them."""
         ours = self._our_routes(unfixable.ranges, {*question.devs})
         listed = shortened([*map(str, ours)], "; ", _SHOWN_ENTRIES)
         what = "is a static route" if len(ours) == 1 else "are static routes"

@@ -392,7 +392,7 @@ def _refuse_unknown_masters(
     state: State,
     expected: Sequence[ExpectedCidr],
 ) -> None:
-    """Raise a RouteError if packets leave as expected, by a port of an unknown kind of master.
+    """Raise a RouteError if an expected interface is a port, and its master's kind is unknown.
 
     A bridge takes all replies, and a VRF doesn't. A snapshot may lack the kind.
     """

@@ -233,9 +233,9 @@ class Entries:
         """Return the next hop through an interface for a prefix.
 
         The next hop is that of the longest route that contains the prefix. Without such a route,
-        the prefix may be on the interface's link. That is so if the interface is point-to-point, or
-        has an address in the same subnet. Such an interface needs no gateway, so a gateway that
-        makes an entry impossible is left out.
+        the prefix is on the interface's link if the interface is point-to-point, or has an address
+        in the same subnet. Such an interface needs no gateway, so a gateway that makes an entry
+        impossible is left out.
         """
         hops, destinations, subnets = self._around_by(dev)
         if (longest := next(destinations.around(prefix), None)) is not None:

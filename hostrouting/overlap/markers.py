@@ -50,8 +50,8 @@ def write_markers(layout: Layout, report: OverlapReport) -> None:
         text += f"gate-off: {why}; every start is admitted unchecked\n"
     if text:
         marker, other = other, marker
-    # Remove the old marker before anything can fail. No reader must see a wrong one, or both. A
-    # missing marker is safe, because readers don't treat it as "ok".
+    # Remove the old marker before anything can fail, so that no reader sees a wrong marker, or both
+    # markers. A missing marker is safe, because readers don't treat it as "ok".
     remove(other)
     if report.verdict is Verdict.OK:
         remove(layout.report)

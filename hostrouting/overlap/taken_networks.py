@@ -30,9 +30,9 @@ _PLATFORM = (IPv4Address("168.63.129.16"), IPv4Address("169.254.169.254"))
 def taken_networks(backend: RouteBackend) -> dict[IpNetwork, tuple[str, ...]]:
     """Return networks that are routed through other interfaces, mapped to the interface names.
 
-    These are private networks in table main, except /32s and networks behind container interfaces,
-    which can't shadow a cluster. Azure's platform addresses are included if they leave through
-    another interface than the default route's.
+    Included are private networks in table main, except those that can't shadow a cluster: /32s, and
+    networks behind container interfaces. Azure's platform addresses are included if they leave
+    through another interface than the default route's.
 
     Args:
         backend: the kernel to query.

@@ -245,8 +245,8 @@ def of_failures(
     """Yield events for new and resolved failures, and for checks that can't reach a verdict.
 
     Args:
-        before: the previous report, or None on the first check. If its verdict is unknown, its
-            findings are those of the last report with a verdict.
+        before: the previous report, or None on the first check. An unknown verdict comes with the
+            findings of the last report that had a verdict.
         now: the current report.
         waiting: lost routes that will be restored soon.
     """

@@ -275,7 +275,7 @@ def _remove(
     scope: CancelScope,
     done: Done,
 ) -> ProbeReport:
-    """Execute a removal plan. If the plan is empty, return it unchanged, with its reason."""
+    """Execute a removal plan. An empty plan is itself the report, and says why."""
     if not plan.changed:
         return plan
     # Files and units are removed first. Otherwise, a start of the consumer or a flush could load

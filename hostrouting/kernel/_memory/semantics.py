@@ -221,8 +221,8 @@ def fib_sync_up(net: Net, dev: Device, *, revive: bool) -> None:
     Args:
         net: the namespace.
         dev: the device.
-        revive: True if the device came up or got an address, which revives dead hops. False if it
-            only regained its carrier.
+        revive: True if the device came up or got an address, which revives dead hops. False if the
+            device only regained its carrier.
     """
 
     def back(hop: NextHop) -> NextHop:
