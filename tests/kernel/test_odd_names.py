@@ -178,6 +178,25 @@ def test_what_was_once_taken_for_fine_is_not(host: str, awk: str, tmp_path: Path
     del kernel
 
 
+@pytest.mark.parametrize(
+    ("vrf", "master"), [("a@b", "a"), ("a", "a"), ("a@b", "a@b"), ("a", "a@b")]
+)
+def test_no_name_makes_a_bridge_a_vrf(vrf: str, master: str, tmp_path: Path) -> None:
+    """Many kernels are built without VRFs, so the script takes a bridge for one."""
+    kernel = on_linux()  # as long as it exists, so does its namespace
+    run_ip(nics(eth0="10.1.0.4/24"), "route add default via 10.1.0.1 dev eth0 metric 100")
+    run_ip("link add name a@b type bridge", "link add name a type bridge")
+    run_ip(f"link set eth0 master {master}")
+    routes = [{"destination": "172.16.0.0/17", "gateway": "10.1.0.1", "dev": "eth0"}]
+    config = Config(static_routes={"enabled": True, "routes": routes}, wait_seconds=0)
+    text = render_static_routes(config)
+    assert "link show type vrf" in text
+    text = text.replace("link show type vrf", f"link show dev {vrf}")
+    done = Sandbox(tmp_path, awk_or_skip(AWKS[len(master) % len(AWKS)])).run(text)
+    assert (done.returncode == 0) == (vrf == master), done.stderr
+    del kernel
+
+
 # --- what ip prints as it is ----------------------------------------------------------------------
 
 # A line that ip never printed, and what it would hide, on a host where eth0 is the uplink.

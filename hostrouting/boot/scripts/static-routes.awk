@@ -74,16 +74,17 @@ section == "kernel" && /^[0-9]+: [^ ]+: </ { are_addresses_read = 1; read_link()
 section == "kernel" && !are_addresses_read && /^[0-9]+: +[^ ]+ +inet6? / { sub(/\/.*/, "", $4); is_local[$4] = 1 }
 section == "now" || (section == "kernel" && !are_routes_read) { read_route() }
 
-# ip lists the VRFs first, and then all links, so a name that appears twice is a VRF.
+# ip lists the VRFs first, and then all links, so a number that appears twice is a VRF's. Its name may contain "@".
 function read_link(    name, i) {
   name = $2
   sub(/[@:].*/, "", name)
   if (($1 + 0) in dev_of)
     name = dev_of[$1 + 0]
-  if (name in is_up)
-    is_vrf[name] = 1
-  else if ($3 !~ /[<,]LOOPBACK[,>]/)
+  if ($1 in is_listed)
+    is_vrf[substr($2, 1, length($2) - 1)] = 1
+  else if (!(name in is_up) && $3 !~ /[<,]LOOPBACK[,>]/)
     link[++links] = name
+  is_listed[$1] = 1
   index_of[name] = $1 + 0
   has_carrier[name] = $3 ~ /[<,]LOWER_UP[,>]/
   is_up[name] = $3 ~ /[<,]UP[,>]/
