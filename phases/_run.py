@@ -70,7 +70,7 @@ def _checked_observers(values: Sequence[Observer]) -> list[Observer]:
     """Return the observers as a list.
 
     Raises:
-        TypeError: the value isn't a list of observers.
+        TypeError: the value isn't a list of observers, or an observer has an async method.
     """
     if not isinstance(values, Iterable):
         raise TypeError(f"observers takes a list of observers, not {values!r:.200}")
@@ -81,6 +81,8 @@ def _checked_observers(values: Sequence[Observer]) -> list[Observer]:
             raise TypeError(
                 f"expected an observer, which has {', '.join(_CALLS)}, not {observer!r:.200}"
             )
+        for name in _CALLS:
+            check_plain(f"an observer's {name} is", getattr(observer, name))
     return observers
 
 

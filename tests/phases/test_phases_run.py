@@ -286,12 +286,18 @@ def test_all_observers_see_the_run() -> None:
     assert broken.events == last.events == [("started", "task"), ("finished", "task", Status.OK)]
 
 
+class Asynchronous(phases.Observer):
+    async def finished(self, *_: object) -> None:  # type: ignore[override]
+        raise AssertionError
+
+
 @pytest.mark.parametrize(
     ("observers", "message"),
     [
         (RecordingObserver(), "takes a list of observers, not RecordingObserver"),
         ([RecordingObserver], "has started, progress, finished, not <class"),
         ([print], "has started, progress, finished, not <built-in"),
+        ([Asynchronous()], "an observer's finished is a plain function; .* can't be async"),
     ],
 )
 def test_what_is_no_observer_is_refused(observers: Any, message: str) -> None:
