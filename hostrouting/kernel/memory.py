@@ -53,6 +53,7 @@ from hostrouting.kernel.refusals import (
     DeletableRules,
     NetlinkError,
     refuse_unwritable,
+    rule_failure,
 )
 from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.kernel.selection import EVERYTHING, Entries, Selection
@@ -145,7 +146,7 @@ class FakeKernel(IpCommands, Kernel):
                 try:
                     write(net, rule)
                 except NetlinkError as refusal:
-                    failures.append(RuleFailure(rule, refusal.errno, refusal.message))
+                    failures.append(rule_failure(rule, refusal))
         return tuple(failures)
 
     # --- changes ----------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ from hostrouting.kernel.refusals import (
     DeletableRules,
     NetlinkError,
     refuse_unwritable,
+    rule_failure,
 )
 from hostrouting.kernel.rtnetlink import link_messages, rule_messages
 from hostrouting.kernel.rtnetlink import messages as rtnl
@@ -395,9 +396,7 @@ class NetlinkBackend(RouteBackend):
 
         with rtnl.as_route_errors("change rules"), self._connect() as talk:
             refusals = talk.change(rules, pack)
-        return tuple(
-            RuleFailure(rule, refusal.errno, refusal.message) for rule, refusal in refusals
-        )
+        return tuple(rule_failure(rule, refusal) for rule, refusal in refusals)
 
     # --- changes ----------------------------------------------------------------------------------
 

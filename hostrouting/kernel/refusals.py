@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import attrs
 
 from hostrouting.model.integer_prefixes import numbers
+from hostrouting.model.lookups import RuleFailure
 from hostrouting.model.routes import Route
 from hostrouting.model.rules import Rule
 
@@ -19,10 +20,12 @@ class NetlinkError(Exception):
     Args:
         errno: the error number.
         message: the kernel's extended ACK message, or a description of the errno.
+        is_by_kernel: whether the kernel, not the backend, rejects the request.
     """
 
-    def __init__(self, errno: int, message: str = "") -> None:
+    def __init__(self, errno: int, message: str = "", *, is_by_kernel: bool = True) -> None:
         self.errno = errno
+        self.is_by_kernel = is_by_kernel
         self.message: str = message or os.strerror(errno)
         super().__init__(self.message)
 
@@ -82,14 +85,19 @@ class DeletableRules:
                 (ENOTRECOVERABLE).
         """
         if rule not in self._rules:
-            raise NetlinkError(errnos.ENOENT, "no such rule")
+            raise NetlinkError(errnos.ENOENT, "no such rule", is_by_kernel=False)
         first = rule_deleted_for(rule, self._rules)
         if first != rule:
             reason = (
                 f"the kernel would delete {first} (protocol {rule.protocol}), which comes first"
             )
-            raise NetlinkError(errnos.ENOTRECOVERABLE, reason)
+            raise NetlinkError(errnos.ENOTRECOVERABLE, reason, is_by_kernel=False)
         self._rules.remove(rule)
+
+
+def rule_failure(rule: Rule, refusal: NetlinkError) -> RuleFailure:
+    """Return the failure of a rule, whose message is the kernel's or the backend's."""
+    return RuleFailure(rule, refusal.errno, refusal.message, refusal.is_by_kernel)
 
 
 def rule_deleted_for(request: Rule, rules: Iterable[Rule]) -> Rule | None:
@@ -146,7 +154,7 @@ def refuse_unwritable(rule: Rule) -> None:
     """
     if rule.has_ports or rule.has_unknown:
         reason = "its ports or other selectors aren't known here"
-        raise NetlinkError(errnos.EOPNOTSUPP, reason)
+        raise NetlinkError(errnos.EOPNOTSUPP, reason, is_by_kernel=False)
 
 
 def _identity(route: Route) -> tuple[object, ...]:

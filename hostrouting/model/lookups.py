@@ -117,14 +117,16 @@ class RouteFailure(NamedTuple):
 
 
 class RuleFailure(NamedTuple):
-    """A policy rule that the kernel refused during a bulk call.
+    """A policy rule that the kernel, or a backend itself, refused during a bulk call.
 
     Args:
         rule: the rule as passed by the caller.
-        errno: the errno returned by the kernel.
+        errno: the errno returned by the kernel, or one as in a ``RouteFailure``.
         message: the kernel's extended ACK message, or a description of the errno.
+        is_by_kernel: see ``RouteFailure``.
     """
 
     rule: Rule
     errno: int
     message: str
+    is_by_kernel: bool = True

@@ -126,5 +126,9 @@ def _explain_rule(verb: str, failure: RuleFailure, family: Family) -> Refusal:
         reason = "another rule with protocol 217 is in its way"
     elif failure.errno == errnos.EPERM:
         reason, advice = "not permitted", "run as root (CAP_NET_ADMIN)"
-    why = f"{reason} (kernel: {failure.message})"
-    return Refusal(f"can't {verb} the rule {rule_words(failure.rule)}: {why}", advice)
+    attempt = f"can't {verb} the rule {rule_words(failure.rule)}"
+    if failure.is_by_kernel:
+        return Refusal(f"{attempt}: {reason} (kernel: {failure.message})", advice)
+    # Of others, a program's backend knows more.
+    is_by_ours = failure.errno == errnos.ENOTRECOVERABLE
+    return Refusal(f"{attempt}: {failure.message}", advice if is_by_ours else "")

@@ -13,6 +13,7 @@ from wanted import ROUTE, SHADOWED, config
 
 import phases
 from hostrouting import (
+    Config,
     Configure,
     Host,
     Layout,
@@ -27,6 +28,7 @@ from hostrouting.backend import (
     ForwardingBackend,
     RouteBackend,
     RouteFailure,
+    RuleFailure,
     Write,
     read_routes,
 )
@@ -44,7 +46,7 @@ def host(backend: RouteBackend, layout: Layout) -> Host:
 
 
 class Refusing(ForwardingBackend):
-    """A backend that refuses to add routes.
+    """A backend that refuses to add routes and rules.
 
     Args:
         inner: the wrapped backend.
@@ -63,14 +65,32 @@ class Refusing(ForwardingBackend):
             for route in routes
         )
 
+    def write_rules(self, change: Write, rules: Any) -> tuple[RuleFailure, ...]:
+        if change is Write.DELETE:
+            return super().write_rules(change, rules)
+        return tuple(
+            RuleFailure(rule, self._number, "the change window is closed", is_by_kernel=False)
+            for rule in rules
+        )
 
+
+RULE = {"to": "10.9.0.0/16", "priority": 20}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "refused"),
+    [(CONFIG, "hostrouting"), (config(rules=[RULE]), "to 10.9.0.0/16 lookup local")],
+    ids=["a route", "a rule"],
+)
 @pytest.mark.parametrize(
     "number", [errno.EOPNOTSUPP, errno.EPERM, errno.EINVAL, errno.ENETUNREACH, errno.ECANCELED]
 )
-def test_a_backends_own_refusal_has_no_hint_about_the_kernel(layout: Layout, number: int) -> None:
+def test_a_backends_own_refusal_has_no_hint_about_the_kernel(
+    layout: Layout, number: int, wanted: Config, refused: str
+) -> None:
     on = host(Refusing(shadowed_kernel(), number), layout)
-    with pytest.raises(RouteError, match="hostrouting: the change window is closed\n") as caught:
-        phases.run(Configure(CONFIG, host=on))
+    with pytest.raises(RouteError, match=f"{refused}: the change window is closed\n") as caught:
+        phases.run(Configure(wanted, host=on))
     assert (caught.value.hint, caught.value.errno) == ("", number)
 
 
