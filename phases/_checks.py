@@ -52,6 +52,12 @@ def check_seconds(_instance: object, _attribute: object, value: object) -> None:
         )
 
 
+def check_timeout(value: object) -> None:
+    """Raise a TypeError unless a scope's timeout is a number or None."""
+    if not isinstance(value, (int, float, type(None))):
+        raise TypeError(f"a scope's timeout is a number of seconds or None, not {value!r:.200}")
+
+
 def check_function(_instance: object, _attribute: object, value: Any) -> None:
     """Validate that a value is the function of a task; for use as an attrs validator.
 

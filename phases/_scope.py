@@ -16,7 +16,7 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
 
-from phases._checks import check_plain, finished
+from phases._checks import check_plain, check_timeout, finished
 from phases._errors import POLL_SECONDS, Cancelled, Tell, TimedOut, add_note
 from phases._interrupts import begin, end, guarded
 
@@ -240,6 +240,7 @@ class CancelScope(AbstractContextManager["CancelScope"]):
         return run_process(argv, input, env, check, self.check)
 
     def _ends(self, timeout: float | None) -> list[_End]:
+        check_timeout(timeout)
         seconds = math.inf if timeout is None else max(0.0, timeout)
         return [(self.clock.monotonic() + seconds, TimedOut(seconds))]
 

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable
-from ipaddress import IPv4Address, IPv6Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Network
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -43,23 +43,32 @@ from hostrouting import (
     plan,
     snapshot,
 )
+from hostrouting.azure import (
+    ConfigureLoadBalancerProbe,
+    RemoveStaleAzureVnet,
+    plan_probe,
+    plan_stale,
+)
 from hostrouting.backend import (
     DEFAULT_DESTINATION,
+    Address,
     Facts,
     Family,
     ForwardingBackend,
+    Link,
     NetlinkBackend,
     NetlinkBackend6,
     NextHop,
     Route,
     RouteBackend,
+    Rule,
     Systemctl,
     Write,
     read_routes,
 )
 from hostrouting.model.routes import Route6
 from hostrouting.report import CHECKS
-from hostrouting.tasks import InstallRoutes
+from hostrouting.tasks import InstallRoutes, TryRoutes
 from hostrouting.testing import FakeKernel, FakeSystemd
 from hostrouting.testing.conformance import NamespaceKernel
 from phases.testing import FakeClock
@@ -308,6 +317,8 @@ def test_a_programs_own_backend_may_be_the_machines(given: dict[str, Any]) -> No
         Host(**given)
 
 
+NETWORK = IPv4Network("10.0.0.0/8")
+IN_MEMORY = Host(FakeKernel(), FakeSystemd(), Layout("/nonexistent"))
 WRONG_VALUES: dict[str, tuple[Callable[[Any], object], object, str]] = {
     "a path to judge": (lambda it: judge(it, CONFIG), "node.json", "takes a list of snapshots or"),
     "a Path to judge": (lambda it: judge(it, CONFIG), Path("a.json"), "takes a list of snapshots"),
@@ -323,6 +334,41 @@ WRONG_VALUES: dict[str, tuple[Callable[[Any], object], object, str]] = {
     "a check's name": (lambda it: examine(checks=it), ["gate"], "takes checks .* not 'gate'"),
     "a root for units": (FakeSystemd, "/srv", r"takes a Layout, such as Layout\('/srv'\)"),
     "no backend to wrap": (ForwardingBackend, 5, "takes a RouteBackend, not 5"),
+    "a destination's words": (Route, "10/8", "expected .* or IPv6Network as Route.destination"),
+    "words of IPv6": (Route6, "fd00::/8", "expected .* as Route6.destination, not 'fd00::/8'"),
+    "one hop": (lambda it: Route(NETWORK, it), NextHop("eth0"), "expected tuple as Route.hops"),
+    "a list of hops": (lambda it: Route(NETWORK, it), [NextHop("eth0")], "expected tuple as Route"),
+    "a gateway's words": (
+        lambda it: NextHop("eth0", it),
+        "10.1.0.1",
+        "expected IPv4Address or IPv6Address or None as NextHop.gateway, not '10.1.0.1'",
+    ),
+    "a rule's number in words": (Rule, "5", "expected int as Rule.preference, not '5'"),
+    "a rule's table": (lambda it: Rule(5, table=it), "main", "expected int as Rule.table"),
+    "a link's index": (lambda it: Link(it, "eth0"), "2", "expected int as Link.index, not '2'"),
+    "a local address": (lambda it: Address("eth0", it, 24), "10.1.0.4", "as Address.local, not"),
+    "a core config of a probe": (
+        lambda it: ConfigureLoadBalancerProbe(it, host=IN_MEMORY),
+        CONFIG,
+        r"takes a HostNetworking, not Config.*make one with HostNetworking\.load",
+    ),
+    "a core config of a bridge": (
+        lambda it: RemoveStaleAzureVnet(it, host=IN_MEMORY),
+        CONFIG,
+        "takes a HostNetworking",
+    ),
+    "a core config to plan probes": (
+        lambda it: plan_probe(it, host=IN_MEMORY),
+        CONFIG,
+        "takes a HostNetworking",
+    ),
+    "a core config to plan a clean-up": (plan_stale, CONFIG, "takes a HostNetworking, not Config"),
+    "a trial's words": (
+        lambda it: TryRoutes(CONFIG, it, host=IN_MEMORY),
+        "60",
+        "^expected int as TryRoutes.seconds, not '60'$",
+    ),
+    "a timeout's words": (lambda it: phases.CancelScope(timeout=it), "5", "timeout.* not '5'"),
 }
 
 
@@ -404,7 +450,7 @@ WRONG_CALLS: dict[str, tuple[Callable[[RouteBackend], object], str]] = {
     ),
     "a text as the destination": (
         lambda backend: backend.write(Write.ADD, [Route("10.0.0.0/8")]),  # type: ignore[arg-type]
-        "expected an IPv4Network as a route's destination, not '10.0.0.0/8'",
+        "expected IPv4Network or IPv6Network as Route.destination, not '10.0.0.0/8'",
     ),
     "an IPv6 route": (
         lambda backend: backend.write(Write.ADD, [Route6(IPv6Network("fd00::/8"))]),
@@ -436,16 +482,17 @@ def test_a_backend_refuses_other_types(
 
 
 @pytest.mark.parametrize(
-    ("hops", "message"),
+    ("fields", "message"),
     [
-        (NextHop("eth0"), "expected a tuple of NextHop"),
-        (("eth0",), "expected a NextHop, not 'eth0'"),
-        ((NextHop("eth0", "10.1.0.1"),), "expected an IPv4Address .* not '10.1.0.1'"),  # type: ignore[arg-type]
+        ({"hops": ("eth0",)}, "expected a NextHop, not 'eth0'"),
+        ({"metric": "5"}, "expected int as Route.metric, not '5'"),
+        ({"table": "main"}, "expected int as Route.table, not 'main'"),
+        ({"source": "10.1.0.4"}, "expected .* as Route.source, not '10.1.0.4'"),
     ],
 )
-def test_the_kernel_in_memory_refuses_other_hops(hops: Any, message: str) -> None:
+def test_the_kernel_in_memory_refuses_other_types(fields: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
-        FakeKernel().write(Write.ADD, [attrs.evolve(DEFAULT, hops=hops)])
+        FakeKernel().write(Write.ADD, [attrs.evolve(DEFAULT, **fields)])
 
 
 def test_a_hosts_repr_is_what_it_was_made_of(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from hostrouting.config.values import parse_boolean, parse_consumer, parse_secon
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.jsonable import StrEnum
 from hostrouting.model.parsing import parse_any_address, parse_any_prefix, parse_device
+from hostrouting.model.text import shown
 
 if TYPE_CHECKING:
     import os
@@ -187,3 +188,17 @@ class HostNetworking(_Sections):
         section = super().to_mapping(*keys)
         consumer = section.pop("consumer", None)
         return {SECTION: section} | ({HOST_ROUTING: {"consumer": consumer}} if consumer else {})
+
+
+def to_networking(value: HostNetworking) -> HostNetworking:
+    """Validate the type of a task's config. Used as an attrs converter.
+
+    Raises:
+        TypeError: the value isn't a ``HostNetworking``.
+    """
+    if not isinstance(value, HostNetworking):
+        raise TypeError(
+            f"a task of the plug-in takes a HostNetworking, not {shown(value)}; "
+            "make one with HostNetworking.load(path) from a file"
+        )
+    return value

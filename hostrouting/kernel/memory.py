@@ -27,11 +27,12 @@ The following isn't modelled:
 
 from __future__ import annotations
 
+import errno as errnos
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from ipaddress import IPv4Address, IPv4Interface, IPv6Address
+from ipaddress import IPv4Address, IPv4Interface
 
 import attrs
 
@@ -55,16 +56,19 @@ from hostrouting.kernel.refusals import (
     refuse_unwritable,
     rule_failure,
 )
+from hostrouting.kernel.release import numbers_of
 from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.kernel.selection import EVERYTHING, Entries, Selection
 from hostrouting.kernel.sources import Sources
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.field_types import ADDRESS, NONE, check_fields
 from hostrouting.model.integer_prefixes import Prefix
 from hostrouting.model.links import Address, Hardware
 from hostrouting.model.lookups import Lookup, RouteFailure, RuleFailure
 from hostrouting.model.routes import NextHop, Route, Scope
 from hostrouting.model.rules import Rule
+from hostrouting.model.text import shown
 from phases import CancelScope
 
 
@@ -76,11 +80,16 @@ class FakeKernel(IpCommands, Kernel):
 
     Args:
         release: the release of Linux to behave like, for example ``5.10``, or None for Linux 6.18.
+
+    Raises:
+        ValueError: the release isn't one of Linux.
     """
 
     family: Family = Family.IPV4
 
     def __init__(self, release: str | None = None) -> None:
+        if release is not None and numbers_of(release) is None:
+            raise ValueError(f"expected a release of Linux, such as 5.10, not {shown(release)}")
         self._lock = threading.Lock()
         self._net = Net(release)
         self._changed = threading.Event()
@@ -126,7 +135,11 @@ class FakeKernel(IpCommands, Kernel):
 
     def write(self, change: Write, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         check_routes(change, routes, self.family)
-        _check_hops(routes)
+        for route in routes:
+            check_fields(route, _ROUTE_FIELDS)
+            for hop in route.hops:
+                if not isinstance(hop, NextHop):
+                    raise TypeError(f"expected a NextHop, not {hop!r}")
         failures: list[RouteFailure] = []
         with self._changing() as net:
             for route in routes:
@@ -335,16 +348,12 @@ class _Listener(ChangeListener):
         self._seen = changes
 
 
-def _check_hops(routes: Sequence[Route]) -> None:
-    """Raise a ``TypeError`` for hops that aren't ``NextHop`` objects with address objects."""
-    for route in routes:
-        if not isinstance(route.hops, tuple):
-            raise TypeError(f"expected a tuple of NextHop as a route's hops, not {route.hops!r}")
-        for hop in route.hops:
-            if not isinstance(hop, NextHop):
-                raise TypeError(f"expected a NextHop, not {hop!r}")
-            if not isinstance(hop.gateway, IPv4Address | IPv6Address | None):
-                raise TypeError(f"expected an IPv4Address as a hop's gateway, not {hop.gateway!r}")
+# Routes don't check these themselves, because a table may have a million.
+_ROUTE_FIELDS = {
+    **dict.fromkeys(("type", "table", "protocol", "scope", "metric", "tos"), (int,)),
+    "source": (*ADDRESS, *NONE),
+    **dict.fromkeys(("mtu", "nexthop_id"), (int, *NONE)),
+}
 
 
 def _new_route(net: Net, route: Route, *, how: WriteMode) -> None:
@@ -369,8 +378,10 @@ def _delete_route(net: Net, route: Route) -> None:
 
 
 def _refuse_request(net: Net, route: Route, hops: tuple[NextHop, ...]) -> None:
-    """Reject requests with ECN bits, or for an interface that doesn't exist."""
+    """Reject requests with ECN bits, for table 0, or for an interface that doesn't exist."""
     refuse_ecn_bits(route.tos)
+    if route.table == 0:
+        raise NetlinkError(errnos.EINVAL, "there is no table 0")
     if route.nexthop_id is None:
         for hop in hops:
             if hop.dev is not None:

@@ -16,6 +16,7 @@ from ipaddress import IPv6Network
 import attrs
 
 from hostrouting.model.family import Family, IpAddress, IpNetwork
+from hostrouting.model.field_types import ADDRESS, NONE, check_fields
 from hostrouting.model.integer_prefixes import Prefix
 
 
@@ -39,6 +40,19 @@ class Hardware(IntEnum):
 
 VPN_DEVS = ("wg*", "tun*", "tap*", "tailscale*", "zt*", "nebula*")
 """Shell patterns for the interfaces of VPNs. A ppp interface may be the provider's."""
+
+
+_LINK_FIELDS = {
+    **dict.fromkeys(("index", "hardware", "group", "mtu"), (int,)),
+    "name": (str,),
+    **dict.fromkeys(("kind", "master", "mac"), (str, *NONE)),
+}
+_ADDRESS_FIELDS = {
+    "dev": (str,),
+    "local": ADDRESS,
+    **dict.fromkeys(("prefix_length", "metric", "scope"), (int,)),
+    "peer": (*ADDRESS, *NONE),
+}
 
 
 @attrs.frozen
@@ -73,6 +87,9 @@ class Link:
     is_point_to_point: bool = False
     mac: str | None = None
 
+    def __attrs_post_init__(self) -> None:
+        check_fields(self, _LINK_FIELDS)
+
 
 def mac_address(hardware: int, text: str | None) -> str | None:
     """Return a link's address if it is a MAC address, or else None.
@@ -106,6 +123,9 @@ class Address:
     is_secondary: bool = False
     has_prefix_route: bool = True
     scope: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        check_fields(self, _ADDRESS_FIELDS)
 
     @property
     def is_usable(self) -> bool:

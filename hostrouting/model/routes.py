@@ -12,6 +12,7 @@ from typing import ClassVar, NamedTuple
 import attrs
 
 from hostrouting.model.family import Family, IpAddress, IpNetwork
+from hostrouting.model.field_types import ADDRESS, NETWORK, NONE, TUPLE, check_fields
 
 DEFAULT_DESTINATION = IPv4Network("0.0.0.0/0")
 
@@ -93,6 +94,8 @@ def word_of(number: int, known: type[IntEnum]) -> str:
         return str(number)
 
 
+_HOP_FIELDS = {"dev": (str, *NONE), "gateway": (*ADDRESS, *NONE), "weight": (int,)}
+
 # Encapsulations that only set parameters for a tunnel device, so packets still leave through the
 # hop's device.
 BY_DEVICE = ("ip", "ip6")
@@ -121,6 +124,9 @@ class NextHop:
     is_dead: bool = False
     is_linkdown: bool = False
     encap: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        check_fields(self, _HOP_FIELDS)
 
     @property
     def path(self) -> tuple[str | None, IpAddress | None, bool, int]:
@@ -161,7 +167,8 @@ def _usual_scope(route: Route) -> int:
     if route.family is Family.IPV6:
         return Scope.UNIVERSE
     if route.type is RouteType.UNICAST:
-        is_on_link = len(route.hops) == 1 and route.hops[0].gateway is None
+        has_one_hop = isinstance(route.hops, TUPLE) and len(route.hops) == 1
+        is_on_link = has_one_hop and route.hops[0].gateway is None
         return Scope.LINK if is_on_link else Scope.UNIVERSE
     if route.type is RouteType.LOCAL:
         return Scope.HOST
@@ -200,6 +207,11 @@ class Route:
     source: IpAddress | None = None
     mtu: int | None = None
     nexthop_id: int | None = None
+
+    def __attrs_post_init__(self) -> None:
+        # The other fields are left out, because a table may have a million routes.
+        if not isinstance(self.destination, NETWORK) or not isinstance(self.hops, TUPLE):
+            check_fields(self, {"destination": NETWORK, "hops": TUPLE})
 
     @property
     def key(self) -> tuple[object, ...]:

@@ -9,6 +9,7 @@ from enum import IntEnum
 import attrs
 
 from hostrouting.model.family import IpNetwork
+from hostrouting.model.field_types import NETWORK, NONE, TUPLE, Types, check_fields
 from hostrouting.model.routes import Protocol, Table, word_of
 
 # Rules can't match port 65535 (fib_rule_port_range_valid).
@@ -33,6 +34,17 @@ class RuleAction(IntEnum):
     @classmethod
     def _missing_(cls, _value: object) -> RuleAction:
         return cls.BLACKHOLE  # fib4_rule_action treats an unknown action like this
+
+
+_FIELDS: dict[str, Types] = {
+    **dict.fromkeys(("preference", "table", "tos", "tun_id", "ip_protocol", "protocol"), (int,)),
+    "action": (RuleAction,),
+    **dict.fromkeys(("source", "destination"), (*NETWORK, *NONE)),
+    **dict.fromkeys(("goto", "mark", "suppress_prefix_length", "suppress_group"), (int, *NONE)),
+    "mark_mask": (int,),
+    **dict.fromkeys(("iif", "oif"), (str, *NONE)),
+    "uid_range": (*TUPLE, *NONE),
+}
 
 
 @attrs.frozen
@@ -87,6 +99,9 @@ class Rule:
     is_l3mdev: bool = False
     has_unknown: bool = False
     protocol: int = Protocol.BOOT
+
+    def __attrs_post_init__(self) -> None:
+        check_fields(self, _FIELDS)
 
     @property
     def is_ours(self) -> bool:

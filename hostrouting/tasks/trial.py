@@ -14,7 +14,7 @@ from shlex import quote
 from typing import Any
 
 import attrs
-from attrs.validators import ge, instance_of, le
+from attrs.validators import ge, le
 
 from hostrouting.boot import files
 from hostrouting.boot.host import Host
@@ -36,6 +36,7 @@ from hostrouting.boot.trial_timer import (
 from hostrouting.config.routing import Config
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
+from hostrouting.model.field_types import check_fields
 from hostrouting.model.jsonable import to_json_text
 from hostrouting.model.routes import Route
 from hostrouting.overlap.check import check_families
@@ -52,6 +53,10 @@ from hostrouting.tasks.reports import ConfigureReport
 from phases import CancelScope, all_or_nothing
 
 SECONDS_MAX = 86400
+
+
+def _check_type(trial: TryRoutes, _attribute: object, _value: object) -> None:
+    check_fields(trial, {"seconds": (int,)})
 
 
 @attrs.frozen
@@ -73,7 +78,7 @@ class TryRoutes(ConfigTask):
 
     name = "try-routes"
 
-    seconds: int = attrs.field(validator=[instance_of(int), ge(1), le(SECONDS_MAX)])
+    seconds: int = attrs.field(validator=[_check_type, ge(1), le(SECONDS_MAX)])
 
     def do(self, scope: CancelScope) -> ConfigureReport:
         """Start the trial.

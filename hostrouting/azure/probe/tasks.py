@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from hostrouting.azure.config import HostNetworking, Ipv6Detection
+from hostrouting.azure.config import HostNetworking, Ipv6Detection, to_networking
 from hostrouting.azure.nodes import LoadBalancerProbeError, node_or_default
 from hostrouting.azure.probe import ruleset
 from hostrouting.azure.probe.node import LinuxProbeNode, ProbeNode
@@ -26,6 +26,7 @@ from hostrouting.boot.plan import BootPlan, plan_next_boot
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.jsonable import fields_in_json
 from hostrouting.model.links import Link
+from hostrouting.tasks.arguments import HostTask, to_host
 from phases import CancelScope, all_or_nothing
 
 # For IPv6, a table has one route for a destination and metric, so our route replaces an existing
@@ -84,8 +85,8 @@ def plan_probe(
         FileError: the installation can't be read.
         UnitError: systemd can't be queried.
     """
-    host = host or Host()
-    probe = config.load_balancer_probe
+    host = to_host(host)
+    probe = to_networking(config).load_balancer_probe
     if not probe.enabled:
         why = "loadBalancerProbe isn't enabled in the config"
         if not is_installed(host, PROBE):
@@ -158,7 +159,7 @@ def _plan_removal(host: Host, node: ProbeNode | None, why: str) -> ProbeReport:
 
 
 @attrs.frozen
-class ConfigureLoadBalancerProbe:
+class ConfigureLoadBalancerProbe(HostTask):
     """A task that enables or disables probe rewriting, both immediately and at every boot.
 
     Args:
@@ -167,8 +168,7 @@ class ConfigureLoadBalancerProbe:
 
     name = "configure-load-balancer-probe"
 
-    config: HostNetworking
-    host: Host | None = attrs.field(default=None, kw_only=True)
+    config: HostNetworking = attrs.field(converter=to_networking)
     node: ProbeNode | None = attrs.field(default=None, kw_only=True)
 
     def do(self, scope: CancelScope) -> ProbeReport:
@@ -183,7 +183,7 @@ class ConfigureLoadBalancerProbe:
             FileError: a file can't be written; all changes are rolled back.
             UnitError: a systemd operation failed; all changes are rolled back.
         """
-        host = (self.host or Host()).within(scope)
+        host = self.host.within(scope)
         with exclusive_run(
             host,
             scope,
@@ -239,7 +239,7 @@ def _put_back(node: ProbeNode, rules: str | None = None, route: str | None = Non
 
 
 @attrs.frozen
-class RemoveLoadBalancerProbe:
+class RemoveLoadBalancerProbe(HostTask):
     """A task that removes everything installed for probe rewriting; it needs no config.
 
     Args:
@@ -248,7 +248,6 @@ class RemoveLoadBalancerProbe:
 
     name = "remove-load-balancer-probe"
 
-    host: Host | None = attrs.field(default=None, kw_only=True)
     node: ProbeNode | None = attrs.field(default=None, kw_only=True)
 
     def do(self, scope: CancelScope) -> ProbeReport:
@@ -262,7 +261,7 @@ class RemoveLoadBalancerProbe:
             FileError: a file can't be removed; run the task again to resume.
             UnitError: a systemd operation failed; run the task again to resume.
         """
-        host = (self.host or Host()).within(scope)
+        host = self.host.within(scope)
         with exclusive_run(host, scope, is_installing=False) as done:
             plan = _plan_removal(host, self.node, "probe rewriting isn't installed")
             return _remove(plan, host, self.node, scope, done)

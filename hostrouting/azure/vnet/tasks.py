@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import attrs
 
-from hostrouting.azure.config import HostNetworking
+from hostrouting.azure.config import HostNetworking, to_networking
 from hostrouting.azure.nodes import AzureVnetError, node_or_default
 from hostrouting.azure.vnet.leftovers import AzureVnetReport, plan_cleaning
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
@@ -19,6 +19,7 @@ from hostrouting.azure.vnet.port import BridgeNode, Neighbour, NodeState
 from hostrouting.boot.files import read_text
 from hostrouting.boot.host import Host
 from hostrouting.boot.locks import locked
+from hostrouting.tasks.arguments import HostTask, to_host
 from phases import CancelScope
 
 # azure-vnet's state file, which lists the pods that it serves.
@@ -48,10 +49,10 @@ def plan_stale(
             image.
         FileError: azure-vnet's state can't be read.
     """
-    stale = config.stale_azure_vnet
+    stale = to_networking(config).stale_azure_vnet
     if stale is None:
         return AzureVnetReport()
-    host = host or Host()
+    host = to_host(host)
     state = _node(host, node).read_state(stale.bridge)
     path = host.layout.of(STATE_FILE)
     return plan_cleaning(stale, state, parse_endpoints(read_text(path) or "", str(path)))
@@ -67,7 +68,7 @@ def _node(host: Host, given: BridgeNode | None) -> BridgeNode:
 
 
 @attrs.frozen
-class RemoveStaleAzureVnet:
+class RemoveStaleAzureVnet(HostTask):
     """Remove azure-vnet's leftovers for pods that it no longer serves, and nothing else.
 
     Args:
@@ -77,8 +78,7 @@ class RemoveStaleAzureVnet:
 
     name = "remove-stale-azure-vnet"
 
-    config: HostNetworking
-    host: Host | None = attrs.field(default=None, kw_only=True)
+    config: HostNetworking = attrs.field(converter=to_networking)
     node: BridgeNode | None = attrs.field(default=None, kw_only=True)
 
     def do(self, scope: CancelScope) -> AzureVnetReport:
@@ -96,7 +96,7 @@ class RemoveStaleAzureVnet:
         stale = self.config.stale_azure_vnet
         if stale is None:
             return AzureVnetReport()
-        host = self.host or Host()
+        host = self.host
         node = _node(host, self.node)
         lock_file = host.layout.of(LOCK_FILE)
         # If the lock's folder is missing, only versions of azure-vnet without this lock have run
