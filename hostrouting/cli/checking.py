@@ -34,6 +34,7 @@ from hostrouting.cli.inputs import (
     has_config,
     load,
     load_snapshot,
+    readable_elsewhere,
 )
 from hostrouting.cli.output import columns, complain
 from hostrouting.cli.report import (
@@ -595,9 +596,11 @@ def judge(options: argparse.Namespace, host: Host) -> Result:
         if options.config is not None and not error.hint:
             error.hint = _IS_CONFIG
         raise
+    # Other processes read the files.
+    snapshots = [*map(readable_elsewhere, files)]
     report = run_function(
         "judge",
-        lambda scope: judge_all(files, config, scope=scope, since=options.since),
+        lambda scope: judge_all(snapshots, config, scope=scope, since=options.since),
         waits=False,
     )
     worst = Verdict.UNKNOWN if report.counts[Verdict.UNKNOWN] else Verdict.OK

@@ -82,6 +82,18 @@ def config_and_snapshots(options: argparse.Namespace) -> tuple[str | None, list[
     return config, [*once.values()]
 
 
+def readable_elsewhere(path: str) -> Snapshot | str:
+    """Return a snapshot that no other process can read, such as standard input's, or the path.
+
+    Raises:
+        ConfigError: this process can't read it either.
+    """
+    from hostrouting.kernel.snapshot import STDIN
+
+    is_own = path.startswith(("/dev/stdin", "/dev/fd/", "/proc/self/"))
+    return load_snapshot(path) if is_own or path == STDIN else path
+
+
 def _place(path: str) -> tuple[str, str]:
     """Return a file's folder, without symlinks, and its name there."""
     folder, name = os.path.split(path)

@@ -50,7 +50,9 @@ def read_document(path: str | os.PathLike[str], what: str, *, bytes_max: int) ->
     except IsADirectoryError:
         raise ConfigError([(name, "is a directory; expected a JSON file")]) from None
     except NotRegularError:
-        raise ConfigError([(name, "is not a regular file; expected a JSON file")]) from None
+        instead = ", or - for standard input" if what == "snapshot" else ""
+        problem = f"is not a regular file; expected a JSON file{instead}"
+        raise ConfigError([(name, problem)]) from None
     except OSError as error:
         raise FileError.of(f"read the {what} {name}", error) from error
     except ValueError as error:  # a NUL in the path

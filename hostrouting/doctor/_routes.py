@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from hostrouting.boot.break_glass import why_open
 from hostrouting.boot.layout import WATCH
 from hostrouting.boot.trial_timer import is_overdue, trial_deadline
 from hostrouting.doctor.check_types import DoctorFinding, ExaminedHost, Severity
@@ -79,7 +80,15 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         for backend in backends:
             read_routes(backend)
         hint = error.hint or f"look at: {examined.command('plan')}"
-        yield DoctorFinding("route-fails", "static routes", error.message, hint)
+        message = f"{error.message}; {_starts_without_routes(examined)}"
+        yield DoctorFinding("route-fails", "static routes", message, hint)
+
+
+def _starts_without_routes(examined: ExaminedHost) -> str:
+    """Return a clause that says whether the gate admits starts while routes don't win."""
+    if why := why_open(examined.layout):
+        return f"starts are let through unchecked, because {why}"
+    return f"until that is fixed, the gate holds each start of {examined.consumer}"
 
 
 def _policy_findings(policy: PolicyPlan, examined: ExaminedHost) -> Iterator[DoctorFinding]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import shlex
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,6 +67,24 @@ def test_a_folder_stands_for_its_json_files(elsewhere: Run, today: Path) -> None
     code, out, err = elsewhere("judge", "--cidr", CIDR, today, "--output", "json")
     assert (code, err) == (1, "")
     assert hosts(out) == [["gpu-0000", "gpu-0001", "gpu-0002"]]
+
+
+def test_standard_input_is_read_by_the_command_itself(
+    elsewhere: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The standard input of the processes that judge is another one."""
+    text = attrs.evolve(FINE, host="piped").to_text()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    code, out, err = elsewhere("judge", "--cidr", CIDR, "-", "--output", "json")
+    assert (code, err, hosts(out)) == (1, "", [["piped"]])
+    left, right = os.pipe()
+    with open(left), open(right, "w"):
+        path = f"/dev/fd/{left}"
+        code, out, err = elsewhere("judge", "--cidr", CIDR, path)
+    assert (code, f"{path}: is not a regular file" in err, "or - for" in err) == (78, True, True)
+    os.mkfifo(tmp_path / "pipe")
+    code, out, _ = elsewhere("judge", "--cidr", CIDR, tmp_path / "pipe")
+    assert (code, "or - for standard input" in out) == (2, True)
 
 
 def test_folders_and_files_may_be_mixed(elsewhere: Run, today: Path, tmp_path: Path) -> None:

@@ -819,6 +819,7 @@ def test_a_rule_that_decides_before_ours_is_named(node: Node) -> None:
     found = [each for each in examine(given, host=node.host).findings if each.kind == "route-fails"]
     assert [each.subject for each in found] == ["static routes"]
     assert "because of the rule 7: from all lookup 52" in found[0].message
+    assert "the gate holds each start of systemd-nspawn@.service" in found[0].message
     assert "ip -4 rule add from all lookup 52 preference 5000 && ip -4 rule del" in found[0].hint
 
 
