@@ -24,8 +24,8 @@ def run() -> int:
         import signal
 
         # Imports take most of a short run. During them, let SIGINT kill the process without a
-        # traceback, as if there were no handler. Below, a KeyboardInterrupt outside of a task does
-        # the same.
+        # traceback, as if there were no handler. A KeyboardInterrupt outside of a task is handled
+        # in the same way below.
         is_handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler
         if is_handled:
             signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -184,8 +184,8 @@ def _verify_gate(
     for instance, shown in loaded.items():
         if manifest.consumer not in unit_names(instance)[:2]:
             continue
-        # A missing or masked unit has no settings to compare. When it appears, systemd loads it
-        # together with our drop-in.
+        # A missing or masked unit has no settings to compare. When the unit appears, systemd loads
+        # the unit together with our drop-in.
         if shown["LoadState"] in ("not-found", "masked"):
             continue
         environment = environment_names(layout, shown["EnvironmentFiles"])

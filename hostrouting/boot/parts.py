@@ -85,7 +85,7 @@ _ROUTES_DESCRIPTION = (
 _CHECK_DESCRIPTION = "Check that every expected CIDR leaves through the node's uplink"
 
 # The longest wait that a config can set (600 s), and the timeout of the lock (60 s). The check gets
-# 600 s more, because it takes the lock before each read.
+# 600 s more, because the check takes the lock before each read.
 _ROUTES_SECONDS = 660
 _CHECK_SECONDS = 1260
 # Units that may start late and add routes. Listing a nonexistent unit is harmless.

@@ -69,7 +69,7 @@ class FilesPlan:
         write: the changed files, in write order.
         remove: the paths to remove at the end.
         access_errors: an error message for each path that should be removed but can't be accessed.
-            If there are any, the manifest is kept, even if no part is installed any more.
+            If there are such paths, the manifest is kept, even if no part is installed any more.
     """
 
     links: tuple[Path, ...] = ()

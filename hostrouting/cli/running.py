@@ -132,8 +132,8 @@ def cancelled_by_signals(scope: phases.CancelScope) -> Iterator[None]:
 class _Progress:
     """An observer that prints progress on stderr: in one line of a terminal, or else in several.
 
-    It never blocks on the stream. If it did, a signal handler in the same thread couldn't end the
-    write.
+    It never blocks on the stream. If the observer blocked, a signal handler in the same thread
+    couldn't end the write.
 
     Args:
         is_logged: whether progress is printed if stderr isn't a terminal.

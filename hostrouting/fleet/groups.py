@@ -1,4 +1,4 @@
-"""Group judged hosts with the same verdict, failures and fix, for a report on all hosts."""
+"""Group hosts with the same verdict, failures and fix, for a report on all hosts."""
 
 from __future__ import annotations
 

@@ -12,15 +12,15 @@ How it is built, from the bottom up (in ``rtnetlink``):
 This module adds guarantees that the kernel doesn't give:
 
 - *A dump isn't atomic.* For links, addresses and rules, the kernel marks an interrupted dump, and
-  ``read`` repeats it. For IPv4 routes it doesn't, so ``entries`` listens during the dump, and reads
-  again if something has changed.
+  ``read`` repeats it. The kernel doesn't mark dumps of IPv4 routes, so ``entries`` listens during
+  the dump, and reads again if something has changed.
 - *An error may get lost.* So changes go in small batches. All errors of a batch fit into the
   socket's buffer. An error's sequence number says to which route it belongs.
-- *A deletion matches loosely.* A missing metric or gateway matches any. So ``_delete`` reads the
-  entries first. ``_delete`` refuses a route that doesn't equal one of the entries
+- *A deletion matches loosely.* A missing metric or gateway matches any. ``_delete`` therefore reads
+  the entries first. ``_delete`` refuses a route that doesn't equal one of the entries
   (``refusals.Deletable``).
 - *A lookup has no ports.* A rule for all ports matches every packet, but not a lookup without
-  ports. So ``lookup`` asks with a port that no other rule selects.
+  ports. ``lookup`` therefore asks with a port that no other rule selects.
 - *A table may be huge.* A ``Selection`` goes down to the decoder, which skips unwanted entries.
 """
 

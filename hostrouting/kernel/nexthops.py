@@ -58,9 +58,9 @@ def with_shares(route: Route, lacks_carrier: Callable[[str], bool]) -> Route:
     """Mark hops as alive that the kernel shows as dead but may still send packets through.
 
     If the sysctl ignore_routes_with_linkdown is set, hops without a carrier are shown as dead.
-    However, setting the sysctl doesn't recalculate a hop's share of packets. Losing the carrier
-    does (fib_rebalance). The kernel always skips such hops in nexthop objects, and skips routes in
-    which no hop has a carrier.
+    However, setting the sysctl doesn't recalculate a hop's share of packets. Only the loss of a
+    carrier does so (fib_rebalance). The kernel always skips such hops in nexthop objects, and skips
+    routes in which no hop has a carrier.
 
     Args:
         route: the route as the kernel shows it.

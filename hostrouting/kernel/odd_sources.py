@@ -31,8 +31,8 @@ def has_odd_sources(state: Ipv6State, backend: RouteBackend, model: Lookups) -> 
         model: the lookups in a snapshot of this state.
     """
     # With unsupported selectors or deleted default rules, the model may find other entries than the
-    # kernel. The two can't be compared then. ``Model`` refuses to guess for snapshots of such hosts
-    # anyway.
+    # kernel. The results of model and kernel can't be compared then. ``Model`` refuses to guess for
+    # snapshots of such hosts anyway.
     if any(rule.has_unknown for rule in state.rules) or {*state.rules} < {
         *kernel_rules(Family.IPV6)
     }:

@@ -134,7 +134,8 @@ EVERYTHING = Selection()
 # The entries for 0.0.0.0/0 or ::/0 in table main.
 DEFAULT_ROUTES = Selection(Table.MAIN, is_omitted=_all)
 
-# The entries with our protocol in table main. ``Route.is_ours`` excludes default routes from them.
+# The entries with our protocol in table main. ``Route.is_ours`` excludes default routes from our
+# routes.
 OURS = Selection(Table.MAIN, Protocol.HOSTROUTING)
 
 

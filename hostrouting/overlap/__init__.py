@@ -75,8 +75,8 @@ reported with a reason.
 If another table decides before main, the obstacle is a rule. Then ``_rules`` finds the fewest rules
 after which main decides, and the search for routes runs again on a model of the host with these
 rules. Routes and rules must also take nothing away (``_losses``). Packets that work must go as
-before, unless a caution names them (``_cautions``). This is proven for packets without a source,
-and from each kind of own address (``_senders``) that the change may affect (``_affected``).
+before, unless a caution names them (``_cautions``). The proof covers packets without a source, and
+packets from each kind of own address (``_senders``) that the change may affect (``_affected``).
 ``_keep`` finds the interfaces from whose addresses the routes divert packets. Some changes can only
 be made by an entry's owner. ``_advice`` says what such a change takes away. Last, ``_questions``
 finds the answers to each question, and tries each: it changes the config and runs the whole check
@@ -90,7 +90,8 @@ What the next owner must keep:
   RTM_GETROUTE with RTM_F_FIB_MATCH, for user 0, without an output interface: with one, nearly every
   address counts as reachable.
 - *One moment is one moment.* Changes are noticed from the first read to the last lookup, and then
-  all is read again. Tables that look the same before and after prove nothing in between.
+  all is read again. Even if the tables are equal before and after, they may have changed in
+  between.
 - *Everything that distinguishes addresses must cut.* Otherwise a place's probe wouldn't represent
   its other addresses. A new selector of the kernel must cut, too, or give the verdict ``unknown``.
 - *Exemptions have bounds.* If something fails only because it exceeds a bound, no route is

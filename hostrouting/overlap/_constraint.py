@@ -228,8 +228,8 @@ class Constraints:
             if not is_met or rule.action in (RuleAction.NOP, RuleAction.GOTO):
                 continue
             last = rule
-            # Don't stop at the first rule that looks up main. A later one may accept a shorter
-            # prefix.
+            # The loop doesn't stop at the first rule that looks up main. A later one may accept a
+            # shorter prefix.
             if self._looks_up_main(rule, dev):
                 shortest = rule.suppress_prefix_length
                 length = -1 if found is None else longest_without_effect(found)

@@ -2,8 +2,8 @@
 
 An interface's name or a route's protocol says who added a route, but not whether the cluster
 expects it. In public incidents, pods' interfaces had a default route, or were in the node's own
-subnet. In others, a CNI's routes discarded packets to the API server. So each exemption only covers
-routes that a CNI adds on a healthy node.
+subnet. In other incidents, a CNI's routes discarded packets to the API server. So each exemption
+only covers routes that a CNI adds on a healthy node.
 """
 
 from __future__ import annotations

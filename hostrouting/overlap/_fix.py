@@ -87,7 +87,7 @@ def _complete(
     config: Config,
     settings: HostSettings,
 ) -> tuple[Fix, Sequence[Caution]]:
-    """Return a fix with rules and interfaces to keep, and the cautions about it."""
+    """Return a fix with rules and interfaces to keep, and the cautions about this fix."""
     state = moment.state
     wanted = _with_new_rules(config, rules)
     before = host_now(state, moment.places)

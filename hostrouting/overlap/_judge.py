@@ -81,7 +81,7 @@ class Judge:
         lookups: Sequence[SocketLookup],
         expected: ExpectedCidr,
     ) -> list[Judgement]:
-        """Judge all lookups, those that decide as ``of_place`` does."""
+        """Judge all lookups; the lookups that decide are judged as by ``of_place``."""
         deciding = [lookup for lookup in lookups if decides(lookup, lookups)]
         judged = iter(self._of_lookups(deciding, expected))
         return [

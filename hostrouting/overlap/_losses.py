@@ -340,7 +340,7 @@ class _Comparison:
         return tuple(dev for dev in devs if dev not in self._uplinks) or devs
 
     def _sources(self, change: _Change, spans: Iterable[Span]) -> Sequence[Address | None]:
-        """Return the sources of packets that worked; None if there is no source."""
+        """Return the sources of packets that worked. None means packets without a source."""
         if not change.is_intended:
             return change.senders.addresses
         if change.devs == (self._loopback,):

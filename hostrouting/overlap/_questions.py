@@ -86,7 +86,7 @@ class Questions:
         config: the config, without an answer.
         diversions: the routes that may divert packets on purpose.
         fix: the fix without an answer.
-        cautions: the cautions about it.
+        cautions: the cautions about the fix.
         find_fix: the search for a fix.
     """
 
@@ -228,8 +228,8 @@ class Questions:
             devs = {each: {*question.devs, *self._carrying[each]} for each in cidrs}
             yield _of_cidrs(AnswerKind.WANTED, devs)
         yield Answer(AnswerKind.WANTED, self._wanted)
-        # If the addresses are in the interface's own network, routes would divert packets to its
-        # neighbours to the uplinks.
+        # If the addresses are in the interface's own network, routes would lead packets for its
+        # neighbours through the uplinks.
         if not question.near or question.near in self._uplinks:
             yield Answer(AnswerKind.UNWANTED, self._uplinks)
 
@@ -271,7 +271,7 @@ class Questions:
 
     @cached_property
     def _exempting(self) -> set[ExpectedCidr]:
-        """Return the expected CIDRs with parts that are exempt, or would be without a bound.
+        """Return the expected CIDRs of which parts are exempt, or would be without bounds.
 
         For example, pods' networks are exempt. If such a CIDR named its interfaces, the exemption
         would end.
@@ -360,7 +360,7 @@ class Questions:
         return f", and hostrouting fix proposes {proposed}{after}"
 
     def _led(self, static: StaticRoute) -> tuple[IpNetwork, object, object]:
-        """Return a static route's next hop, with the uplink's name also if it inherits."""
+        """Return a static route's next hop. An inheriting route gets the uplink's name, too."""
         return static.destination, static.gateway, static.dev or ",".join(self._uplinks)
 
     def _waits(self, config: Config, moment: Moment) -> str:

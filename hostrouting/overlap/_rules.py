@@ -183,7 +183,7 @@ class RuleSearch:
         return fewest_prefixes([*map(segment, self._places.spans)], self._family)
 
     def _is_same(self, place: Place, priority: int) -> bool:
-        """Return whether all packets to a place go as before, if main decides about it."""
+        """Return whether all packets to a place go as before if main decides about the place."""
         if not all(is_modelled(lookup, self._look_up) for lookup in place.lookups):
             return False
         if self._answers_at(0)[place] != self._answers_at(priority)[place]:
@@ -385,7 +385,7 @@ def _is_to(rule: Rule, address: IpAddress) -> bool:
 
 
 def _leads_elsewhere(fib: Fib, rule: Rule, flow: Flow, main: Route | None) -> bool:
-    """Return whether packets of a rule leave otherwise than by an entry in main."""
+    """Return whether a rule sends its packets elsewhere than main's entry would."""
     if rule.action is RuleAction.NOP:
         return False
     if rule.action is not RuleAction.TO_TABLE or rule.is_l3mdev:

@@ -66,8 +66,8 @@ class ExplainedLookup:
         steps: the evaluated rules, ending with the one that determines the model's result.
         sources: the source addresses that the kernel may select if the lookup has none.
         is_modelled: whether the model returns the same result as the kernel.
-        sends: whether packets are sent according to this lookup. If not, it only selects the source
-            address for a second lookup.
+        sends: whether packets are sent according to this lookup. If not, the lookup only selects
+            the source address for a second lookup.
     """
 
     judgement: Judgement

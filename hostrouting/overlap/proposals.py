@@ -76,7 +76,7 @@ class Question(NamedTuple):
             installed are one question, without an entry.
         near: the interface whose connected network contains the addresses, although the entry takes
             precedence. An empty string if there is none.
-        is_ours: whether it is about static routes that an earlier run has installed.
+        is_ours: whether the question is about static routes that an earlier run has installed.
         answers: the answers, the likeliest first.
         otherwise: advice for packets that should go through the uplinks, if no answer helps. An
             empty string if that isn't known.

@@ -200,7 +200,7 @@ def _won_through(
         devs: the interfaces of containers and VPNs. If the best route uses another interface, or
             precedes no other route, the result is empty.
         defaults: the default routes.
-        live: those of them with live next hops.
+        live: the default routes with live next hops.
     """
     best = default_route(defaults)
     if best is None or not devs.issuperset(best.devs):

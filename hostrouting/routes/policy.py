@@ -96,7 +96,7 @@ class PolicyRouting:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return a sentence for each item left out, and one on the interfaces that aren't ready."""
+        """Return a sentence for each item left out, and a last one on interfaces that wait."""
         left_out = tuple(map(str, self.left_out))
         if not self.pending:
             return left_out
@@ -457,7 +457,7 @@ class RuleSteps(NamedTuple):
 
     Args:
         remove_first: rules to remove before others are added. Such a rule would precede a rule that
-            it must follow, or the kernel would mistake it for an added one.
+            must come first, or the kernel would mistake it for an added rule.
         add: the rules to add.
         remove: the rules to remove afterwards.
     """
@@ -489,7 +489,7 @@ class PolicyPlan:
 
     @cached_property
     def replace(self) -> tuple[Replacement, ...]:
-        """Return the routes in side tables that differ from the wanted ones."""
+        """Return the routes in side tables that differ from the wanted routes."""
         wanted = {route.key: route for route in self.wanted.routes}
         pairs = [Replacement(old, wanted[old.key]) for old in self._wanted_keys]
         return tuple(pair for pair in pairs if not pair.old.has_same_effect(pair.new))

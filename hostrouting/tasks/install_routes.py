@@ -219,8 +219,8 @@ def verify_policies(plan: RoutePlan, *backends: RouteBackend) -> None:
 def _verify_early(plan: RoutePlan, backend: RouteBackend) -> None:
     """Verify the wanted routes before our old ones are removed, if these couldn't be put back.
 
-    If another program's next hops or entries follow our old routes, a rollback couldn't put ours
-    back in front of them.
+    A rollback couldn't put our old routes back in front of another program's next hops or entries
+    that follow them.
     """
     ours = [route for route in plan.remove if isinstance(route, Route6)]
     shares_hops = any(len(route.hops) > 1 for route in ours)

@@ -79,8 +79,8 @@ def host_route(device: str) -> str:
 # --- files for the next boot ----------------------------------------------------------------------
 
 _HEADER = "# Written by hostrouting; to uninstall: hostrouting lb-probe remove\n"
-# This command is added to the units of another firewall. With "-", its failure doesn't affect the
-# unit. With "+", it runs outside the unit's sandbox.
+# This command is added to the units of another firewall. With "-", a failure of the command doesn't
+# affect the unit. With "+", it runs outside the unit's sandbox.
 _GIVE_BACK = f"-+/usr/sbin/nft -f /etc/aks-flex-node/{PROBE}.nft"
 FLUSH_DROP_INS = {
     # This service flushes the ruleset when it starts, reloads and stops. A restart is a stop and a
@@ -95,9 +95,9 @@ FLUSH_DROP_INS = {
         f"{_HEADER}[Unit]\nConditionFileIsExecutable=/usr/sbin/nft\n\n[Service]\nExecStartPost={_GIVE_BACK}\n"
     ),
 }
-# Each start of the consumer runs the probe unit again. Even if that fails, the consumer starts. The
-# consumer is also ordered after the flush units. A running probe unit doesn't wait for a flush that
-# starts later.
+# Each start of the consumer runs the probe unit again. The consumer starts even if loading the
+# rules fails. The consumer is also ordered after the flush units. A running probe unit doesn't wait
+# for a flush that starts later.
 _CONSUMER = (
     f"{_HEADER}[Unit]\nWants={PROBE}.service\nAfter={PROBE}.service {' '.join(FLUSH_DROP_INS)}\n"
 )

@@ -75,8 +75,8 @@ class BridgeNode(Protocol):
     def read_state(self, bridge: str) -> NodeState:
         """Return the state needed for a plan, except for files.
 
-        The interfaces must be read last. For a pod, azure-vnet creates the veth pair first. So if a
-        rule or neighbour of the pod is in the result, the pod's interface is, too.
+        The interfaces must be read last. For a pod, azure-vnet creates the veth pair first. So a
+        result with a pod's rule or neighbour also contains the pod's interface.
 
         Args:
             bridge: the bridge to read neighbours from; a missing bridge has none.

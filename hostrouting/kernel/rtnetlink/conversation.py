@@ -420,9 +420,9 @@ class Listener(Socket):
     def happened(self) -> bool:
         """Return whether anything relevant has changed since this socket was opened.
 
-        The kernel reports a change before it releases its lock (rtnl_mutex). Lookups don't take
-        this lock, but the request sent here does. When the request returns, every change that a
-        lookup may have seen has been reported.
+        The kernel reports a change before it releases its lock (rtnl_mutex). A lookup doesn't take
+        rtnl_mutex, but the request that is sent here does. When the request returns, every change
+        that a lookup may have seen has been reported.
         """
         if not self._has_seen:
             self.send(_GET_LINK)

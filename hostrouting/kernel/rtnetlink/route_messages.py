@@ -213,9 +213,9 @@ class RoutePacker:
             NetlinkError: an interface doesn't exist, or a number doesn't fit into the message.
         """
         # The kernel shows a route with a blackhole nexthop object as a blackhole, but stores it as
-        # unicast. So use type 0, which matches any type. Scope 0 would mean universe and cause
-        # ESRCH for on-link routes, so use NOWHERE, which matches any scope. For IPv4, the kernel
-        # compares only the first hop.
+        # unicast. Type 0 is used instead, which matches any type. Scope 0 would mean universe and
+        # cause ESRCH for on-link routes, so use NOWHERE, which matches any scope. For IPv4, the
+        # kernel compares only the first hop.
         kind = route.type if route.nexthop_id is None else 0
         return self._pack(
             rtnl.RTM_DELROUTE,
