@@ -22,7 +22,7 @@ C = TypeVar("C")
 D = TypeVar("D")
 
 
-class _Tree:
+class Tree:
     """Base class for tasks whose repr is a tree of subtasks."""
 
     def __repr__(self) -> str:
@@ -30,7 +30,7 @@ class _Tree:
 
 
 @frozen(repr=False)
-class FunctionTask(_Tree, Generic[T_co]):
+class FunctionTask(Tree, Generic[T_co]):
     """A task made from a function.
 
     Args:
@@ -64,14 +64,14 @@ def task(name: str) -> Callable[[Callable[[CancelScope], T]], Task[T]]:
 
 
 @frozen(init=False, repr=False)
-class _Several(_Tree, Generic[T_co]):
+class Several(Tree, Generic[T_co]):
     """Base class for tasks that return a tuple of their subtasks' results."""
 
     tasks: tuple[Task[Any], ...] = field(validator=validators.deep_iterable(check_task))
     name: str = field(validator=check_name)
 
 
-class Serial(_Several[T_co]):
+class Serial(Several[T_co]):
     """A task that runs other tasks sequentially and stops at the first failure.
 
     Completed tasks aren't rolled back.
@@ -130,7 +130,7 @@ class Serial(_Several[T_co]):
         return tuple([run_child(each, scope) for each in self.tasks])  # type: ignore[return-value]
 
 
-class Parallel(_Several[T_co]):
+class Parallel(Several[T_co]):
     """A task that runs other tasks concurrently in threads.
 
     The first failure cancels the other tasks. All failures are reported.
@@ -233,7 +233,7 @@ class Parallel(_Several[T_co]):
 
 
 @frozen(repr=False)
-class Timeout(_Tree, Generic[T_co]):
+class Timeout(Tree, Generic[T_co]):
     """A task that runs another task with a time limit.
 
     Args:

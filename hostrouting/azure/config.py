@@ -128,7 +128,7 @@ class StaleAzureVnet(Section):
 
 
 @attrs.frozen(field_transformer=checked_at_once)
-class _Sections(Section):
+class Sections(Section):
     """The ``hostNetworking`` section itself."""
 
     load_balancer_probe: LoadBalancerProbe = attrs.field(
@@ -139,7 +139,7 @@ class _Sections(Section):
 
 
 @attrs.frozen(field_transformer=checked_at_once)
-class HostNetworking(_Sections):
+class HostNetworking(Sections):
     """The configuration for the Azure tasks.
 
     Args:
@@ -166,7 +166,7 @@ class HostNetworking(_Sections):
         Raises:
             ConfigError: a section is invalid; the error lists each problem with its path.
         """
-        sections = read_section(_Sections, mapping, SECTION) or _Sections()
+        sections = read_section(Sections, mapping, SECTION) or Sections()
         return cls(
             sections.load_balancer_probe,
             sections.stale_azure_vnet,

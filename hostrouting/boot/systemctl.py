@@ -45,7 +45,7 @@ class NoSystemdError(NoAnswerError):
 
 
 @attrs.define
-class _Silence:
+class Silence:
     """The record of systemd's last timeout, shared by the copies of a ``Systemctl``.
 
     Args:
@@ -64,11 +64,13 @@ class Systemctl:
     Args:
         root: an image's root folder, for changing unit files only (``systemctl --root``), or None
             for the running system.
+        scope: the scope whose end also ends the waits for systemd.
+        silence: the record of systemd's last timeout, which the copies share.
     """
 
     _root: str | os.PathLike[str] | None = None
     _scope: CancelScope = attrs.field(factory=CancelScope, kw_only=True, repr=False)
-    _silence: _Silence = attrs.field(factory=_Silence, kw_only=True, repr=False)
+    _silence: Silence = attrs.field(factory=Silence, kw_only=True, repr=False)
 
     def __reduce__(self) -> tuple[type[Systemctl], tuple[str | os.PathLike[str] | None]]:
         # A copy in another process waits in a scope of its own.

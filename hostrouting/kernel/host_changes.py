@@ -50,7 +50,7 @@ class HostChangeKind(StrEnum):
 
 # The kind of the values, and the property that all values with this key share, such as a rule's
 # preference.
-_Key = tuple[HostChangeKind, Any]
+ChangeKey = tuple[HostChangeKind, Any]
 
 
 @attrs.frozen(cache_hash=True)
@@ -71,7 +71,7 @@ class HostChange(JsonObject):
     kind: HostChangeKind
     before: tuple[str, ...]
     after: tuple[str, ...]
-    keys: tuple[_Key, ...] = attrs.field(default=(), repr=False)
+    keys: tuple[ChangeKey, ...] = attrs.field(default=(), repr=False)
 
 
 class HostChanges:
@@ -109,7 +109,7 @@ class HostChanges:
         return [numbers(route.destination) for route in routes]
 
     def _changes(self) -> Iterator[HostChange]:
-        objects: dict[tuple[str, ...], list[_Key]] = {}
+        objects: dict[tuple[str, ...], list[ChangeKey]] = {}
         for key in dict.fromkeys(chain(*self._sides)):
             before, after = (side.get(key, ()) for side in self._sides)
             if before == after:
@@ -122,16 +122,16 @@ class HostChanges:
             yield HostChange(HostChangeKind.NEXTHOP, lines[:1], lines[1:], tuple(keys))
 
     @cached_property
-    def _routes(self) -> dict[Prefix, list[_Key]]:
+    def _routes(self) -> dict[Prefix, list[ChangeKey]]:
         """Return the keys of all entries by destination."""
-        keys: defaultdict[Prefix, list[_Key]] = defaultdict(list)
+        keys: defaultdict[Prefix, list[ChangeKey]] = defaultdict(list)
         for key in dict.fromkeys(chain(*self._sides)):
             if key[0] is HostChangeKind.ROUTE:
                 keys[numbers(key[1][1])].append(key)
         return keys
 
     @cached_property
-    def _others(self) -> list[_Key]:
+    def _others(self) -> list[ChangeKey]:
         """Return the keys of all values except entries, sorted by link index or preference."""
         keys = dict.fromkeys(
             key for side in self._sides for key in side if key[0] is not HostChangeKind.ROUTE
@@ -143,7 +143,7 @@ class HostChanges:
         )
 
     @property
-    def entries(self) -> list[_Key]:
+    def entries(self) -> list[ChangeKey]:
         """Return the keys of all entries."""
         return [*chain.from_iterable(self._routes.values())]
 
@@ -151,7 +151,7 @@ class HostChanges:
     def _index(self) -> PrefixIndex:
         return PrefixIndex(self._routes, self._bits)
 
-    def keys_around(self, address: IpAddress) -> frozenset[_Key]:
+    def keys_around(self, address: IpAddress) -> frozenset[ChangeKey]:
         """Return the keys of the entries that cover an address or the ``src`` of such an entry."""
         keys = set(self._keys_around(int(address)))
         named = {
@@ -165,11 +165,11 @@ class HostChanges:
             keys.update(self._keys_around(source))
         return frozenset(keys)
 
-    def _keys_around(self, number: int) -> Iterator[_Key]:
+    def _keys_around(self, number: int) -> Iterator[ChangeKey]:
         for prefix in self._index.around((number, self._bits)):
             yield from self._routes[prefix]
 
-    def without(self, back: Iterable[HostChange], entries: Iterable[_Key]) -> KnownHost:
+    def without(self, back: Iterable[HostChange], entries: Iterable[ChangeKey]) -> KnownHost:
         """Return the later host without some of the changes.
 
         Args:
@@ -205,8 +205,8 @@ class HostChanges:
 
     def _possible_entries(
         self,
-        mixed: Mapping[_Key, tuple[Any, ...]],
-        taken: Collection[_Key],
+        mixed: Mapping[ChangeKey, tuple[Any, ...]],
+        taken: Collection[ChangeKey],
         addresses: Iterable[Address],
     ) -> Iterator[Route]:
         """Yield the entries whose interfaces and source are as usable as in their own snapshot."""
@@ -237,7 +237,9 @@ class HostChanges:
             return addresses
         return self._known_order(addresses) or addresses
 
-    def _labels(self, mixed: Mapping[_Key, tuple[Any, ...]]) -> tuple[AddressLabel, ...] | None:
+    def _labels(
+        self, mixed: Mapping[ChangeKey, tuple[Any, ...]]
+    ) -> tuple[AddressLabel, ...] | None:
         if any(known.labels is None for known in self._known):
             return None
         labels: Iterator[AddressLabel] = _each(mixed, HostChangeKind.LABEL)
@@ -260,7 +262,7 @@ class HostChanges:
                 sources.update(known.sources)
         return sources
 
-    def _use(self, dev: _Key, side: int) -> int:
+    def _use(self, dev: ChangeKey, side: int) -> int:
         """Rate an interface: 0 if it is missing, 1 if the kernel ignores its routes, or else 2."""
         ignoring = self._ignoring[side]
         found = self._sides[side].get(dev, ())
@@ -270,7 +272,7 @@ class HostChanges:
         )
 
 
-def _change_of(key: _Key, before: tuple[Any, ...], after: tuple[Any, ...]) -> HostChange:
+def _change_of(key: ChangeKey, before: tuple[Any, ...], after: tuple[Any, ...]) -> HostChange:
     gone = [each for each in before if each not in after]
     came = [each for each in after if each not in before]
     if not gone and not came:  # only the order has changed
@@ -279,12 +281,12 @@ def _change_of(key: _Key, before: tuple[Any, ...], after: tuple[Any, ...]) -> Ho
     return HostChange(key[0], tuple(map(_line, gone)), tuple(map(_line, came)), (key,))
 
 
-def _each(values: Mapping[_Key, tuple[Any, ...]], kind: HostChangeKind) -> Iterator[Any]:
+def _each(values: Mapping[ChangeKey, tuple[Any, ...]], kind: HostChangeKind) -> Iterator[Any]:
     """Yield the values of one kind."""
     return chain.from_iterable(found for key, found in values.items() if key[0] is kind)
 
 
-def _values(known: KnownHost) -> dict[_Key, tuple[Any, ...]]:
+def _values(known: KnownHost) -> dict[ChangeKey, tuple[Any, ...]]:
     """Return a host's values, by key."""
     labels = LABELS if known.labels is None else known.labels
     if known.family is Family.IPV4:
@@ -297,7 +299,7 @@ def _values(known: KnownHost) -> dict[_Key, tuple[Any, ...]]:
         (HostChangeKind.NEIGHBOUR, known.silent_routers, tuple),
         (HostChangeKind.LABEL, labels, attrgetter("prefix")),
     )
-    values: defaultdict[_Key, tuple[Any, ...]] = defaultdict(tuple)
+    values: defaultdict[ChangeKey, tuple[Any, ...]] = defaultdict(tuple)
     for kind, found, key_of in listed:
         for each in found:
             values[kind, key_of(each)] += (each,)

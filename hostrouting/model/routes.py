@@ -215,7 +215,7 @@ class Route:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Table, destination, tos and metric, which identify a route (fib_find_alias)."""
+        """Return table, destination, tos and metric, which identify a route (fib_find_alias)."""
         return (self.table, self.destination, self.tos, self.metric)
 
     @property
@@ -347,7 +347,7 @@ class Route6(Route):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Table, destination, metric and source prefix, which identify a route in the kernel."""
+        """Return table, destination, metric and source prefix, which identify a route."""
         return (self.table, self.destination, self.metric, self.source_prefix)
 
     @property

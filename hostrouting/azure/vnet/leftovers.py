@@ -51,7 +51,7 @@ class AzureVnetItem:
 
     @property
     def kind(self) -> str:
-        """``rule`` or ``neighbour``."""
+        """Return ``rule`` or ``neighbour``."""
         return "rule" if isinstance(self.what, str) else "neighbour"
 
     def to_json(self) -> dict[str, Any]:
