@@ -358,7 +358,8 @@ def _ansible(_node: Node, arguments: list[str]) -> str:
     collection = ROOT / "deploy/ansible/ansible_collections/hostrouting/hostrouting"
     for word in arguments:
         name = word.removeprefix("hostrouting.hostrouting.")
-        assert name == word or (collection / f"playbooks/{name}.yml").exists(), word
+        there = (f"playbooks/{name}.yml", f"plugins/modules/{name}.py")
+        assert name == word or any((collection / each).exists() for each in there), word
         assert not word.startswith("./") or (ROOT / word).is_dir(), word
     return ""
 

@@ -18,6 +18,7 @@ from hostrouting.cli.running import Result, cancelled_by_signals, run_function
 from hostrouting.config.routing import Config
 from hostrouting.model.errors import FileError
 from hostrouting.model.jsonable import to_json_text
+from hostrouting.model.text import clean
 
 # If the terminal is stopped, the watcher waits this long, drops the line and goes on.
 _LINE_SECONDS = 1.0
@@ -66,6 +67,11 @@ def render(options: argparse.Namespace, host: Host) -> Result | int:
     config = load(options, host)
     if not config.is_gated:
         complain("hostrouting: CONFIG enables nothing: there is nothing to install")
+    if config.watch.enabled:
+        complain(
+            f"hostrouting: the watcher's unit starts {clean(sys.executable)}: install hostrouting "
+            "at that path on the node, or the unit fails"
+        )
     if options.out is None:
         return Result(text=lambda: to_json_text(ignition(config)).rstrip())
     for file in bundle(config, Layout(options.out)):

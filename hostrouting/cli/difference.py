@@ -38,7 +38,8 @@ def difference_page(report: DiffReport, width: int | None, *, is_verbose: bool =
         is_verbose: whether the changes that explain no difference are listed, and not only counted.
     """
     host = clean(report.host or "an unnamed host")
-    on = f"on {host} between {report.before} and {report.after or 'now'}"
+    # snap.sh records no time.
+    on = f"on {host} between {report.before or 'A'} and {report.after or 'B'}"
     page: Page = [
         bad(f"lookups differ {on}") if report.changed else good(f"no lookup differs {on}")
     ]

@@ -44,9 +44,11 @@ def fleet_text(report: FleetReport, width: int | None, *, is_verbose: bool = Fal
     Returns:
         Lines with colours.
     """
-    page: Page = [_counts(report), *_outdated(report)]
+    page: Page = [_counts(report), *_outdated(report), *_repeated(report)]
     for group in report.groups:
         fix = [good(clean(line)) for line in advice(group.report)]
+        if is_verbose:
+            fix += _cautions(group)
         hosts = [dim(line) for line in _host_lines(group, is_verbose=is_verbose)]
         reasons = [*_reason_lines(group, is_verbose=is_verbose)]
         said = [_title(group), *fix, *hosts, *reasons]
@@ -104,6 +106,25 @@ def _outdated(report: FleetReport) -> list[str]:
     return [f"{count} {are} more than a day older than the newest"]
 
 
+def _repeated(report: FleetReport) -> list[str]:
+    """Return a line for each host of which there are several snapshots, by their host names."""
+    files: dict[str, list[str]] = {}
+    for group in report.groups:
+        for name in group.hosts:
+            own = group.own_names.get(name, name.rpartition("/")[2])
+            files.setdefault(own, []).append(name)
+    return [
+        clean(f"{len(names)} snapshots are of {own}: {shortened(names, ', ', _SHOWN_OWN_NAMES)}")
+        for own, names in files.items()
+        if len(names) > 1
+    ]
+
+
+def _cautions(group: HostGroup) -> list[str]:
+    """Return a line for each kind of traffic that the first host's fix moves."""
+    return [clean(f"caution: {line}") for line in group.report.fix.consequences]
+
+
 def _is_doubtful(group: HostGroup) -> bool:
     """Return whether the check has passed, perhaps on the wrong uplink."""
     return group.verdict is Verdict.OK and bool(group.decisions)
@@ -112,7 +133,7 @@ def _is_doubtful(group: HostGroup) -> bool:
 def _title(group: HostGroup) -> str:
     """Return the result shared by all hosts in a group."""
     said = [_words(failure) for failure in group.failures]
-    if group.verdict is Verdict.UNKNOWN:
+    if group.report.verdict is Verdict.UNKNOWN:
         said.append(f"unknown: {_if_shared(group.reasons) or group.report.reason_kind}")
     changed = [words for cause in group.causes or () for words in cause_lines(cause)]
     if changed:
@@ -168,7 +189,7 @@ def fleet_page(report: FleetReport) -> str:
     ]
     text = environment.from_string(_read("fleet.html")).render(
         counts=_counts(report),
-        outdated=_outdated(report),
+        outdated=[*_outdated(report), *_repeated(report)],
         groups=sections,
         script=script,
         script_hash=_base64(hashlib.sha256(script.encode()).digest()),
@@ -194,6 +215,7 @@ def _section(group: HostGroup, *, is_drawn: bool) -> dict[str, Any]:
         "unapplied": [clean(line) for line in unapplied(group.report.fix)],
         "reasons": [clean(reason) for reason in reasons(group.report)],
         "fixes": [*_fixes(group)],
+        "cautions": _cautions(group),
         "first": clean(group.hosts[0]),
         "count": len(group.hosts),
         "lists": _lists(group),

@@ -70,9 +70,15 @@ def config_and_snapshots(options: argparse.Namespace) -> tuple[str | None, list[
     Raises:
         FileError: a folder can't be read.
         HostRoutingError: a folder has no snapshots.
+        UsageError: the only argument is a CONFIG.
     """
     given = [*([] if options.config is None else [options.config]), *options.snapshots]
     config = given.pop(0) if len(given) > 1 and _may_be_config(given[0]) else None
+    if len(given) == 1 and config is None and _is_config(given[0]):
+        raise UsageError(
+            f"{given[0]} is a CONFIG, and no snapshot is given",
+            hint=f"name the snapshots, or their folder: hostrouting judge {given[0]} FOLDER",
+        )
     files: list[str] = []
     for path in given:
         files += _files_in(path, config) if _is_folder(path) else [path]
@@ -109,6 +115,17 @@ def _may_be_config(path: str) -> bool:
     except HostRoutingError:
         return True
     return not isinstance(document, dict) or SECTION in document or "links" not in document
+
+
+def _is_config(path: str) -> bool:
+    """Return whether a file is a CONFIG, and no snapshot."""
+    if _is_folder(path):
+        return False
+    try:
+        document: object = read_config(path)
+    except HostRoutingError:
+        return False
+    return isinstance(document, dict) and SECTION in document
 
 
 def _is_folder(path: str) -> bool:

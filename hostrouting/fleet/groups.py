@@ -86,7 +86,8 @@ class HostGroup(JsonObject):
     without an earlier snapshot are apart.
 
     Args:
-        verdict: the verdict for each host.
+        verdict: the verdict for each host. It is also ``overlap`` if one family fails and the
+            other has no verdict, although the verdict of ``report`` is then ``unknown``.
         failures: the failures on each host.
         fix: the entries for all failures that routes can fix.
         rules: the rules that it also takes, where a policy rule decides before table main.
@@ -195,7 +196,8 @@ class _Members:
     def add(self, host: JudgedHost) -> None:
         report = host.report
         self._names.append(host.name)
-        if report.host and report.host != host.name:
+        # A snapshot without a host name has that of its file.
+        if report.host not in ("", host.name, host.name.rpartition("/")[2]):
             self._own_names[host.name] = report.host
         if report.reason is not None:
             self._reasons[report.reason, report.reason_detail].append(host.name)
@@ -205,7 +207,7 @@ class _Members:
     def group(self) -> HostGroup:
         report = self._first.report
         return HostGroup(
-            report.verdict,
+            _verdict_on(report),
             _failures(report),
             report.fix.routes,
             report.fix.rules,
@@ -218,6 +220,14 @@ class _Members:
             self._own_names,
             report.decisions,
         )
+
+
+def _verdict_on(report: OverlapReport) -> Verdict:
+    """Return ``overlap`` for a host with failures, even if another family has no verdict.
+
+    Otherwise, a script that lists failing hosts would miss it.
+    """
+    return Verdict.OVERLAP if report.findings else report.verdict
 
 
 def _shared(hosts: Mapping[tuple[str, str], Iterable[str]]) -> tuple[SharedReason, ...]:

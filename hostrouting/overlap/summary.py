@@ -130,7 +130,9 @@ def _verdict_on(unfixable: Unfixable) -> str:
     obstacle = unfixable.obstacle
     if obstacle.question is not None:  # after an answer, it may also be a rule
         return "nothing is proposed for"
-    return "no route is proposed for" if obstacle.is_policy else "no route fixes"
+    # Selectors that the snapshot hides may except the packets.
+    is_open = obstacle.is_policy or obstacle.is_hidden
+    return "no route is proposed for" if is_open else "no route fixes"
 
 
 def brief(line: str) -> list[str]:

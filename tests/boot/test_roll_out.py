@@ -341,10 +341,7 @@ GUIDE = [
         "STRICT",
     ),
     ("ansible -i nodes all -m ansible.builtin.apt", None),
-    (
-        "ansible-playbook -i nodes --forks 50 hostrouting.hostrouting.roll_out --tags strict",
-        "STRICT",
-    ),
+    ("ansible -i nodes --forks 50 all -m hostrouting.hostrouting.apply", "STRICT"),
     (
         "ansible-playbook -i nodes --forks 50 hostrouting.hostrouting.roll_out --tags strict -e",
         "WARN",

@@ -352,6 +352,17 @@ def test_render_prints_an_ignition_document(run: Any, config: Path) -> None:
     assert (code, json.loads(out), err) == (0, ignition(Config.load(config)), "")
 
 
+@pytest.mark.parametrize("words", [("--out", "files"), ("--format", "ignition")])
+def test_render_names_the_python_of_the_watcher(
+    run: Any, write: Any, tmp_path: Path, words: tuple[str, str]
+) -> None:
+    """The node may have none, or no hostrouting there."""
+    path = write({"hostRouting": section(watch={"enabled": True})})
+    how, to = words
+    code, _, err = run("render", path, how, tmp_path / to if how == "--out" else to)
+    assert (code, f"the watcher's unit starts {sys.executable}: install " in err) == (0, True)
+
+
 @pytest.mark.parametrize("words", [("--out", "none"), ("--format", "ignition")])
 def test_render_reports_an_empty_config(run: Any, tmp_path: Path, words: tuple[str, str]) -> None:
     """The command writes no script, and leaves an earlier config's script in place."""

@@ -48,6 +48,13 @@ def test_two_equal_snapshots_do_not_differ(run: Run, recorded: Path) -> None:
     assert (code, "172.16.0.0/16  unchanged" in out) == (0, True)
 
 
+def test_snapshots_without_a_time_are_a_and_b(run: Run, recorded: Path) -> None:
+    document = json.loads(recorded.read_text())
+    del document["time"]
+    recorded.write_text(json.dumps(document))
+    assert " between A and B\n" in run("diff", recorded, recorded)[1]
+
+
 def test_each_cidr_has_a_bar_before_and_after(run: Run, changed: Path) -> None:
     code, out, _ = run("diff", changed, "--cidr", "172.16.0.0/18")
     bars = [line.split()[-1] for line in out.splitlines() if "before " in line or "after  " in line]

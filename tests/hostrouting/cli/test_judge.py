@@ -140,6 +140,11 @@ def test_a_broken_first_file_is_a_broken_config(elsewhere: Run, today: Path) -> 
     assert elsewhere("judge", today, empty, "--cidr", CIDR)[0] == 1
 
 
+def test_a_forgotten_folder_is_asked_for(elsewhere: Run, write: Any) -> None:
+    code, _, err = elsewhere("judge", write(CONFIG))
+    assert (code, "is a CONFIG, and no snapshot is given" in err) == (64, True)
+
+
 def test_a_file_given_twice_counts_once(elsewhere: Run, today: Path) -> None:
     link = today.with_name("latest")
     link.symlink_to(today)
@@ -233,6 +238,25 @@ def test_old_snapshots_are_counted(elsewhere: Run, tmp_path: Path) -> None:
     assert "older than the newest" not in elsewhere(*given)[1]
 
 
+def test_a_failure_counts_although_ipv6_has_no_verdict(elsewhere: Run, today: Path) -> None:
+    """A script that asks for exit code 1 would miss a node that is proven to be broken."""
+    given = ("judge", "--cidr", CIDR, "--cidr", "fd00:10:96::/108", today)
+    code, out, _ = elsewhere(*given)
+    counts, group, *_ = out.splitlines()
+    assert (code, counts) == (1, "3 snapshots: 0 ok, 3 overlap, 0 unknown")
+    assert group.startswith(f"✗ 3  OVERLAP {CIDR} by ib0; unknown: ")
+    (told,) = json.loads(elsewhere(*given, "--output", "json")[1])["groups"]
+    assert (told["verdict"], told["report"]["verdict"]) == ("overlap", "unknown")
+
+
+def test_cautions_are_told_if_asked_for(elsewhere: Run, today: Path) -> None:
+    caution = "caution: the node then sends to neighbours of ib0 in 172.16.0.0/16 through eth0"
+    given = ("judge", "--cidr", CIDR, today)
+    assert "caution" not in elsewhere(*given)[1]
+    assert caution in elsewhere(*given, "-v")[1]
+    assert f"<p>{caution}" in elsewhere(*given, "--output", "html")[1]
+
+
 # --- lists of hosts -------------------------------------------------------------------------------
 
 
@@ -246,6 +270,21 @@ def test_hosts_go_by_their_files_beside_their_own_names(elsewhere: Run, today: P
 def test_equal_names_are_listed_once(elsewhere: Run, tmp_path: Path) -> None:
     folder = snapshots(tmp_path, 1, own="gpu-0000")
     assert elsewhere("judge", "--cidr", CIDR, folder)[1].splitlines()[-1].strip() == "gpu-0000"
+
+
+def test_two_snapshots_of_a_host_are_mentioned(elsewhere: Run, tmp_path: Path) -> None:
+    for name, own in {"a": "node", "b": "node", "c": ""}.items():
+        attrs.evolve(FINE, host=own).save(tmp_path / f"{name}.json")
+    lines = elsewhere("judge", "--cidr", CIDR, tmp_path)[1].splitlines()
+    assert lines[1] == "2 snapshots are of node: a, b"
+    assert lines[-1].strip() == "own names: a is node, b is node"
+
+
+def test_a_nameless_snapshot_has_no_own_name(elsewhere: Run, tmp_path: Path) -> None:
+    files = [tmp_path / folder / "bond.json" for folder in ("one", "two")]
+    for file in files:
+        write_file(file, attrs.evolve(FINE, host="").to_text())
+    assert "own names" not in elsewhere("judge", "--cidr", CIDR, *files)[1]
 
 
 def test_a_long_list_is_whole_if_verbose(elsewhere: Run, tmp_path: Path) -> None:

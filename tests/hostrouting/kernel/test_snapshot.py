@@ -39,6 +39,7 @@ from hostrouting.model.links import Address, Link
 from hostrouting.model.routes import NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap.findings import Verdict
+from hostrouting.overlap.summary import reasons
 from hostrouting.testing import FakeKernel
 
 LINK = {
@@ -493,7 +494,9 @@ def test_a_rule_that_may_have_more_selectors_is_not_blamed() -> None:
     """A rule of wg-quick isn't to be changed because of what an old ip hides."""
     selectors = "not from all fwmark 51820"
     assert len(check_vpn(selectors, {}).fix.rules) == 1
-    (unfixable,) = check_vpn(selectors, OLD_IP).fix.unfixable
+    report = check_vpn(selectors, OLD_IP)
+    (unfixable,) = report.fix.unfixable
+    assert [line.split(" 10.")[0] for line in reasons(report)] == ["no route is proposed for"]
     assert "change that rule" not in unfixable.reason
     assert "; this snapshot may hide selectors of that rule: take one with" in unfixable.reason
 
