@@ -103,8 +103,8 @@ def render_check(config: Config, *, python: str = "") -> str:
 
     Args:
         python: the interpreter that explains failures, and judges hosts that the script can't. An
-            empty string for none. If the interpreter is missing at run time, the script goes on
-            alone.
+            empty string means no interpreter. If the interpreter is missing at run time, the script
+            goes on alone.
     """
     overlap = config.route_overlap
     document = json.dumps(part_config(config, "routeOverlap"))

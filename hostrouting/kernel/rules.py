@@ -103,8 +103,8 @@ def matches(
         rule: a policy rule.
         flow: the key for a packet or a gateway lookup.
         loopback: the loopback interface, which is the iif of packets from this host.
-        lacks_unknown: whether to assume that unsupported selectors don't match. Inverted rules with
-            unsupported selectors then match.
+        lacks_unknown: whether to assume that unsupported selectors don't match. If so, inverted
+            rules with unsupported selectors match.
 
     Returns:
         Whether the rule's action applies. None if an unsupported selector decides about that. An

@@ -198,7 +198,7 @@ class Constraints:
 
         Args:
             failure: the judgement of the failing lookup.
-            length: the longest prefix length that has no effect.
+            length: the longest prefix of a new entry in main that wouldn't change the lookup.
         """
         address = failure.address
         entry = self._fib.find(Table.MAIN, Flow(address)) if length == self._bits else None

@@ -39,7 +39,7 @@ _GATEWAY = "GATEWAY"
 
 
 class Offer(NamedTuple):
-    """Packets that bypass their interface, and what keeps them there.
+    """Packets that bypass their own interface, and the entry that keeps them on it.
 
     Args:
         fact: which packets leave through which interface.

@@ -149,7 +149,7 @@ def _is_confirmed(route: Route, answer: Lookup) -> bool:
 def _is_carried(route: Route, answer: Lookup, wanted: Mapping[tuple[object, ...], Route]) -> bool:
     """Return whether packets to a route's destination use a wanted route.
 
-    That is the route itself, or a wanted route with a lower metric.
+    The used route is the route itself, or a wanted route with a lower metric.
     """
     winner = answer.route
     if winner is None or winner.destination != route.destination or winner.metric > route.metric:
