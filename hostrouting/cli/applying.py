@@ -44,31 +44,29 @@ _TRIAL_SECONDS = 5.0
 def apply(options: argparse.Namespace, host: Host) -> Result | int:
     """Install CONFIG's routes, check and gate, and run the check.
 
-    The command first installs the static routes and rules, either all or none, and then runs the
-    check. For later boots, it installs scripts, units and the gate. The gate consists of two
-    drop-ins that hold back the consumer (systemd-nspawn@.service, or the unit set in CONFIG) until
-    the routes are installed and, in STRICT mode, the check has passed. The command never stops or
-    restarts a running machine. It removes anything from an earlier run that is no longer in CONFIG.
-    It lists every route, rule, file and unit that it changes, even if it fails half-way, and gives
-    the number of unchanged routes and rules; with -v it lists these, too. With --output json it
-    always prints a single document, regardless of the exit code. The document has "host",
-    "changed", lists of "routes", "rules", "files" and "units", the "unchanged" routes, the
-    "unchangedRules", "notes" on what isn't kept, "overlap", and "error" on failure.
+    The command installs the static routes and rules, either all or none, and runs the check. For
+    later boots, it installs scripts, units and the gate: two drop-ins that hold back the consumer
+    (systemd-nspawn@.service, or the unit set in CONFIG) until the routes are installed and, in
+    STRICT mode, the check has passed. It removes anything from an earlier run that is no longer in
+    CONFIG, and never stops or restarts a running machine. It lists each change, even if it fails
+    half-way; -v also lists unchanged routes and rules. With --output json it always prints a single
+    document, with "host", "changed", lists of "routes", "rules", "files" and "units", the
+    "unchanged" routes, the "unchangedRules", "notes" on what isn't kept, "overlap", and "error" on
+    failure.
 
     Without an argument, apply uses the default CONFIG. If it asks for something other than the
-    CONFIG that was applied, the last line says so, and gives the command that copies the applied
-    one there. If the default CONFIG has no key hostRouting, apply without an argument
-    fails, because it would remove what is installed. After a reset by AKSFlexNode, which removes
-    all scripts, apply removes the rest.
+    CONFIG that was applied, the last line gives the command that copies the applied one there. If
+    the default CONFIG has no key hostRouting, apply without an argument fails, because it would
+    remove what is installed. After a reset by AKSFlexNode, which removes all scripts, apply removes
+    the rest.
 
-    With --try it only changes the kernel's routes and rules, and runs the check. When the timeout
-    expires, systemd restores the installed routes, even if hostrouting has been killed. To keep the
-    tried routes and install the rest, run hostrouting confirm, or press Enter on a terminal.
-    hostrouting revert and Ctrl-C restore the installed routes immediately, as does a failing check
-    in STRICT mode. When a trial ends, every route of hostrouting that isn't installed is removed,
-    even if --routes-only added it earlier. The watcher doesn't change routes during a trial.
-    Another apply, a remove or a start of the consumer ends the trial, too. Such a start is checked
-    against the installed config.
+    With --try it only changes the kernel's routes and rules, and runs the check. To keep the tried
+    routes and install the rest, run hostrouting confirm, or press Enter on a terminal. When the
+    timeout expires, systemd restores the installed routes, even if hostrouting has been killed;
+    hostrouting revert, Ctrl-C and a failing check in STRICT mode restore them immediately. At the
+    end, every route of hostrouting that isn't installed is removed, even if --routes-only added it.
+    The watcher changes no routes during a trial. Another apply, a remove or a start of the consumer
+    ends the trial, too; such a start is checked against the installed config.
 
       hostrouting apply /etc/aks-flex-node/config.json
       hostrouting apply --try 60 config.json                 Enter or hostrouting confirm keeps the routes
@@ -249,9 +247,8 @@ def revert(_options: argparse.Namespace, host: Host) -> Result:
     """Restore the installed routes after apply --try.
 
     The command ends the trial without waiting for its timeout, from any terminal, and lists the
-    routes that it changes. The trial hasn't changed any files or units. If the command can't
-    restore the installed routes, it removes the tried ones. It exits with 1 in this case, and if
-    there is no trial.
+    routes that it changes. If it can't restore the installed routes, it removes the tried ones. It
+    exits with 1 in this case, and if there is no trial.
 
       hostrouting apply --try 600 config.json      in one terminal
       hostrouting revert                           in another one, if something doesn't work with these routes
@@ -268,13 +265,14 @@ def revert(_options: argparse.Namespace, host: Host) -> Result:
 def plan(options: argparse.Namespace, host: Host) -> Result:
     """Show what apply would change, without changing anything.
 
-    The plan marks each route, rule and file: + added, ~ replaced, - removed. It gives the number of
-    unchanged routes and rules, then unit changes, and finally whether the consumer would be allowed
-    to start. With -v it lists the unchanged ones, marked with =, and shows files as diffs. It warns
-    if apply can't do it on this host. It exits with 2 if anything would change, and with 0
-    otherwise. The JSON has the same format as apply's output. A snapshot includes no files or
-    units. So with --snapshot, the command only compares routes and rules, and predicts the next
-    start on that host. With --root it only compares files and units.
+    The plan marks each route, rule and file: + added, ~ replaced, - removed. Then come unit
+    changes, and whether the consumer would be allowed to start. -v lists unchanged routes and
+    rules, too, marked with =, and shows files as diffs. It warns if apply can't do it on this host.
+    The JSON has the same format as apply's output. With --snapshot, the command only compares
+    routes and rules, and predicts the next start on that host. With --root it only compares files
+    and units.
+
+    It exits with 2 if anything would change, and with 0 otherwise.
     """
     from hostrouting.tasks import preview
 

@@ -237,10 +237,7 @@ def _add_cidr(parser: Parser) -> None:
 
 
 def _add_uplink(parser: Parser) -> None:
-    what = (
-        "an interface, or a pattern, by which the cluster may be reached, instead of CONFIG's "
-        "uplinks; may be repeated"
-    )
+    what = "an uplink (a name or a pattern), instead of CONFIG's; may be repeated"
     parser.add_argument(
         "--uplink",
         type=_parsed(parse_pattern),

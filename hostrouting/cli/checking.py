@@ -64,14 +64,15 @@ from hostrouting.tasks import queries
 def check(options: argparse.Namespace, host: Host) -> Result | int:
     """Check that traffic to every expected CIDR leaves through the node's uplink.
 
-    The check covers every address. It splits each CIDR into ranges whose addresses have the same
-    lookup result, and queries the kernel for each range. If a policy rule has a "from" selector, it
-    repeats the lookup with the source address that the kernel would choose. It waits up to
-    waitSeconds (30 without a CONFIG) for a default route, and up to settleSeconds for InfiniBand
-    addresses. It writes no marker. If CONFIG already lists what fixes a failure, and the kernel
-    lacks it, the command says so, and proves it on a model of the host. It exits with 0 on success, with 1 if a CIDR is shadowed, has no
-    route or is discarded, and with 2 if there is no verdict. With --output nagios it exits with 0
-    (OK), 1 (failures in WARN mode), 2 (failures in STRICT mode) or 3 (unknown).
+    The check covers every address: it queries the kernel for each range of addresses with the same
+    lookup result. If a policy rule has a "from" selector, it repeats the lookup with the source
+    address that the kernel would choose. It waits up to waitSeconds (30 without a CONFIG) for a
+    default route, and up to settleSeconds for InfiniBand addresses. It changes nothing, and writes
+    no marker. If CONFIG already lists what fixes a failure, and the kernel lacks it, it says so.
+
+    It exits with 0 on success, with 1 if a CIDR is shadowed, has no route or is discarded, and with
+    2 if there is no verdict. With --output nagios it exits with 0 (OK), 1 (failures in WARN mode),
+    2 (failures in STRICT mode) or 3 (unknown).
 
       hostrouting check                         the installed CIDRs, or those in /etc/aks-flex-node/config.json
       hostrouting check --cidr 172.16.0.0/16 --cidr 10.96.0.0/12     without a config file
@@ -250,14 +251,14 @@ def _installed_routes(host: Host) -> StaticRoutes:
 def explain(options: argparse.Namespace, host: Host) -> Result:
     """Explain where traffic to ADDRESS goes, and why.
 
-    The command traces each route lookup that a socket performs for the address. It shows the policy
-    rules in order and why the kernel skips each, the matching route, the outgoing interface, and
-    the source address that a connection would use. Then it traces the second lookup, which includes
-    that source address. It compares the result with the expected interfaces for the CIDRs in CONFIG
-    that contain the address. Without a CONFIG or a matching CIDR, it expects the uplinks. The
-    verdict, the failures and the notes are those of the check for this address. It exits with 0 if
-    the result is as expected, with 1 if not, and with 2 if the expected interface is unknown, or if
-    this host doesn't receive what is sent to its own addresses.
+    The command traces each route lookup that a socket makes for the address: the policy rules in
+    order and why the kernel skips each, the matching route, the outgoing interface, and the source
+    address of a connection, with which it traces the second lookup. The verdict, the failures and
+    the notes are those of the check for this address. Without a CONFIG or a matching CIDR, it
+    expects the uplinks.
+
+    It exits with 0 if the result is as expected, with 1 if not, and with 2 if the expected
+    interface is unknown, or if this host doesn't receive what is sent to its own addresses.
 
       hostrouting explain 172.16.3.4
       hostrouting explain 172.16.3.4 config.json --snapshot node.json     on another host
@@ -282,13 +283,12 @@ def diff(options: argparse.Namespace, host: Host) -> Result:
 
     A and B are the output of hostrouting snapshot; without B, A is compared with this host as it
     is. For each expected CIDR, the command lists the ranges whose packets now leave through another
-    interface, through another gateway, or with another source. With them, it lists the changes that
-    explain this: routes, rules, addresses, address labels, links, nexthop objects and unreachable
-    routers. If all of these changes were undone, the old results would be back; if only some were,
-    they wouldn't. All other changes are counted, and listed with -v. Every address is compared, not
-    just a sample. Without --config or --cidr, the installed CIDRs are compared. If there are none,
-    all addresses of the families in both snapshots are compared. It exits with 0 if no lookup
-    differs, with 1 if any does, and with 2 if that isn't known.
+    interface or gateway, or with another source, and the changes that explain this: if all of these
+    were undone, the old results would be back. All other changes are counted, and listed with -v.
+    Every address is compared, not just a sample. Without --config or --cidr, the installed CIDRs
+    are compared, or else all addresses of the families in both snapshots.
+
+    It exits with 0 if no lookup differs, with 1 if any does, and with 2 if that isn't known.
 
       hostrouting diff monday.json                          what has changed on this host since Monday?
       hostrouting diff good.json bad.json --cidr 172.16.0.0/16
@@ -321,25 +321,23 @@ def diff(options: argparse.Namespace, host: Host) -> Result:
 def fix(options: argparse.Namespace, host: Host) -> Result:
     """Print a config that fixes the failures found by the check.
 
-    The fix is the smallest set of routes that fixes every failing address without affecting any
-    passing one. Each route takes precedence over the one that currently matches. If a policy rule
-    decides before table main, the fix has rules, too. If its routes would cut off InfiniBand's own
-    addresses, it keeps these interfaces. With CONFIG, the command assumes that CONFIG's routes,
-    rules and kept interfaces are installed, and prints the whole document with the new ones added.
-    If that is all that it takes, the command says so, and exits with 1 because the kernel lacks it.
-    Without CONFIG, it takes what is installed, or else the default CONFIG.
-    With --cidr alone, it prints a document that contains the CIDRs and the fix. If systemd-networkd
-    would remove rules of the fix, CONFIG gets the watcher. The command reports on stderr what it
-    can't fix, any side effects of the fix, and, if nothing fails, interfaces to keep, from whose
-    addresses packets leave through another interface. By default,
-    it changes nothing. With --in-place, it updates hostRouting in CONFIG, and preserves everything
-    else in the file byte for byte; then it exits with 0 if apply fixes everything. Without CONFIG,
-    it updates the default CONFIG, unless that differs from what is installed in more than routes,
-    rules and kept interfaces. It exits with 0 on success, with 1 if some failures can't be fixed or
-    if several default routes make it unclear which interface is the uplink (it still prints the
-    rest), and with 2 if there is no verdict. With --format netplan or networkd it warns if an
-    interface has more than 8,000 routes, because systemd-networkd drops the rest and reports
-    success.
+    The config is CONFIG, or what is installed, with the fewest routes that fix every failing address
+    and change no other. Where a policy rule decides before table main, rules come with them, and if
+    the routes would cut off InfiniBand's own addresses, these interfaces are kept. The command
+    changes nothing, unless --in-place writes the fix into CONFIG; the rest of the file stays as it
+    is, byte for byte. What can't be fixed, side effects, and interfaces that may be kept if nothing
+    fails, are reported on stderr.
+
+    CONFIG's routes, rules and kept interfaces count as installed. If apply alone fixes everything,
+    the command says so, and exits with 1. With --cidr alone, the document has only the CIDRs and
+    the fix. If systemd-networkd would remove rules of the fix, CONFIG gets the watcher. Without
+    CONFIG, --in-place updates the default CONFIG, unless that differs from what is installed in
+    more than routes, rules and kept interfaces. --format netplan or networkd warns if an interface
+    has more than 8,000 routes, because systemd-networkd drops the rest and reports success.
+
+    It exits with 0 on success (--in-place: if apply fixes everything), with 1 if some failures
+    can't be fixed or if several default routes make it unclear which interface is the uplink (it
+    still prints the rest), and with 2 if there is no verdict.
 
       hostrouting fix --in-place && hostrouting apply                the default CONFIG
       hostrouting fix --in-place config.json && hostrouting apply config.json
@@ -568,13 +566,12 @@ def judge(options: argparse.Namespace, host: Host) -> Result:
 
     Each FILE is the output of hostrouting snapshot from one host, and a FOLDER holds such files
     (*.json). Without CONFIG, the CIDRs of --cidr are expected, or those that are installed on this
-    host. Hosts with the same failures (kind, CIDR, interfaces) and the same fix are grouped
-    together. They are listed by the names of their files, as Ansible's --limit takes them, and with
-    -v all of them are. If a FILE can't be read, or takes too much time or memory, its host's
-    verdict is unknown, the reason is printed, and the command continues with the others. With
+    host. Hosts with the same failures (kind, CIDR, interfaces) and the same fix are one group,
+    listed by the names of their files, as Ansible's --limit takes them; -v lists all. A FILE that
+    can't be read, or takes too much time or memory, has the verdict unknown, with the reason. With
     --since, hosts are also grouped by what has changed their lookups since the earlier snapshots in
-    that folder. If a host has no earlier snapshot, or it can't be compared, the group gives the
-    reason. The command uses all cores; docs/howto/fleet.md shows how to use several machines.
+    that folder. The command uses all cores; docs/howto/fleet.md shows how to use several machines.
+
     It exits with 0 if all hosts pass, with 1 if any host fails, and otherwise with 2 if any verdict
     is unknown.
 
@@ -620,13 +617,14 @@ def judge(options: argparse.Namespace, host: Host) -> Result:
 def doctor(options: argparse.Namespace, host: Host) -> Result:
     """Report whether this host's gate works, and what may break it.
 
-    The doctor first reports the check's current verdict, and then examines the loaded systemd
-    units, every installed file, the kernel's routes, and programs that may remove these routes. It
-    prints a hint with each finding, and changes nothing. If nothing is installed, it says so, and
-    reports no verdict. For a verdict, run hostrouting check. If neither CONFIG nor the default
-    config exists, it compares the installation with the config that was used to create it. It exits
-    with 1 if anything is broken or couldn't be examined, and otherwise with 0, even if it reports
-    risks.
+    The doctor reports the check's current verdict, and examines the loaded systemd units, every
+    installed file, the kernel's routes, and programs that may remove these routes. It prints a hint
+    with each finding, and changes nothing. If nothing is installed, it says so, and reports no
+    verdict: run hostrouting check. If neither CONFIG nor the default config exists, it compares the
+    installation with the config that was used to create it.
+
+    It exits with 1 if anything is broken or couldn't be examined, and otherwise with 0, even if it
+    reports risks.
 
     With --output preflight it prints JSON in AKSFlexNode's preflight format, without any values
     from CONFIG.

@@ -27,11 +27,10 @@ _LINE_SECONDS = 1.0
 def demo(_options: argparse.Namespace, _host: Host) -> int:
     """Demonstrate hostrouting in a throw-away network namespace.
 
-    The demo simulates an Azure H200 node with IPv4 and IPv6. The default routes use eth0, and the
-    connected routes on ib0 to ib7 shadow the cluster's networks. The demo runs a check, installs
-    more specific routes, checks again, and cleans up. It never touches the host's routing tables,
-    and doesn't need root if unprivileged user namespaces are enabled. If namespaces aren't
-    available, it uses an in-memory fake kernel, which supports only IPv4.
+    On an Azure H200 node, connected routes on ib0 to ib7 shadow the cluster's networks. The demo
+    runs a check, installs more specific routes, checks again, and cleans up. It never touches the
+    host's routing tables, and doesn't need root if unprivileged user namespaces are enabled.
+    Without namespaces, it uses an in-memory fake kernel, which supports only IPv4.
     """
     import subprocess
 

@@ -291,40 +291,66 @@ def contested_error(
     """
     contested = uplinks.contested
     best, *others = contested
-    is_4 = best.family is Family.IPV4
-    whose = "" if is_4 else "IPv6 "
-    listed = "; ".join(map(str, contested))
-    devs = ",".join(best.devs)
-    why = ""
-    choices: Sequence[Route] = contested
     if uplinks.gone and len({route.devs for route in contested}) == 1:
-        gone = ",".join(uplinks.gone)
-        why = (
-            f"{gone}, with which the check passed, is gone, and only a VPN, by the name of {devs},"
-            f" has {'a' if is_4 else 'an'} {whose}default route: {best}"
-        )
-        hint = f"bring {gone} back, or, if that VPN is wanted, {how_to_name(contested)}"
-        return RouteError(why, hint=hint)
+        return _only_vpn_is_left(uplinks)
+    choices: Sequence[Route] = contested
     if uplinks.gone:
-        why = (
-            f"{','.join(uplinks.gone)}, with which the check passed, is gone,"
-            f" and several interfaces have {'a' if is_4 else 'an'} {whose}default route"
-        )
+        why = f"{_gone(uplinks)}, and several interfaces have {_a_default(best)}"
     elif any(is_like(dev, VPN_DEVS) for dev in best.devs):
-        why = f"the {whose}default route that wins is a VPN's, by the name of {devs}"
+        why = f"the {_whose(best)}default route that wins is a VPN's, by the name of {_devs(best)}"
     elif any(route.metric != best.metric for route in others):
-        why = f"the {whose}default route that wins may be a container's"
-        why = f"{why}, as {devs} is in containerDevs"
+        why = (
+            f"the {_whose(best)}default route that wins may be a container's,"
+            f" as {_devs(best)} is in containerDevs"
+        )
         choices = others
-    if why:
-        return RouteError(f"{why}: {listed}", hint=how_to_name(choices, routes, cidrs))
-    naming = how_to_name(contested, routes, cidrs)
+    else:
+        return _same_metric(contested, how_to_name(contested, routes, cidrs))
+    hint = how_to_name(choices, routes, cidrs)
+    return RouteError(f"{why}: {_listed(contested)}", hint=hint)
+
+
+def _only_vpn_is_left(uplinks: Uplinks) -> RouteError:
+    """Return the error for a verified uplink that is gone, if only a VPN has a default route."""
+    best = uplinks.contested[0]
+    named = how_to_name(uplinks.contested)
     return RouteError(
-        f"table main has {len(contested)} {whose}default routes with metric {best.metric}"
-        " through several interfaces,"
-        f" and the kernel may choose another one for each packet: {listed}",
-        hint=f"{'give one of them a lower metric, or ' if is_4 else ''}{naming}",
+        f"{_gone(uplinks)}, and only a VPN, by the name of {_devs(best)},"
+        f" has {_a_default(best)}: {best}",
+        hint=f"bring {','.join(uplinks.gone)} back, or, if that VPN is wanted, {named}",
     )
+
+
+def _same_metric(contested: Sequence[Route], naming: str) -> RouteError:
+    """Return the error for default routes with the same metric, given how to name the uplink."""
+    best = contested[0]
+    lower = "give one of them a lower metric, or " if best.family is Family.IPV4 else ""
+    return RouteError(
+        f"table main has {len(contested)} {_whose(best)}default routes with metric {best.metric}"
+        " through several interfaces,"
+        f" and the kernel may choose another one for each packet: {_listed(contested)}",
+        hint=f"{lower}{naming}",
+    )
+
+
+def _gone(uplinks: Uplinks) -> str:
+    return f"{','.join(uplinks.gone)}, with which the check passed, is gone"
+
+
+def _a_default(route: Route) -> str:
+    return "a default route" if route.family is Family.IPV4 else "an IPv6 default route"
+
+
+def _whose(route: Route) -> str:
+    return "" if route.family is Family.IPV4 else "IPv6 "
+
+
+def _devs(route: Route) -> str:
+    return ",".join(route.devs)
+
+
+def _listed(routes: Iterable[Route]) -> str:
+    return "; ".join(map(str, routes))
 
 
 # --- reading and waiting --------------------------------------------------------------------------
