@@ -325,7 +325,8 @@ def _default(field: attrs.Attribute[Any]) -> str:
     value = list(field.default) if isinstance(field.default, tuple) else field.default
     if isinstance(value, list):
         return f"default: `{' '.join(value)}`"
-    return f"default: `{json.dumps(value).strip(chr(34))}`"
+    printed = value if isinstance(value, str) and value else json.dumps(value)
+    return f"default: `{printed}`"
 
 
 # --- library --------------------------------------------------------------------------------------
