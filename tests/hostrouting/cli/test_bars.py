@@ -5,6 +5,7 @@ symbols in use.
 from __future__ import annotations
 
 import fcntl
+import inspect
 import io
 import itertools
 import re
@@ -25,13 +26,14 @@ from nightly import by_day
 from terminals import opened
 
 from hostrouting import ExpectedCidr, OverlapMode
-from hostrouting.cli.bars import Bar, CellKind, cells, legend
+from hostrouting.cli.bars import KINDS, Bar, CellKind, cells, legend
 from hostrouting.cli.output import columns, say
 from hostrouting.cli.report import overlap_picture, overlap_text
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.parsing import reserved_block, reserved_blocks
 from hostrouting.model.routes import RouteType
 from hostrouting.model.text import clean
+from hostrouting.overlap import _judge
 from hostrouting.overlap.findings import FindingKind, NoteKind, OverlapReport, Verdict
 from hostrouting.report import Finding, Note
 
@@ -250,6 +252,14 @@ PAINTS = {paint.meaning: paint for paint in legend(ANSWERS, ("eth0",)).values()}
 
 def test_every_symbol_has_one_meaning() -> None:
     assert len({paint.symbol for paint in PAINTS.values()}) == len(PAINTS)
+
+
+def test_each_kind_that_a_judgement_may_have_has_a_colour() -> None:
+    """Explain prints the meaning of each, too. An overlap's colour depends on its interfaces."""
+    notes = set(re.findall(r"\bNoteKind\.(\w+)", inspect.getsource(_judge)))
+    judged = {*FindingKind, *(NoteKind[name] for name in notes)} - {FindingKind.OVERLAP}
+    assert len(notes) > 3
+    assert {*KINDS} == judged, "each such kind needs a Paint in KINDS, in cli/bars.py"
 
 
 def test_the_interfaces_of_an_answer_are_named_or_counted() -> None:

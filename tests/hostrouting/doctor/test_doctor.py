@@ -555,6 +555,8 @@ def test_each_planted_fault_is_found_with_its_hint(node: Node, finding: str) -> 
     assert hint in found[0].hint
     assert found[0].severity is SEVERITIES.get(finding, SEVERITIES.get(kind, Severity.BROKEN))
     assert found[0].subject in page_text(doctor_page(report), None)
+    examples = {check for check, fault in PLANTED.items() if fault == finding}
+    assert examples <= {check.name for check, its in report.found.items() if found[0] in its}
 
 
 def test_the_verdict_names_why_nothing_is_received(node: Node) -> None:
@@ -1254,3 +1256,42 @@ def test_any_uplink_may_be_behind_a_router_if_none_is_known(
     assert [each.dev for each in ignored_advertisements(layout, [link], None)] == (
         [link.name] if is_found else []
     )
+
+
+# --- each check has a fault -----------------------------------------------------------------------
+
+
+# For each check, a fault of FAULTS that it finds, or a test that plants one.
+PLANTED: dict[str, str | Callable[..., None]] = {
+    "verdict": "shadowed",
+    "held": test_a_held_start_is_reported_with_its_time,
+    "trial": test_a_running_trial_is_reported_without_an_installation_too,
+    "installed": test_without_an_installation_only_that_is_found,
+    "consumer": "consumer gone",
+    "files": "edited script",
+    "modes": "folder behind a link",
+    "access": test_only_a_held_lock_is_found,
+    "gate": "gate masked",
+    "break-glass": "break-glass file",
+    "sight": "a separate network",
+    "units": "unit masked",
+    "ordering": "ordering cycle",
+    "ties": test_each_tie_is_found_with_its_cost,
+    "restart": "no Restart=",
+    "tools": "no awk",
+    "watcher": test_unwritable_metrics_are_found_with_their_folder,
+    "leftovers": "an old gate",
+    "agents": "the reference's agent",
+    "routes": "route gone",
+    "networkd": "networkd",
+    "networkmanager": "NetworkManager",
+    "cloud-init": "cloud-init",
+    "advertisements": test_an_uplink_that_ignores_advertisements_is_a_risk,
+}
+
+
+def test_each_check_finds_a_planted_fault() -> None:
+    faults = {fault for fault in PLANTED.values() if isinstance(fault, str)}
+    assert faults <= FAULTS.keys()
+    missing = "PLANTED needs a fault, or the test that plants one, for each of CHECKS"
+    assert [*PLANTED] == [check.name for check in CHECKS], missing

@@ -129,6 +129,23 @@ def test_a_report_with_everything_is_valid(report_of_all: OverlapReport) -> None
         assert problems(attrs.evolve(report_of_all, mode=mode).to_json()) == []
 
 
+def test_each_kind_of_failure_has_its_own_text(report_of_all: OverlapReport) -> None:
+    texts = (
+        (FindingKind.OVERLAP, "routes via"),
+        (FindingKind.NO_ROUTE, "has no IPv4 route"),
+        (FindingKind.BLACKHOLE, "is discarded by"),
+        (FindingKind.GATEWAY, "leaves for"),
+        (FindingKind.PORT, "leaves through"),
+    )
+    told = {
+        (finding.kind, text)
+        for finding in report_of_all.findings
+        for _, text in texts
+        if f") {text} " in finding.failure.replace(";", " ")
+    }
+    assert told == {*texts}, "Finding.failure needs a text for the kind"
+
+
 # --- invalid reports ------------------------------------------------------------------------------
 
 
