@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -153,6 +154,17 @@ def test_a_module_imports_only_public_modules_below_it() -> None:
     assert [
         why for module, source in sorted(sources().items()) for why in objections(module, source)
     ] == []
+
+
+def test_the_picture_of_the_layers_shows_the_same_rows() -> None:
+    page = (ROOT / "docs/contributing/design.md").read_text()
+    picture = page.partition("```text\n")[2].partition("```")[0]
+    rows = [
+        {name for name in re.findall(r"(?<=  )\w+(?=  )", line) if name in LEVEL}
+        for line in picture.splitlines()
+    ]
+    layers = [{*layer} for layer in reversed(LAYERS)]
+    assert [row for row in rows if row] == layers, "LAYERS and docs/contributing/design.md differ"
 
 
 def home(package: str) -> str:
