@@ -54,7 +54,9 @@ def findings_and_notes(
     for expected in dict.fromkeys(overlap.expected_cidrs):
         spans = places.inside(numbers(expected.cidr))
         groups = _groups(expected, spans)
-        local = {span for span in spans if groups and span.place.judgement_for(expected).is_local}
+        local: set[Span] = set()
+        if groups:  # most CIDRs have none, but may have many spans
+            local = {span for span in spans if span.place.judgement_for(expected).is_local}
         for group in groups:
             judgement = group[0][1]
             failing = [span for span, _ in group]
@@ -130,10 +132,9 @@ def _note(
             f"{part} is discarded by {judgement.route}, a CNI's own block;"
             " an address in it that lives on another node can't be reached from here"
         )
-    else:
-        message = (
-            f"{part} routes via {through} ({_KEYS[kind]}){_about_exempt(expected, group, state)}"
-        )
+    else:  # through interfaces that a key of the config allows
+        key = _KEYS[kind]
+        message = f"{part} routes via {through} ({key}){_about_exempt(expected, group, state)}"
     return Note(kind, message, cidr, devs, ranges)
 
 

@@ -47,9 +47,9 @@ class Judge:
         """Judge the lookups of all places, for each expected CIDR that contains them."""
         for expected in dict.fromkeys(self._overlap.expected_cidrs):
             for place in distinct(places.inside(numbers(expected.cidr))):
-                place.judgements[expected] = self.of_place(place.lookups, expected)
+                place.judgements[expected] = self.judge_place(place.lookups, expected)
 
-    def of_place(
+    def judge_place(
         self,
         lookups: Sequence[SocketLookup],
         expected: ExpectedCidr,
@@ -61,40 +61,43 @@ class Judge:
             that add something (``_worth_telling``).
         """
         if len(lookups) == 1:
-            return tuple(self._of_lookups(lookups, expected))
+            return tuple(self._judge_deciding(lookups, expected))
         deciding = [lookup for lookup in lookups if decides(lookup, lookups)]
-        unconnected, *others = sorted(self._of_lookups(deciding, expected), key=_rank)
+        unconnected, *others = sorted(self._judge_deciding(deciding, expected), key=_rank)
         return unconnected, *sorted(_worth_telling(unconnected, others), key=_by_source)
 
-    def of_each_lookup(self, lookups: Sequence[SocketLookup]) -> list[Judgement]:
-        """Judge each lookup of a place once.
+    def judge_each_lookup(self, lookups: Sequence[SocketLookup]) -> list[Judgement]:
+        """Judge each lookup of a place once, also those that don't decide where packets are sent.
 
         A lookup is judged for the first expected CIDR in which it fails. If it fails in no CIDR, it
         is judged for the first.
         """
-        by_cidr = [self._of_all(lookups, expected) for expected in self._overlap.expected_cidrs]
+        by_cidr = [
+            self._judge_with_others(lookups, expected) for expected in self._overlap.expected_cidrs
+        ]
         by_lookup = zip(*by_cidr, strict=True)
         return [next(filter(_is_failure, found), found[0]) for found in by_lookup]
 
-    def _of_all(
+    def _judge_with_others(
         self,
         lookups: Sequence[SocketLookup],
         expected: ExpectedCidr,
     ) -> list[Judgement]:
-        """Judge all lookups; the lookups that decide are judged as by ``of_place``."""
+        """Judge the lookups that decide as ``judge_place`` does, and each other lookup alone."""
         deciding = [lookup for lookup in lookups if decides(lookup, lookups)]
-        judged = iter(self._of_lookups(deciding, expected))
+        judged = iter(self._judge_deciding(deciding, expected))
         return [
-            next(judged) if decides(lookup, lookups) else self._of_lookup(lookup, expected)
+            next(judged) if decides(lookup, lookups) else self._judge_alone(lookup, expected)
             for lookup in lookups
         ]
 
-    def _of_lookups(
+    def _judge_deciding(
         self,
         lookups: Sequence[SocketLookup],
         expected: ExpectedCidr,
     ) -> list[Judgement]:
-        judgements = [self._of_lookup(lookup, expected) for lookup in lookups]
+        """Judge lookups that decide. TCP may be refused because of another lookup's result."""
+        judgements = [self._judge_alone(lookup, expected) for lookup in lookups]
         # For a datagram, the address may be local or broadcast. In this case, report that, not
         # TCP's refusal.
         if judgements[0].is_local:
@@ -106,7 +109,8 @@ class Judge:
             for judgement in judgements
         ]
 
-    def _of_lookup(self, lookup: SocketLookup, expected: ExpectedCidr) -> Judgement:
+    def _judge_alone(self, lookup: SocketLookup, expected: ExpectedCidr) -> Judgement:
+        """Judge a lookup by its own result."""
         route = lookup.route
         if route is None:
             return self._of_unrouted(lookup, expected)

@@ -77,7 +77,7 @@ class ModelledHost:
         for expected in dict.fromkeys(overlap.expected_cidrs):
             for place in distinct(self.places.inside(numbers(expected.cidr))):
                 if place in lookups:
-                    judgements = judge.of_place(lookups[place], expected)
+                    judgements = judge.judge_place(lookups[place], expected)
                     judged.append(Rejudged(expected, place, judgements))
                 elif place in wanted:
                     judged.append(Rejudged(expected, place, place.judgements[expected]))

@@ -198,7 +198,7 @@ def explain(
         judged = attrs.evolve(narrowed, expected_cidrs=around or (network,))
         judge = Judge(judged if is_judged else anything, whole)
         (place,) = moment.places
-        judgements = judge.of_each_lookup(place.lookups)
+        judgements = judge.judge_each_lookup(place.lookups)
         findings: tuple[Finding, ...] = ()
         notes: tuple[Note, ...] = ()
         if is_judged:

@@ -9,6 +9,7 @@ import attrs
 _ACCIDENTS_MAX = 2
 _FIRST_SECONDS = 1.0
 _LONGEST_SECONDS = 300.0
+_DOUBLINGS_MAX = 16  # far beyond the longest delay, and small enough for a float
 # If no failure follows within this time after a retry was due, the count starts again.
 _FORGET_SECONDS = 900.0
 
@@ -30,8 +31,10 @@ class Failures:
     @property
     def wait_seconds(self) -> float:
         """Return the delay after the last failure, or 0 if the failures may be accidental."""
-        doublings = min(self.count - _ACCIDENTS_MAX - 1, 16)
-        return min(_LONGEST_SECONDS, _FIRST_SECONDS * 2.0**doublings) if doublings >= 0 else 0.0
+        if self.count <= _ACCIDENTS_MAX:
+            return 0.0
+        doublings = min(self.count - _ACCIDENTS_MAX - 1, _DOUBLINGS_MAX)
+        return min(_LONGEST_SECONDS, _FIRST_SECONDS * 2.0**doublings)
 
     @property
     def due(self) -> float:
@@ -40,4 +43,6 @@ class Failures:
 
     def again(self, now: float, reason: str = "") -> Failures:
         """Count a new failure; start over at 1 if the last failure was long ago."""
-        return Failures(self.count + 1 if now < self.due + _FORGET_SECONDS else 1, now, reason)
+        is_same_burst = now < self.due + _FORGET_SECONDS
+        count = self.count + 1 if is_same_burst else 1
+        return Failures(count, now, reason)
