@@ -209,21 +209,27 @@ def find_swapped(
     return tuple(found)
 
 
+def find_renamed(
+    verified: Iterable[VerifiedUplink],
+    links: Sequence[Link],
+) -> tuple[tuple[VerifiedUplink, tuple[str, ...]], ...]:
+    """Return the verified uplinks whose name another NIC has, each with its present names.
+
+    A link of that name that has become a port of the uplink's bridge or bond is no other NIC.
+    """
+    by_name = {link.name: link for link in links}
+    found: list[tuple[VerifiedUplink, tuple[str, ...]]] = []
+    for uplink in verified:
+        names = tuple(link.name for link in _find(uplink, by_name))
+        if not names or uplink.name in names or uplink.name not in by_name:
+            continue
+        if not any(is_port_of(uplink.name, name, links) for name in names):
+            found.append((uplink, names))
+    return tuple(found)
+
+
 def is_port_of(name: str, master: str, links: Sequence[Link]) -> bool:
     """Return whether a link is a port of a bridge or bond, also of one that is itself a port."""
     by_name = {link.name: link for link in links}
     top = _group(by_name[name], by_name) if name in by_name else None
     return name != master and top is not None and top.name == master
-
-
-def swap_words(was: VerifiedUplink, name: str, links: Sequence[Link]) -> tuple[str, str]:
-    """Return what has happened to an uplink that ``find_swapped`` has found, and what to do."""
-    if is_port_of(was.name, name, links):
-        return f"{was.name} is a port of {name} by now", f"name {name} in hostRouting.uplinks"
-    taken = any(link.name == was.name for link in links)
-    mac = "" if was.mac is None else f" ({was.mac})"
-    now = f", and {was.name} is another interface now" if taken else ""
-    return (
-        f"the interface with which the check passed as {was.name}{mac} is {name} by now{now}",
-        f"name {name} in hostRouting.uplinks, or give it its name back",
-    )

@@ -11,6 +11,7 @@ import attrs
 
 from hostrouting.boot.host import Host
 from hostrouting.config.routing import Config, RouteOverlap
+from hostrouting.config.swapped_names import Swap, swap_words, swapped_devs, swapped_uplinks
 from hostrouting.kernel.default_routes import (
     default_beside_main,
     missing_default_route,
@@ -21,16 +22,21 @@ from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.errors import FileError, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import rfc_3339
-from hostrouting.model.links import Link
 from hostrouting.model.parsing import is_device
 from hostrouting.model.routes import Table
 from hostrouting.model.text import shortened
-from hostrouting.model.verified_uplinks import VerifiedUplink, find_swapped, swap_words
 from hostrouting.overlap._group import findings_and_notes
 from hostrouting.overlap._judge import Judge
 from hostrouting.overlap._read import Moment, read_host
 from hostrouting.overlap._state import State
-from hostrouting.overlap.findings import FamilyVerdict, OverlapReport, UnknownReason, Verdict
+from hostrouting.overlap.findings import (
+    FamilyVerdict,
+    Finding,
+    FindingKind,
+    OverlapReport,
+    UnknownReason,
+    Verdict,
+)
 from hostrouting.overlap.proposals import Answer, AnswerKind, Fix, HostSettings, Unfixable
 from hostrouting.overlap.uplinks import container_devs, contested_error, wait_for_addresses
 from phases import CancelScope
@@ -278,6 +284,9 @@ def check_overlap(
         return unjudged(overlap, UnknownReason.NO_LOCAL_TABLE, moment.not_received)
     Judge(overlap, state).judge(moment.places)
     findings, notes = findings_and_notes(overlap, state, moment.places)
+    swapped = _swapped_devs(config, state, findings)
+    if swapped:
+        return unjudged(overlap, UnknownReason.SWAPPED, _why_swapped(swapped, config, state))
     verdict = Verdict.OVERLAP if findings else Verdict.OK
     report = _without_findings(overlap, verdict)
     report = attrs.evolve(
@@ -327,12 +336,33 @@ def load_all() -> None:
     from hostrouting.overlap import _fix  # noqa: F401
 
 
+def _swapped_devs(config: Config, state: State, findings: Iterable[Finding]) -> tuple[Swap, ...]:
+    """Return the verified uplinks that a CIDR's ``devs`` names instead of another NIC."""
+    if not config.verified:
+        return ()
+    named = {(each.cidr, each.devs) for each in config.route_overlap.expected_cidrs if each.devs}
+    led = [
+        (finding.expected_devs, finding.devs)
+        for finding in findings
+        if finding.kind is FindingKind.OVERLAP and (finding.cidr, finding.expected_devs) in named
+    ]
+    return swapped_devs(config, state.links, led)
+
+
+def _why_swapped(swapped: Iterable[Swap], config: Config, state: State) -> str:
+    words = (swap_words(swap, config, state.links) for swap in swapped)
+    return "; ".join(": ".join(each) for each in words)
+
+
 def _why_unknown(config: Config, state: State, host: Host | None) -> str:
     """Return why there is no uplink to compare with, and facts that help to fix this."""
     uplinks = state.uplinks
     family = state.family
     if config.uplinks is not None:
-        return _why_none_of(config.uplinks, config.verified, state.links)
+        swapped = swapped_uplinks(config, state.links)
+        if swapped:
+            return _why_swapped(swapped, config, state)
+        return f"there is no interface {','.join(config.uplinks)}, which hostRouting.uplinks names"
     if uplinks.contested:
         cidrs = config.route_overlap.expected_cidrs
         return contested_error(uplinks, state.routes, cidrs).clause
@@ -348,19 +378,6 @@ def _why_unknown(config: Config, state: State, host: Host | None) -> str:
         other = other or f"; {_ADD_ONE}, or, if this host needs none, {naming}"
         return f"table main has no unicast {family.any} to compare with{ignored}{other}"
     return f"missing is {missing_default_route(state.defaults, family)}{ignored}{other}"
-
-
-def _why_none_of(
-    named: tuple[str, ...],
-    verified: Iterable[VerifiedUplink],
-    links: Sequence[Link],
-) -> str:
-    """Return why no interface is an uplink that the config names."""
-    swapped = find_swapped(verified, links, named)
-    if not swapped:
-        return f"there is no interface {','.join(named)}, which hostRouting.uplinks names"
-    words = (swap_words(was, name, links) for was, name in swapped)
-    return "; ".join(": ".join(each) for each in words)
 
 
 def _default_of_other_table(state: State) -> str:

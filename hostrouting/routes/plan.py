@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 from hostrouting.config.routing import ONLINK, Config, StaticRoute
+from hostrouting.config.swapped_names import swap_words, swapped_routes, swapped_uplinks
 from hostrouting.kernel.default_routes import default_route, uplink_patterns
 from hostrouting.kernel.port import Facts, RouteBackend, read_default_routes, read_routes
 from hostrouting.kernel.selection import Selection
@@ -22,10 +23,8 @@ from hostrouting.model.routes import NextHop, Protocol, Route, Route6, Table
 from hostrouting.model.rules import Rule
 from hostrouting.model.verified_uplinks import (
     find_awaited_uplinks,
-    find_swapped,
     find_verified,
     is_vpn_instead,
-    swap_words,
 )
 from hostrouting.routes.policy import (
     PolicyPlan,
@@ -370,11 +369,10 @@ def uplinks_of(
         backends: all of the host's backends.
 
     Raises:
-        RouteError: the interfaces with which the check has passed have other names than those in
-            the config by now.
+        RouteError: a name in the config is that of another NIC by now.
     """
+    refuse_swapped(config, links)
     if config.uplinks is not None:
-        refuse_swapped(config, links)
         return config.uplinks
     verified = find_verified(config.verified, links)
     ipv4 = next((each for each in backends if each.family is Family.IPV4), backend)
@@ -382,14 +380,20 @@ def uplinks_of(
     return uplink_patterns(None, verified, read_default_routes(ipv4) if is_asked else None)
 
 
-def refuse_swapped(config: Config, links: Sequence[Link]) -> None:
-    """Raise an error if a name in ``uplinks`` isn't that of the verified uplink by now.
+def refuse_swapped(config: Config, links: Sequence[Link], *, is_lacking: bool = False) -> None:
+    """Raise an error if a name in the config is that of another NIC by now.
+
+    Args:
+        config: the config.
+        links: the host's links.
+        is_lacking: whether something that a static route needs is missing.
 
     Raises:
-        RouteError: it isn't, and the routes would lead to another NIC.
+        RouteError: it is, and routes would lead to another NIC.
     """
-    for was, name in find_swapped(config.verified, links, config.uplinks or ()):
-        why, hint = swap_words(was, name, links)
+    swapped = swapped_uplinks(config, links) or swapped_routes(config, links, is_lacking=is_lacking)
+    for swap in swapped:
+        why, hint = swap_words(swap, config, links)
         raise RouteError(f"can't install the static routes: {why}", hint=hint)
 
 
@@ -410,8 +414,8 @@ def resolve_with(
         backends: all of the host's backends.
 
     Raises:
-        RouteError: a route can never be installed as configured, or a verified uplink has another
-            name than that in the config.
+        RouteError: a route can never be installed as configured, or a name in the config is that
+            of another NIC by now.
     """
     wanted = config.static_routes.of(backend.family)
     uplinks = uplinks_of(config, facts.links, backend, backends)
@@ -422,7 +426,10 @@ def resolve_with(
         gone = ",".join(uplink.name for uplink in config.verified)
         missing = f"{gone}, with which the check passed, is gone"
         return (), f"an uplink other than the VPN {','.join(devs)}, since {missing}"
-    return resolve(wanted, facts.links, facts.addresses, main, uplinks)
+    resolved = resolve(wanted, facts.links, facts.addresses, main, uplinks)
+    if resolved[1] is not None:
+        refuse_swapped(config, facts.links, is_lacking=True)
+    return resolved
 
 
 def adopted_routes(rows: Iterable[StaticRoute], main: Iterable[Route]) -> tuple[Route, ...]:

@@ -4,7 +4,9 @@ and the watcher, and that the scripts find a recorded uplink as the library does
 
 from __future__ import annotations
 
+import json
 import random
+import re
 import subprocess
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
@@ -91,6 +93,10 @@ SWAP = "\n".join(
     )
 )
 
+# What is behind the storage NIC, which was eth1 before the names were swapped.
+BEHIND = {"cidr": "10.50.0.0/16", "devs": ["eth1"]}
+SWAPPED = "swapped: eth0, with which the check passed, is eth1 now: "
+
 
 @attrs.frozen
 class Case:
@@ -105,6 +111,8 @@ class Case:
         cidrs: the expected CIDRs. By default, there is a static route to one of them.
         uplinks: the uplinks that the config names.
         record: the uplink with which the check passed.
+        routes: the static routes after those in ``HALVES``.
+        keep: the interfaces to keep.
         way_out: what the scripts say if they hold the node.
     """
 
@@ -115,6 +123,8 @@ class Case:
     cidrs: Sequence[Any] = CLUSTER
     uplinks: tuple[str, ...] | None = None
     record: VerifiedUplink = ETH0
+    routes: Sequence[Any] = ()
+    keep: Sequence[Any] = ()
     way_out: str = (
         "; if another uplink is wanted now: rm /etc/hostrouting/uplink && hostrouting apply"
     )
@@ -139,8 +149,101 @@ CASES = {
         is_boot=True,
         cidrs=COVERED,
         uplinks=("eth0",),
-        way_out="can't install the static routes: swapped: eth0, with which the check passed,"
-        " is eth1 now: name eth1 in hostRouting.uplinks\n",
+        way_out=f"can't install the static routes: {SWAPPED}in hostRouting.uplinks name eth1;"
+        " then: hostrouting apply\n",
+    ),
+    "A7 a name of devs": Case(
+        SWAP,
+        devs="eth1",
+        is_boot=True,
+        cidrs=(*COVERED, BEHIND),
+        way_out=f": {SWAPPED}in devs of 10.50.0.0/16 name eth0; then: hostrouting apply\n",
+    ),
+    "A7 the present name in devs": Case(
+        SWAP,
+        devs="eth1",
+        starts=True,
+        is_boot=True,
+        cidrs=(*COVERED, BEHIND | {"devs": ["eth0"]}),
+    ),
+    "A7 names of the config": Case(
+        SWAP,
+        devs="",
+        is_boot=True,
+        cidrs=(*COVERED, BEHIND),
+        uplinks=("eth0",),
+        way_out=f": {SWAPPED}in hostRouting.uplinks name eth1; in devs of 10.50.0.0/16 name eth0;"
+        " then: hostrouting apply\n",
+    ),
+    "A7 one of two names is edited": Case(
+        SWAP,
+        devs="eth1",
+        is_boot=True,
+        cidrs=(*COVERED, BEHIND),
+        uplinks=("eth1",),
+        way_out=f": {SWAPPED}in devs of 10.50.0.0/16 name eth0; then: hostrouting apply\n",
+    ),
+    "A7 the uplink's present name in devs": Case(
+        SWAP,
+        devs="eth1",
+        starts=True,
+        is_boot=True,
+        cidrs=[{"cidr": "172.16.0.0/16", "devs": ["eth1"]}, "10.1.0.0/24"],
+    ),
+    "A7 patterns that match both": Case(
+        SWAP,
+        devs="eth1",
+        starts=True,
+        is_boot=True,
+        cidrs=(*COVERED, BEHIND | {"devs": ["eth*"]}),
+    ),
+    "A7 a name of a route": Case(
+        SWAP,
+        devs="",
+        is_boot=True,
+        cidrs=COVERED,
+        routes=[{"destination": "10.50.0.0/16", "dev": "eth1"}],
+        way_out=f"can't install the static routes: {SWAPPED}"
+        "in dev of the static route to 10.50.0.0/16 name eth0;"
+        ' or, if eth1 is right there, set hostRouting\'s "uplinks": ["eth1"];'
+        " then: hostrouting apply\n",
+    ),
+    "A7 a name of a route with a gateway": Case(
+        SWAP,
+        devs="",
+        is_boot=True,
+        cidrs=COVERED,
+        routes=[{"destination": "10.50.0.0/16", "gateway": "10.9.0.1", "dev": "eth1"}],
+        way_out=f"can't install the static routes: {SWAPPED}in dev of the static route to",
+    ),
+    "A7 the uplink's present name in routes": Case(
+        SWAP,
+        devs="eth1",
+        starts=True,
+        is_boot=True,
+        cidrs=COVERED,
+        routes=[{"destination": "10.50.0.0/16", "gateway": "10.1.0.1", "dev": "eth1"}],
+    ),
+    "A7 the uplink's present name in routes and uplinks": Case(
+        SWAP,
+        devs="eth1",
+        starts=True,
+        is_boot=True,
+        cidrs=COVERED,
+        uplinks=("eth1",),
+        routes=[{"destination": "10.50.0.0/16", "dev": "eth1"}],
+    ),
+    "A7 a name of keep": Case(
+        SWAP,
+        devs="",
+        is_boot=True,
+        cidrs=COVERED,
+        keep=["eth[1-9]"],
+        way_out=f"can't install the static routes: {SWAPPED}in keep, for eth[1-9], name eth0;"
+        " then: hostrouting apply\n",
+    ),
+    "A7 the present name in keep": Case(
+        SWAP, devs="eth1", starts=True, is_boot=True, cidrs=COVERED, keep=["eth0"]
     ),
     "A7 the present name": Case(
         SWAP, devs="eth1", starts=True, is_boot=True, cidrs=COVERED, uplinks=("eth1",)
@@ -162,6 +265,14 @@ CASES = {
     ),
     "L1 renamed": Case(
         f"{renamed('eth0', 'ens3')}\n{lease('ens3')}", devs="ens3", starts=True, is_boot=True
+    ),
+    "L1 renamed, in the whole config": Case(
+        f"{renamed('eth0', 'ens3')}\n{lease('ens3')}",
+        devs="ens3",
+        starts=True,
+        is_boot=True,
+        cidrs=[{"cidr": "172.16.0.0/16", "devs": ["ens3"]}, "10.1.0.0/16"],
+        routes=[{"destination": "10.50.0.0/16", "dev": "ens3"}],
     ),
     "L2 a new address": Case(
         f"ip link set eth0 down address 02:00:00:00:00:99 \nip link set eth0 up\n{LEASE}",
@@ -186,7 +297,8 @@ CASES = {
         devs="",
         is_boot=True,
         uplinks=("eth0",),
-        way_out="no-uplink: eth0 is a port of br0: name br0 in hostRouting.uplinks",
+        way_out="no-uplink: eth0 is a port of br0: name br0 in hostRouting.uplinks;"
+        " then: hostrouting apply\n",
     ),
     "L4b a bridge without a lease": Case(
         f"{BRIDGE.format(OWN)}\nip route del default dev br0\n{STORAGE}\n{STORAGE_LEASE}",
@@ -340,7 +452,8 @@ def test_a_start_of_a_verified_node_with_other_links(kind: str, name: str, tmp_p
 
 
 def start(case: Case, kernel: NamespaceKernel, sandbox: Sandbox) -> None:
-    wanted = attrs.evolve(config(*HALVES, cidrs=case.cidrs), uplinks=case.uplinks)
+    wanted = config(*HALVES, *case.routes, cidrs=case.cidrs, keep=case.keep)
+    wanted = attrs.evolve(wanted, uplinks=case.uplinks)
     routes, judge = render_static_routes(wanted), render_check(wanted)
     with_record: dict[str, Any] = recorded([case.record])
     host = Host(kernel, FakeSystemd(), Layout(sandbox.root / "library"))
@@ -383,6 +496,41 @@ def nothing_to_do(wanted: Config, host: Host) -> bool:
         return False
     assert not plan.changes
     return missing is None
+
+
+@pytest.mark.parametrize("names", [{}, {"uplinks": ["eth0"]}], ids=["devs", "uplinks and devs"])
+def test_after_the_edits_that_a_swap_asks_for_all_is_as_before(
+    names: Mapping[str, Any], tmp_path: Path
+) -> None:
+    kernel = build()
+    run_ip(*_words(f"{STORAGE}\nip route add 10.50.0.0/16 via 10.9.0.1 dev eth1"))
+    host = Host(kernel, FakeSystemd(), Layout(tmp_path))
+    wanted = config(*HALVES, cidrs=[*COVERED, BEHIND], **names)
+    assert succeeds(wanted, host)
+    before = routers()
+    assert before == ["10.1.0.1", "10.9.0.1"]
+    run_ip(*_words(SWAP.removeprefix(STORAGE)))
+    run_ip("route add 10.50.0.0/16 via 10.9.0.1 dev eth0")
+    assert not succeeds(wanted, host)
+    document = json.dumps(wanted.to_mapping())
+    reason = check(wanted, host=host).reason
+    assert reason is not None
+    assert reason.endswith("; then: hostrouting apply")
+    edits = dict(re.findall(r"in (hostRouting\.uplinks|devs of [0-9./]+) name (eth[01])", reason))
+    assert [*edits] == [*(["hostRouting.uplinks"] if names else []), "devs of 10.50.0.0/16"]
+    for place, name in edits.items():
+        key = "uplinks" if place == "hostRouting.uplinks" else "devs"
+        document = re.sub(rf'"{key}": \["eth[01]"\]', f'"{key}": ["{name}"]', document)
+    edited = Config.from_mapping(json.loads(document))
+    assert succeeds(edited, host)
+    assert check(edited, host=host).verdict is Verdict.OK
+    assert host.layout.verified.read_text() == f"eth1 {MAC}\n"
+    assert routers() == before
+
+
+def routers() -> list[str]:
+    """Return the routers of an address of the cluster, and of one of the storage."""
+    return [tool("ip", "route", "get", each).split()[2] for each in ("172.16.1.53", "10.50.1.1")]
 
 
 def succeeds(wanted: Config, host: Host) -> bool:

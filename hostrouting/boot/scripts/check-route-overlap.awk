@@ -553,6 +553,8 @@ function failure_of(r, p,    part, i, is_foreign, is_by_pods, has_others) {
       !is_like(part[i], pattern_of["allowed"] "|" pattern_of["container"])
     is_by_pods = is_by_pods || !is_like(part[i], pattern_of["allowed"])
   }
+  if (devs_pattern[r] != "")
+    led_instead[r, devs] = 1
   if (is_foreign || (is_by_pods && is_beyond_pods(p)))
     return "OVERLAP routes via " with_commas(devs) ", expected"
   return has_others ? "" : why_local(gateways)
@@ -606,6 +608,16 @@ function why_router_lost(    part, hop, i, list, what) {
   return what
 }
 
+# Returns what to name in the devs of CIDRs that mean another interface: in all if "uplinks" shows that the config is as
+# it was, or else in those whose packets leave through the interface that they mean.
+function places_of(was, is_named,    r, out) {
+  for (r = 1; r <= ranges; r++)
+    if (devs_pattern[r] != "" && means_other(devs_pattern[r], was) && (is_named || (r, was) in led_instead) && \
+      !index(out, " " expected_cidr[r] " "))
+      out = out "in devs of " expected_cidr[r] " name " was "; "
+  return out
+}
+
 # --- the verdict -----------------------------------------------------------------------------------------------------
 
 BEGIN {
@@ -623,6 +635,8 @@ END {
     look_up()
   for (i = 1; i <= ranges && problem == ""; i++)
     judge(i)
+  if (problem == "")
+    problem = find_swap()
   print_verdict(problem != "" ? "unknown" : findings ? "overlap" : "ok")
 }
 

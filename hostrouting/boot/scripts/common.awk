@@ -12,6 +12,7 @@ BEGIN {
     if (i < 16)
       value_of[substr(DIGITS, i + 1, 1)] = i
   }
+  THEN = "then: hostrouting apply"
   UNWRITABLE = "can\047t write a scratch file: is there room left in /run?"
   BITS = family == 6 ? 128 : 32
   ANYWHERE = family == 6 ? "::/0" : "0.0.0.0/0"
@@ -52,16 +53,30 @@ function is_of_vpn(names) {
   return names ~ /(^|\/)(wg|tun|tap|tailscale|zt|nebula)/
 }
 
-# Returns why the interfaces that the config names aren't those with which the check has passed, or "".
-function find_swap(    line, count, i, word, n) {
-  for (i = is_configured ? split(ENVIRON["RENAMED"], line, "\n") : 0; i > 0; i--) {
-    for (n = split(line[i], word, " "); n > 2 && !is_uplink(word[n]); n--)
-      ;
-    if (n == 2 && is_uplink(word[1]))
-      return (word[2] == "port" ? "no-uplink: " word[1] " is a port of " word[3] : \
-        "swapped: " word[1] ", with which the check passed, is " word[3] " now") \
-        ": name " word[3] " in hostRouting.uplinks"
+# Returns why a name in the config isn't that of the interface with which the check has passed, or "". By now, that is
+# present[1..presents], and another interface has its former name. places_of() names other places than "uplinks".
+function find_swap(    line, i, k, word, is_named, places) {
+  for (i = split(ENVIRON["RENAMED"], line, "\n"); i > 0; i--) {
+    presents = split(line[i], word, " ") - 2
+    is_named = presents > 0 && is_configured && is_uplink(word[1])
+    for (k = 1; k <= presents; k++) {
+      present[k] = word[k + 2]
+      is_named = is_named && !is_uplink(present[k])
+    }
+    if (is_named && word[2] == "port")
+      return "no-uplink: " word[1] " is a port of " word[3] ": name " word[3] " in hostRouting.uplinks; " THEN
+    places = presents < 1 || word[2] == "port" ? "" : places_of(word[1], is_named)
+    if (is_named || places != "")
+      return "swapped: " word[1] ", with which the check passed, is " word[3] " now: " \
+        (is_named ? "in hostRouting.uplinks name " word[3] "; " : "") places THEN
   }
+}
+
+# Returns whether a pattern contains a present name of the interface, but not its former one, so another is meant.
+function means_other(pattern, was,    k) {
+  for (k = presents; k > 0 && present[k] !~ ("^(" pattern ")$"); k--)
+    ;
+  return k > 0 && was !~ ("^(" pattern ")$")
 }
 
 # Makes ip run commands from a file. Sets answer[1..answers], and complaint to the first line on stderr. Sets

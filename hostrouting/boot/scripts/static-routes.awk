@@ -841,6 +841,33 @@ function find_loser(has_old,    i, right, prefix) {
   return ""
 }
 
+# Returns what to name in routes and "keep" that mean another interface, unless the owner has edited "uplinks", or a
+# network of the interface has the gateways.
+function places_of(was, is_named,    i, word, out, is_sure, is_other, k, or_) {
+  if (!(was in is_up) || (is_configured && !is_uplink(was)))
+    return ""
+  is_sure = is_named
+  for (i = 1; i <= wanted; i++) {
+    split(words_for[i], word, " ")
+    is_other = word[2] != was
+    for (k = 1; k <= presents && is_other && word[2] != present[k]; k++)
+      ;
+    if (!is_other || k > presents)
+      continue
+    is_sure = is_sure || "lacking" in reason || word[1] ~ /^([*]|onlink)$/
+    if (length(out) < 200)
+      out = out "in dev of the static route to " wanted_to[i] " name " was "; "
+    if (!is_configured)
+      or_ = "or, if " present[1] " is right there, set hostRouting\047s \"uplinks\": [\"" present[1] "\"]; "
+  }
+  for (i = 1; i <= keeps; i++)
+    if (means_other(keep_pattern[i], was)) {
+      is_sure = 1
+      out = out "in keep, for " keep_words[i] ", name " was "; "
+    }
+  return is_sure ? out or_ : ""
+}
+
 END {
   # Packets to 0.0.0.0, :: and ::1 stay on the host, regardless of the tables.
   cover(family == 4 ? "0.0.0.0/32" : "::/127", in_local)

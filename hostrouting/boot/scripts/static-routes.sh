@@ -214,7 +214,8 @@ fi
 NETWORK_LIMIT=$LIMIT
 heed_signals
 if [ -n "$IS_END" ]; then end_trial; else install; fi || {
-  [[ -z ${VERIFIED-}${GONE-} || $MESSAGE != *' passed, '* ]] || MESSAGE+="; `since`$ANOTHER"
+  [[ -z ${VERIFIED-}${GONE-} || $MESSAGE != *' passed, '* || $MESSAGE = *' swapped: '* ]] ||
+    MESSAGE+="; `since`$ANOTHER"
   complain "$MESSAGE"
   exit 1
 }

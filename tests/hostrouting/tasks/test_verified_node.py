@@ -261,7 +261,10 @@ def test_a_swapped_name_in_the_config_is_no_verdict(node: Node) -> None:
         f"the interface with which the check passed as eth0 ({MAC}) is eth1 by now,"
         " and eth0 is another interface now"
     )
-    to_do = "name eth1 in hostRouting.uplinks, or give it its name back"
+    to_do = (
+        "in hostRouting.uplinks name eth1, or give the interface its name back;"
+        " then: hostrouting apply"
+    )
     report = check(named, host=node.host)
     assert report.reason_kind is UnknownReason.SWAPPED
     assert report.reason == f"swapped: {why}: {to_do}"
@@ -312,7 +315,8 @@ def test_a_name_of_the_config_that_is_a_port_by_now(node: Node) -> None:
     assert not node.kernel.write(Write.ADD, [default_route(gateway)])
     named = attrs.evolve(STRICT, uplinks=("eth0",))
     assert check(named, host=node.host).reason == (
-        "no-uplink: eth0 is a port of br0 by now: name br0 in hostRouting.uplinks"
+        "no-uplink: eth0 is a port of br0 by now: name br0 in hostRouting.uplinks;"
+        " then: hostrouting apply"
     )
     with pytest.raises(RouteError, match="eth0 is a port of br0 by now"):
         node.apply(named)

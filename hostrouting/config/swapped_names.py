@@ -1,0 +1,139 @@
+"""Find the names in a config that are those of other NICs by now.
+
+Azure doesn't guarantee the order of NICs across reboots, and routes and addresses stay with the
+NICs. If the verified uplink eth0 is eth1 now, and eth0 is another NIC, the config's eth1 meant that
+other NIC. But the owner may have edited the config since, so a name alone proves little:
+
+- If ``uplinks`` still names eth0, the config is as it was.
+- A CIDR's ``devs`` with eth1 mean the other NIC if the CIDR's packets leave through eth0.
+- A static route's ``dev`` and ``keep`` mean the other NIC unless ``uplinks`` has been edited, or
+  the route's gateway is in a network of eth1. An owner seldom names the uplink there.
+
+The boot scripts follow the same rules.
+
+This module does no I/O.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+
+from hostrouting.config.routing import ONLINK, Config
+from hostrouting.model.links import Link, is_like
+from hostrouting.model.text import shortened
+from hostrouting.model.verified_uplinks import (
+    VerifiedUplink,
+    find_renamed,
+    find_swapped,
+    is_port_of,
+)
+
+Swap = tuple[VerifiedUplink, str]
+"""A verified uplink, and its present name."""
+
+# A limit for human-readable lines.
+_SHOWN_PLACES = 4
+
+
+def swapped_uplinks(config: Config, links: Sequence[Link]) -> tuple[Swap, ...]:
+    """Return the verified uplinks whose former name ``uplinks`` still contains."""
+    return find_swapped(config.verified, links, config.uplinks or ())
+
+
+def swapped_devs(
+    config: Config,
+    links: Sequence[Link],
+    led: Iterable[tuple[tuple[str, ...], tuple[str, ...]]],
+) -> tuple[Swap, ...]:
+    """Return the verified uplinks that ``devs`` names, although another NIC is meant.
+
+    Args:
+        config: the config.
+        links: the host's links.
+        led: the ``devs`` of each CIDR with packets that leave otherwise, and their interfaces.
+    """
+    instead = [*led]
+    found: list[Swap] = []
+    for was, names in find_renamed(config.verified, links):
+        if any(
+            devs == (was.name,) and _means_other(patterns, was, names) for patterns, devs in instead
+        ):
+            found.append((was, names[0]))
+    return tuple(found)
+
+
+def swapped_routes(
+    config: Config,
+    links: Sequence[Link],
+    *,
+    is_lacking: bool,
+) -> tuple[Swap, ...]:
+    """Return the verified uplinks that static routes name, although another NIC is meant.
+
+    Args:
+        config: the config.
+        links: the host's links.
+        is_lacking: whether something that a static route needs is missing, such as its gateway.
+    """
+    static = config.static_routes
+    devs = [
+        route.dev
+        for route in static.routes
+        if route.dev is not None and (is_lacking or route.gateway in (None, ONLINK))
+    ]
+    patterns = [(dev,) for dev in (*devs, *(keep.dev for keep in static.keep))]
+    return tuple(
+        (was, names[0])
+        for was, names in find_renamed(config.verified, links)
+        if config.uplinks is None or is_like(was.name, config.uplinks)
+        if any(_means_other(each, was, names) for each in patterns)
+    )
+
+
+def _means_other(patterns: tuple[str, ...], was: VerifiedUplink, names: Iterable[str]) -> bool:
+    """Return whether some patterns contain a present name of an uplink, but not its former one."""
+    return not is_like(was.name, patterns) and any(is_like(name, patterns) for name in names)
+
+
+def swap_words(swap: Swap, config: Config, links: Sequence[Link]) -> tuple[str, str]:
+    """Return what has happened to a verified uplink, and what to do."""
+    was, name = swap
+    then = "then: hostrouting apply"
+    if is_port_of(was.name, name, links):
+        to_do = f"name {name} in hostRouting.uplinks; {then}"
+        return f"{was.name} is a port of {name} by now", to_do
+    taken = any(link.name == was.name for link in links)
+    mac = "" if was.mac is None else f" ({was.mac})"
+    now = f", and {was.name} is another interface now" if taken else ""
+    edits = shortened([*_edits(swap, config)], "; ", _SHOWN_PLACES)
+    other = ", or give the interface its name back"
+    if config.uplinks is None and any(route.dev == name for route in config.static_routes.routes):
+        other = (
+            f', or, if {name} is right there, set hostRouting\'s "uplinks": {json.dumps([name])}'
+        )
+    return (
+        f"the interface with which the check passed as {was.name}{mac} is {name} by now{now}",
+        f"{edits}{other}; {then}",
+    )
+
+
+def _edits(swap: Swap, config: Config) -> Iterator[str]:
+    was, name = swap
+    uplinks = config.uplinks or ()
+    if is_like(was.name, uplinks) and not is_like(name, uplinks):
+        yield f"in hostRouting.uplinks name {name}"
+    for place, patterns in _places(config):
+        if _means_other(patterns, was, [name]):
+            yield f"in {place} name {was.name}"
+
+
+def _places(config: Config) -> Iterator[tuple[str, tuple[str, ...]]]:
+    for expected in config.route_overlap.expected_cidrs:
+        if expected.devs is not None:
+            yield f"devs of {expected.cidr}", expected.devs
+    for route in config.static_routes.routes:
+        if route.dev is not None:
+            yield f"dev of the static route to {route.destination}", (route.dev,)
+    for keep in config.static_routes.keep:
+        yield f"keep, for {keep.dev},", (keep.dev,)
