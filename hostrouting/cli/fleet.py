@@ -122,7 +122,7 @@ def _repeated(report: FleetReport) -> list[str]:
 
 def _cautions(group: HostGroup) -> list[str]:
     """Return a line for each kind of traffic that the first host's fix moves."""
-    return [clean(f"caution: {line}") for line in group.report.fix.consequences]
+    return [clean(f"caution: {line}") for line in group.cautions]
 
 
 def _is_doubtful(group: HostGroup) -> bool:

@@ -104,6 +104,7 @@ class HostGroup(JsonObject):
         own_names: the host names in the snapshots, by the name in ``hosts``, where these differ.
         decisions: the first host's notes that ask for a decision: which interface is the uplink. On
             the other hosts, they have the same kinds and interfaces.
+        cautions: which other traffic the fix moves on the first host, one line each.
     """
 
     verdict: Verdict
@@ -118,6 +119,7 @@ class HostGroup(JsonObject):
     uncompared: tuple[SharedReason, ...] = ()
     own_names: Mapping[str, str] = attrs.field(factory=dict, hash=False)
     decisions: tuple[Note, ...] = ()
+    cautions: tuple[str, ...] = ()
 
 
 @attrs.frozen
@@ -219,6 +221,7 @@ class _Members:
             _shared(self._uncompared),
             self._own_names,
             report.decisions,
+            report.fix.consequences,
         )
 
 

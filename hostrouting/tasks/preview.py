@@ -19,7 +19,7 @@ from hostrouting.model.errors import RouteError, UnitError
 from hostrouting.model.jsonable import fields_in_json
 from hostrouting.model.text import shortened
 from hostrouting.overlap.check import check_families
-from hostrouting.overlap.findings import NoteKind, OverlapReport, Verdict
+from hostrouting.overlap.findings import OverlapReport, Verdict
 from hostrouting.overlap.planned_host import PlannedHost, planned_host
 from hostrouting.overlap.summary import brief
 from hostrouting.overlap.uplinks import awaited_devs
@@ -136,7 +136,7 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
             missing,
             None,
             next_start,
-            (*_contested(config, outcome), *_effects(config, outcome, then, scope)),
+            (*_decisions(config, outcome), *_effects(config, outcome, then, scope)),
             pending,
         )
     if host.snapshot is not None:
@@ -160,13 +160,12 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
     return attrs.evolve(planned, boot=changes, warnings=tuple(warnings))
 
 
-def _contested(config: Config, outcome: OverlapReport | str) -> Iterator[str]:
-    """Yield each note on default routes through several interfaces, unless uplinks are named."""
+def _decisions(config: Config, outcome: OverlapReport | str) -> Iterator[str]:
+    """Yield each note that asks which interface is the uplink, unless uplinks are named."""
     if isinstance(outcome, str) or config.uplinks is not None:
         return
-    for note in outcome.notes:
-        if note.kind is NoteKind.CONTESTED:
-            yield f"{note.kind}: {'; '.join(brief(note.message))}"
+    for note in outcome.decisions:
+        yield f"{note.kind}: {'; '.join(brief(note.message))}"
 
 
 def _effects(

@@ -253,6 +253,8 @@ def test_cautions_are_told_if_asked_for(elsewhere: Run, today: Path) -> None:
     caution = "caution: the node then sends to neighbours of ib0 in 172.16.0.0/16 through eth0"
     given = ("judge", "--cidr", CIDR, today)
     assert "caution" not in elsewhere(*given)[1]
+    (told,) = json.loads(elsewhere(*given, "--output", "json")[1])["groups"]
+    assert [f"caution: {line}".startswith(caution) for line in told["cautions"]] == [True]
     assert caution in elsewhere(*given, "-v")[1]
     assert f"<p>{caution}" in elsewhere(*given, "--output", "html")[1]
 

@@ -144,6 +144,19 @@ def test_what_cannot_be_kept_is_told_too(run: Run, write: Any, kernel: FakeKerne
 
 
 @pytest.mark.usefixtures("vpn")
+@pytest.mark.parametrize("mode", ["STRICT", "WARN"])
+def test_a_plan_warns_that_a_listed_route_would_not_win(run: Run, write: Any, mode: str) -> None:
+    """A VPN's table decides first. Only apply would say so, after a rehearsal without a word."""
+    path = write({"hostRouting": section("10.9.0.0/17", cidrs=["10.9.0.0/16"], mode=mode)})
+    code, _, err = run("plan", path)
+    assert (code, err.startswith("hostrouting: apply would fail: the static routes can't ")) == (
+        2,
+        True,
+    )
+    assert run("apply", "--routes-only", path)[0] == 1
+
+
+@pytest.mark.usefixtures("vpn")
 def test_a_listed_rule_is_to_be_applied(run: Run, write: Any) -> None:
     path = write(RULED)
     code, out, _ = run("check", path)

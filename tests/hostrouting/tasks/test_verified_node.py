@@ -832,6 +832,10 @@ def test_the_plan_names_the_uplink_that_stays(tmp_path: Path) -> None:
     assert 'set hostRouting\'s "uplinks"' in warning
     named = attrs.evolve(STRICT, uplinks=("eth0",))
     assert not any("CONTESTED" in each for each in plan(named, host=node.host).warnings)
+    node.layout.verified.parent.mkdir(parents=True)
+    node.layout.verified.write_text("eth0\n")
+    warning, *_ = plan(STRICT, host=node.host).warnings
+    assert warning.startswith("MOVED: the default route has moved from eth0")
 
 
 @pytest.mark.parametrize("mode", ["WARN", "STRICT"])
