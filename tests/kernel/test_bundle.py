@@ -16,7 +16,7 @@ import attrs
 import pytest
 from file_trees import write_file, write_link
 from go_package import ANY, TEMPLATE, write_go_package
-from nightly import IS_NIGHTLY, by_day
+from nightly import IS_NIGHTLY, by_day, some
 from node import build_node, on_linux, run_ip, run_ip6, tool, until
 from wanted import ROUTE, config
 
@@ -179,7 +179,7 @@ def test_other_parts_or_another_consumer_are_left_alone(
     assert "names other parts, or another consumer" in err
 
 
-@pytest.mark.parametrize("number", range(len(rendered_files(BOTH, Layout("/x")))))
+@pytest.mark.parametrize("number", some(range(len(rendered_files(BOTH, Layout("/x")))), one_of=3))
 def test_a_failure_is_rolled_back(tree: Path, tmp_path: Path, number: int) -> None:
     """The target path is a directory, or in an update (odd numbers) a pipe."""
     if number % 2:
@@ -251,7 +251,7 @@ def test_the_next_run_finishes_a_killed_one(
     out, wanted = render(BOTH, tmp_path / "out"), new_tree("wanted")
     empty = contents(wanted)
     assert run(wanted, out / "install.sh")[0] == 0
-    for number in range(1, 1000, by_day(409, by_night=11)):
+    for number in range(1, 1000, by_day(617, by_night=11)):
         there = new_tree(f"tree{number}")
         if name != "install.sh":
             apply(CONFIGS["other"], there)
@@ -334,7 +334,7 @@ def test_a_substitution_that_fails_loses_nothing(
     out, wanted, empty = tmp_path / "out", new_tree("wanted"), contents(new_tree("empty"))
     for name in ("other", "both"):
         assert run(wanted, render(CONFIGS[name], out) / "install.sh")[0] == 0
-    for number in range(1, 1000, by_day(24, by_night=1)):
+    for number in range(1, 1000, by_day(48, by_night=1)):
         there = new_tree(f"tree{number}")
         apply(CONFIGS["other"], there)
         trace = (
@@ -375,7 +375,7 @@ def test_a_disk_that_fills_up_leaves_no_mixture(
         for path in (former / "etc").rglob("*")
         if path.is_file()
     )
-    for free in range(0, 1000, by_day(80, by_night=4)):
+    for free in range(0, 1000, by_day(160, by_night=4)):
         there = new_tree(f"tree{free}")
         apply(CONFIGS["other"], there)
         code, _, err = run(there, out / "install.sh", "sh", "-c", _FULL.format(used + free))

@@ -792,7 +792,7 @@ def test_a_named_uplink_with_the_address_of_its_vf_isnt_swapped(tmp_path: Path) 
 
 # --- who a recorded uplink is by now --------------------------------------------------------------
 
-SHARED = "\n".join(
+SHARED = "#!/bin/bash\n" + "\n".join(
     assets.read_asset("hostrouting.boot", name) for name in ("common.sh", "network.sh")
 )
 FIND = """
