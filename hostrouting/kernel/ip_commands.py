@@ -114,8 +114,11 @@ class IpCommands:
 
         Raises:
             RouteError: the kernel rejected a command. The commands before it stay.
+            TypeError: the commands aren't a text.
             ValueError: a command isn't known.
         """
+        if not isinstance(commands, str):
+            raise TypeError(f"ip takes a text with one command a line, not {shown(commands)}")
         for line in commands.splitlines():
             run_command(self, line)
 
@@ -132,6 +135,9 @@ def run_command(kernel: Kernel, line: str) -> None:
     run = _command_of(words)
     if not words[2:]:
         raise ValueError(f"ip {' '.join(words)}: words are missing")
+    if _has_ipv6(words):
+        # A route via such an address would be in the IPv6 table.
+        raise ValueError(f"ip {' '.join(words)}: IPv4 only, apart from a gateway after via inet6")
     try:
         run(kernel, words[2:])
     except IndexError:
@@ -139,10 +145,17 @@ def run_command(kernel: Kernel, line: str) -> None:
     except KeyError as error:
         raise ValueError(f"ip {' '.join(words)}: {error} is missing or not known") from None
     except ValueError as error:
-        reason = "IPv4 only" if any(map(_is_ipv6, words)) else error
-        raise ValueError(f"ip {' '.join(words)}: {reason}") from None
+        raise ValueError(f"ip {' '.join(words)}: {error}") from None
     except RouteError as error:
         raise RouteError(f"ip {' '.join(words)}: {error.message}", errno=error.errno) from error
+
+
+def _has_ipv6(words: Sequence[str]) -> bool:
+    """Return whether a word is an IPv6 address or prefix, apart from IPv6 gateways after inet6."""
+    return any(
+        before != "inet6" and _is_ipv6(word)
+        for before, word in zip(["", *words], words, strict=False)
+    )
 
 
 def _is_ipv6(word: str) -> bool:
@@ -491,7 +504,8 @@ def parse_options(
         if word in flags:
             options[word] = word
         elif word not in known:
-            raise ValueError(f"{shown(word)} isn't known here; known are {', '.join(known)}")
+            names = ", ".join((*known, *flags))
+            raise ValueError(f"{shown(word)} isn't known here; known are {names}")
         else:
             value = next(rest, None)
             if value is None:

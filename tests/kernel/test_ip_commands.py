@@ -238,9 +238,14 @@ def test_a_refusal_names_the_command(
     [
         ("route show", "ip route show: not known here; known are ip link add"),
         ("ip -6 route add default dev lo", "ip -6 route add default dev lo: IPv4 only$"),
-        ("address add fd00::1/64 dev lo", "IPv4 only$"),
-        ("route add fd00::/64 dev lo", "IPv4 only$"),
-        ("rule add from fd00::/64 lookup 100", "IPv4 only$"),
+        ("address add fd00::1/64 dev lo", "IPv4 only"),
+        ("route add fd00::/64 dev lo", "IPv4 only"),
+        ("rule add from fd00::/64 lookup 100", "IPv4 only"),
+        ("route add default via fd00::1 dev lo", "IPv4 only, apart from a gateway after via inet6"),
+        ("route add 10.0.0.0/8 nexthop via fd00::1 dev lo", "IPv4 only"),
+        ("route add 10.0.0.0/8 via inet6 fd00::1 dev lo metric 1x", "'1x' isn't a number$"),
+        ("route add 10.0.0.0/8 dev lo metric -1", "'-1' isn't a number$"),
+        ("link set lo mtu 9000", "'mtu' isn't known here; known are carrier, up, down$"),
         ("route add 10.0.0.0/8 dev lo scope universe", "'universe' is neither .* of global, site"),
         ("tunnel add x", "not known here"),
         ("link add eth0 type dummy", "types aren't known here: a new link is like"),
@@ -270,6 +275,17 @@ def test_a_refusal_names_the_command(
 def test_an_unknown_command_says_what_is_known(command: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         FakeKernel().ip(command)
+
+
+def test_a_list_of_commands_is_refused() -> None:
+    with pytest.raises(TypeError, match="ip takes a text with one command a line, not "):
+        FakeKernel().ip(["link add eth0"])  # type: ignore[arg-type]
+
+
+def test_an_ipv4_route_has_an_ipv6_gateway_after_inet6() -> None:
+    kernel = FakeKernel()
+    kernel.ip("link add eth0\nroute add 10.0.0.0/8 via inet6 fd00::1 dev eth0")
+    assert main_of(kernel) == ["10.0.0.0/8 via inet6 fd00::1 dev eth0"]
 
 
 def test_both_kernels_have_the_method() -> None:
