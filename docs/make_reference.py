@@ -16,7 +16,7 @@ import re
 import sys
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import attrs
@@ -335,6 +335,19 @@ def _default(field: attrs.Attribute[Any]) -> str:
 _DIRECTIVES = re.compile(
     r"(?:^\| name \|.*\n(?:^\|.*\n)*\n)?^```{eval-rst}\n((?:(?!```).*\n)*)```$", re.MULTILINE
 )
+# The purposes of public names that have no docstring.
+_PURPOSES = {
+    "hostrouting.report.CHECKS": "The doctor's checks, in the order in which `examine` runs them.",
+    "hostrouting.azure.CHECKS": "The doctor's checks for Azure.",
+    "hostrouting.backend.DEFAULT_DESTINATION": "The network 0.0.0.0/0.",
+    "hostrouting.backend.EVERYTHING": "The `Selection` of all entries.",
+    "hostrouting.backend.Group": "A template, and the prefixes of entries that otherwise equal it.",
+    "hostrouting.backend.IpAddress": "An IPv4 or IPv6 address.",
+    "hostrouting.backend.IpNetwork": "An IPv4 or IPv6 network.",
+    "hostrouting.backend.Prefix": "A network as two numbers: its first address and its length.",
+    "hostrouting.backend.Router": "A device and a gateway, each of which may be None.",
+    "hostrouting.backend.Sent": "An entry that `lookup` returned, and addresses that it matches.",
+}
 _DIRECTIVE = re.compile(r"^\.\. auto(\w+):: ([\w.]+).*\n((?:   .*\n)*)", re.MULTILINE)
 
 
@@ -349,7 +362,7 @@ def library_page() -> str:
 
 
 def _summaries(directives: str) -> Iterator[tuple[str, str]]:
-    """Yield the names of classes and functions, and the first sentence of each docstring."""
+    """Yield public names and their purposes: those above, or the docstrings' first sentences."""
     for kind, name, options in _DIRECTIVE.findall(directives):
         if kind != "module":
             yield name, _first_sentence(getattr(hostrouting, name))
@@ -361,10 +374,8 @@ def _summaries(directives: str) -> Iterator[tuple[str, str]]:
             is_told = each not in told.get("exclude-members", "").split(
                 ", "
             ) and not each.startswith("_")
-            # Before Python 3.11, an alias of a built-in class is a class, too.
-            is_class = inspect.isclass(value) and not get_args(value)
-            if is_told and (is_class or inspect.isfunction(value)):
-                yield each, _first_sentence(value)
+            if is_told:
+                yield each, _PURPOSES.get(f"{name}.{each}") or _first_sentence(value)
 
 
 def _first_sentence(value: object) -> str:

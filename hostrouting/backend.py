@@ -11,7 +11,7 @@ the port for the kernel's IPv4 routes, ``NetlinkBackend6`` for its IPv6 routes, 
 ``hostrouting.testing.FakeSystemd`` in memory.
 """
 
-from hostrouting.boot.systemctl import Systemctl
+from hostrouting.boot.systemctl import NoAnswerError, NoSystemdError, Systemctl
 from hostrouting.boot.systemd import UnitManager
 from hostrouting.kernel.forwarding import ForwardingBackend
 from hostrouting.kernel.netlink import NetlinkBackend
@@ -22,14 +22,15 @@ from hostrouting.kernel.port import (
     Facts,
     RouteBackend,
     Sent,
+    UnstableHostError,
     Write,
     read_default_routes,
     read_our_routes,
     read_routes,
 )
 from hostrouting.kernel.refusals import rule_deleted_for
-from hostrouting.kernel.selection import EVERYTHING, Entries, Selection
-from hostrouting.model.family import Family, IpAddress
+from hostrouting.kernel.selection import EVERYTHING, Entries, Group, Selection
+from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import Prefix
 from hostrouting.model.links import Address, AddressLabel, Hardware, Link
 from hostrouting.model.lookups import Lookup, RouteFailure, RuleFailure
@@ -47,10 +48,11 @@ from hostrouting.model.rules import Rule, RuleAction
 # fmt: off
 __all__ = [
     "DEFAULT_DESTINATION", "EVERYTHING", "Address", "AddressLabel", "ChangeListener", "Entries",
-    "Facts", "Family", "ForwardingBackend", "Hardware", "IpAddress", "Link", "Lookup",
-    "NetlinkBackend", "NetlinkBackend6", "NextHop", "Prefix", "Protocol", "Route", "RouteBackend",
-    "RouteFailure", "RouteType", "Router", "Rule", "RuleAction", "RuleFailure", "Scope",
-    "Selection", "Sent", "Systemctl", "Table", "UnitManager", "Write", "read_default_routes",
-    "read_our_routes", "read_routes", "rule_deleted_for",
+    "Facts", "Family", "ForwardingBackend", "Group", "Hardware", "IpAddress", "IpNetwork", "Link",
+    "Lookup", "NetlinkBackend", "NetlinkBackend6", "NextHop", "NoAnswerError", "NoSystemdError",
+    "Prefix", "Protocol", "Route", "RouteBackend", "RouteFailure", "RouteType", "Router", "Rule",
+    "RuleAction", "RuleFailure", "Scope", "Selection", "Sent", "Systemctl", "Table", "UnitManager",
+    "UnstableHostError", "Write", "read_default_routes", "read_our_routes", "read_routes",
+    "rule_deleted_for",
 ]
 # fmt: on

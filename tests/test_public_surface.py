@@ -7,7 +7,11 @@ accept their use.
 from __future__ import annotations
 
 import ast
+import builtins
+import collections.abc
+import contextlib
 import inspect
+import ipaddress
 import multiprocessing
 import os
 import pickle
@@ -15,6 +19,7 @@ import pydoc
 import re
 import subprocess
 import sys
+import typing
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -25,10 +30,17 @@ from public_surface import FILE, MODULES, surface
 
 import hostrouting
 import hostrouting.tasks
-from hostrouting.backend import Family, NetlinkBackend, NetlinkBackend6, Systemctl
+from hostrouting.backend import (
+    Family,
+    NetlinkBackend,
+    NetlinkBackend6,
+    RouteBackend,
+    Systemctl,
+)
 
 ROOT = Path(__file__).parent.parent
 NAMES: set[str] = {*vars(hostrouting)["__all__"]}
+PUBLIC: set[str] = {name for module in MODULES for name in module.__all__}
 
 
 def test_the_surface_is_the_one_in_the_repository() -> None:
@@ -74,6 +86,60 @@ def test_the_api_page_begins_with_every_public_name() -> None:
     modules = {*re.findall(r"^\.\. automodule:: ([\w.]+)$", page, re.MULTILINE)}
     assert modules == {module.__name__ for module in MODULES} - {"hostrouting"}
     assert page.rindex(f":: {listed[-1]}\n") < page.index("automodule")
+
+
+@pytest.mark.parametrize("module", MODULES[1:], ids=lambda module: module.__name__)
+def test_the_api_page_lists_every_public_name(module: ModuleType) -> None:
+    page = (ROOT / "docs/reference/api.md").read_text()
+    listed = {*re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)}
+    assert {*module.__all__} <= listed
+
+
+# Programs read values of these types, or pass others instead, and never name them.
+READ_ONLY = {
+    *("Gateway", "Ipv6State", "Judgement", "KeepGateway", "KnownHost", "NexthopObject"),
+    *("OwnersChange", "Question", "Refusal", "SnapshotSource", "Tell", "VerifiedUplink"),
+}
+OF_OTHERS = {
+    *("CalledProcessError", "CancelledError", "CompletedProcess", "Event", "Executor"),
+    *("HasFileno", "Logger", "Path", "PathLike", "SearchStrategy", "TestCase"),
+    *(
+        name
+        for module in (builtins, collections.abc, contextlib, ipaddress)
+        for name in dir(module)
+    ),
+    *dir(typing),
+}
+
+
+def test_annotations_name_public_types() -> None:
+    """So a program can annotate its own backend."""
+    named: set[str] = set()
+    for line in FILE.read_text().splitlines():
+        if " = " not in line.partition("(")[0] and not line.startswith("class "):
+            annotations = re.sub(
+                r"= \S+|'.*?'|<.*?>", "", line.partition("(" if "(" in line else ": ")[2]
+            )
+            named |= {*re.findall(r"\b[A-Z]\w*[a-z]\w*", annotations)}
+    assert named - PUBLIC - OF_OTHERS == READ_ONLY
+
+
+def test_docstrings_name_public_errors() -> None:
+    """So a program can catch them."""
+    named: set[str] = set()
+    for module in MODULES:
+        for value in (getattr(module, name) for name in module.__all__):
+            members = [getattr(value, name, None) for name in dir(value) if name[0] != "_"]
+            texts = [inspect.getdoc(each) or "" for each in (value, *members)]
+            named |= {*re.findall(r"\b\w+Error\b", "\n".join(texts))}
+    assert named <= PUBLIC | OF_OTHERS
+
+
+def test_the_api_page_says_what_a_backend_returns() -> None:
+    page = (ROOT / "docs/reference/api.md").read_text()
+    for name in (name for name in dir(RouteBackend) if name[0] != "_" and name != "family"):
+        returned = inspect.signature(getattr(RouteBackend, name)).return_annotation
+        assert f"| `{name}` | `{returned}`" in page
 
 
 @pytest.mark.parametrize(

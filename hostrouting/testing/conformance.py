@@ -61,7 +61,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from hostrouting.kernel.arguments import check_methods
 from hostrouting.kernel.memory import FakeKernel
-from hostrouting.kernel.namespace import NamespaceKernel, enter_namespace
+from hostrouting.kernel.namespace import NamespaceError, NamespaceKernel, enter_namespace
 from hostrouting.kernel.port import Kernel, RouteBackend, Write, read_routes
 from hostrouting.kernel.selection import DEFAULT_ROUTES, Selection, except_plain
 from hostrouting.kernel.translating import checked
@@ -75,7 +75,14 @@ from hostrouting.model.rules import Rule
 from hostrouting.testing import strategies
 from phases import CancelScope, TimedOut
 
-__all__ = ["DisagreementError", "NamespaceKernel", "conformance_test", "enter_namespace", "pair"]
+__all__ = [
+    "DisagreementError",
+    "NamespaceError",
+    "NamespaceKernel",
+    "conformance_test",
+    "enter_namespace",
+    "pair",
+]
 
 _links = st.sampled_from(strategies.DEVICES)
 _devices = st.sampled_from((*strategies.DEVICES, *strategies.DEVICES, "lo"))
