@@ -17,7 +17,15 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
 
 from phases._checks import check_plain, check_timeout, finished
-from phases._errors import POLL_SECONDS, Cancelled, Tell, TimedOut, add_note
+from phases._errors import (
+    POLL_SECONDS,
+    Cancelled,
+    Tell,
+    TimedOut,
+    add_note,
+    add_path_note,
+    paths_of,
+)
 from phases._interrupts import begin, end, guarded
 
 if TYPE_CHECKING:
@@ -93,6 +101,8 @@ class CancelScope(AbstractContextManager["CancelScope"]):
 
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
         if isinstance(error, Cancelled) and isinstance(end := self.verdict(), TimedOut):
+            for path in paths_of(error):  # of the task that was waiting
+                add_path_note(end, path)
             raise end from error
 
     @property

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import TypeVar
 
 import attrs
 
@@ -21,6 +22,8 @@ from hostrouting.model.changes import Changes
 from hostrouting.model.errors import FileError, HostRoutingError
 from hostrouting.model.opening import translate_errors
 from phases import Cancelled, CancelScope, TimedOut
+
+E = TypeVar("E", bound=BaseException)
 
 LOCK_WAIT_SECONDS = 60
 _POLL_SECONDS = 0.05
@@ -141,15 +144,18 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_installing: bool) -> Ite
         # Other code translates errors where they occur. This one comes from an import inside a
         # function, which couldn't open a file.
         attempt = f"carry out the run at {error.filename or 'a file without a name'}"
-        stray = FileError.of(attempt, error)
-        stray.changes = done.changes
-        raise stray from error
+        raise _instead_of(error, FileError.of(attempt, error), done.changes) from error
     except (Cancelled, TimedOut) as end:
         if not done.changes:
             raise
         ended = StoppedRun(end.reason) if isinstance(end, Cancelled) else OverdueRun(end.seconds)
-        ended.changes = done.changes
-        raise ended from end
+        raise _instead_of(end, ended, done.changes) from end
+
+
+def _instead_of(error: BaseException, other: E, changes: Changes) -> E:
+    """Return an exception with changes and with the notes of another, such as its task's path."""
+    vars(other).update(changes=changes, __notes__=getattr(error, "__notes__", []))
+    return other
 
 
 def _has_traces(layout: Layout) -> bool:

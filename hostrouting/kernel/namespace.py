@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable
 from functools import cached_property
 from ipaddress import IPv4Interface, IPv6Address, ip_interface
+from pathlib import Path
 from typing import Any, TypeVar
 
 from hostrouting.kernel.ip_commands import IpCommands
@@ -38,6 +39,10 @@ T = TypeVar("T")
 # After some changes, a work queue updates the routes. On an idle machine, this takes microseconds.
 _WORK_SECONDS = 10.0
 
+# The fabric of each namespace, by the namespace's inode. It must outlive the ``NamespaceKernel``
+# that made it, because a fabric that ends takes all links with it.
+_FABRICS: dict[int, Namespace] = {}
+
 
 def enter_namespace() -> None:
     """Move this thread into a new network namespace and bring ``lo`` up.
@@ -51,6 +56,7 @@ def enter_namespace() -> None:
             known.
     """
     make_namespace()
+    _FABRICS.clear()
     try:
         NamespaceKernel().set_link("lo", up=True)
     except RouteError as error:
@@ -64,7 +70,8 @@ class NamespaceKernel(IpCommands, NetlinkBackend):
 
     Each link is one end of a veth pair. The other end has the same name and is in a second
     namespace, the *fabric*. ``facts`` doesn't list the other end. Setting the other end down
-    unplugs the cable. The other end's addresses respond to packets.
+    unplugs the cable. The other end's addresses respond to packets. The fabric stays until the next
+    ``enter_namespace``, even if no ``NamespaceKernel`` is left.
 
     This class works only in namespaces created by this process: elsewhere, each call raises
     NamespaceError. So a thread that is still in the host's namespace can't change anything there by
@@ -286,7 +293,10 @@ class NamespaceKernel(IpCommands, NetlinkBackend):
 
     @cached_property
     def _fabric(self) -> Namespace:
-        return Namespace()
+        namespace = Path("/proc/thread-self/ns/net").stat().st_ino
+        if namespace not in _FABRICS:
+            _FABRICS[namespace] = Namespace()
+        return _FABRICS[namespace]
 
     # --- access to the kernel ---------------------------------------------------------------------
 

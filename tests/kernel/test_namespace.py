@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import os
 import socket
 import subprocess
@@ -146,6 +147,14 @@ def test_only_one_end_of_a_cable_is_seen_here(kernel: NamespaceKernel) -> None:
     ]
     play(kernel, "link del ib0")
     assert sorted(link.name for link in kernel.in_fabric(kernel.facts).links) == ["eth0", "lo"]
+
+
+def test_links_outlive_the_object_that_made_them(kernel: NamespaceKernel) -> None:
+    """A fabric that ended would take them along."""
+    NamespaceKernel().ip("link add eth0")
+    gc.collect()
+    NamespaceKernel().ip("link set eth0 carrier off")
+    assert [link.name for link in kernel.facts().links if not link.has_carrier] == ["eth0"]
 
 
 def test_an_ipv6_address_can_be_used_at_once(kernel: NamespaceKernel) -> None:

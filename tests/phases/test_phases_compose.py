@@ -268,6 +268,7 @@ def test_of_nested_timeouts_the_earliest_wins() -> None:
             )
         assert caught.value.seconds == seconds
         assert clock.monotonic() == seconds
+        assert path_of(caught.value) == "timeout/serial/timeout/b"  # the task that was waiting
     assert run(Timeout(3, Serial(Returning("a", 1)))) == (1,)
 
 

@@ -512,6 +512,7 @@ def test_a_run_that_ends_early_reports_its_changes(
     units.act = at("restart", lambda: disturb(scope, clock))
     with pytest.raises(error, match=why) as caught:
         phases.run(Configure(WATCHED, host=host), scope=scope)
+    assert phases.path_of(caught.value) == "configure/check-route-overlap"
     told: Changes = caught.value.changes  # type: ignore[attr-defined]
     assert named(told)["routes"] == [LINE]
     assert "/etc/systemd/system/hostrouting-watch.service" in named(told)["files"]
