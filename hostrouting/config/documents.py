@@ -22,7 +22,13 @@ def read_config(path: str | os.PathLike[str]) -> Any:
     Raises:
         ConfigError: the file doesn't exist or isn't valid JSON.
         FileError: the file can't be read.
+        TypeError: the argument isn't a path.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(
+            f"Config.load takes the path of a file, not {shown(path)}; "
+            "make a Config from a document with Config.from_mapping(mapping)"
+        )
     return read_document(path, "config", bytes_max=CONFIG_BYTES_MAX)
 
 

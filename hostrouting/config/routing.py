@@ -607,6 +607,7 @@ class Config(Section):
         Raises:
             ConfigError: the file doesn't exist or isn't a valid config.
             FileError: the file can't be read.
+            TypeError: the argument isn't a path.
         """
         return cls.from_mapping(read_config(path))
 
@@ -615,5 +616,8 @@ class Config(Section):
 
         Args:
             keys: the keys to include, or none for all of them.
+
+        Raises:
+            ValueError: there is no such key.
         """
         return {SECTION: super().to_mapping(*keys)}

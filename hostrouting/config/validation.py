@@ -108,9 +108,16 @@ class Section:
 
         Args:
             keys: the keys to include, or none for all of them.
+
+        Raises:
+            ValueError: there is no such key.
         """
+        rules, *_ = _rules(type(self))
+        for key in keys:
+            if key not in rules:
+                raise ValueError(f"{shown(key)} isn't a key; expected {', '.join(rules)}")
         document = {}
-        for key, (name, _, default) in _rules(type(self))[0].items():
+        for key, (name, _, default) in rules.items():
             value = getattr(self, name)
             if value != default and (not keys or key in keys):
                 document[key] = in_json(value)

@@ -82,8 +82,8 @@ def parse_consumer(value: str) -> str:
     if _is(value, _INSTANCE):
         template = f"{value.partition('@')[0]}@.service"
         raise ValueError(
-            f"{shown(value)} is one instance; name its template, {template}: a repave starts "
-            "another instance, and the agent's preflight refuses a node where this one has drop-ins"
+            f"{shown(value)} is one instance, and the node may start another one next time; "
+            f"name its template, {template}"
         )
     if not _is(value, _CONSUMER):
         raise ValueError(

@@ -90,6 +90,11 @@ def _all(_: Route) -> bool:
     return True
 
 
+def _name_of(predicate: Callable[[Route], bool]) -> str:
+    """Return a function's name, without its address in memory, or any other value's repr."""
+    return getattr(predicate, "__name__", repr(predicate)).lstrip("_")
+
+
 @attrs.frozen
 class Selection:
     """The entries that a reader wants; by default all of them.
@@ -104,7 +109,7 @@ class Selection:
 
     table: int | None = None
     protocol: int | None = None
-    is_omitted: Callable[[Route], bool] = _none
+    is_omitted: Callable[[Route], bool] = attrs.field(default=_none, repr=_name_of)
     inside: Sequence[Prefix] = ()
 
     def filter(self, routes: Iterable[Route]) -> Entries:

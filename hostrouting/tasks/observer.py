@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 
 def changes_of(result: object, error: BaseException | None = None) -> Changes:
-    """Return the changes that a task has made, from the arguments of an observer's ``finished``.
+    """Return the changes of a task, from the arguments of an observer's ``finished``.
 
-    The changes are in the task's report, or in its exception if it has failed or was cancelled. A
-    plan counts as none, as it only predicts its changes.
+    The changes are in the task's report, or in its exception if it has failed or was cancelled.
+    They include those of its subtasks, so a sum over all tasks would count some changes twice:
+    ``ChangesObserver`` collects each once. A plan counts as none, as it only predicts its changes.
 
     Args:
         result: the task's result.

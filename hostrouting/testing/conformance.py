@@ -405,12 +405,31 @@ def _outcome(ask: Callable[[Kernel], Sequence[object] | None], kernel: Kernel) -
         return [f"errno {error.errno}"]
 
 
-def _refusals(failures: Iterable[RouteFailure | RuleFailure]) -> list[tuple[Route | Rule, str]]:
-    return [(failure[0], f"errno {failure.errno}") for failure in failures]
+@attrs.frozen
+class _Refusal:
+    """A refused route or rule. Only its errno is compared, because messages depend on the release.
+
+    Args:
+        refused: the route or rule.
+        errno: the errno.
+        message: the backend's message.
+    """
+
+    refused: Route | Rule
+    errno: int
+    message: str = attrs.field(eq=False)
+
+    def __str__(self) -> str:
+        return f"{_words(self.refused)}: errno {self.errno} ({self.message})"
+
+
+def _refusals(failures: Iterable[RouteFailure | RuleFailure]) -> list[_Refusal]:
+    return [_Refusal(failure[0], failure.errno, failure.message) for failure in failures]
 
 
 def _difference(what: str, expected: Sequence[object], actual: Sequence[object]) -> str:
     """Return the lines that differ, in ip's words where they show the difference."""
+    actual = [next((each for each in expected if each == value), value) for value in actual]
     sides = [*map(_words, expected)], [*map(_words, actual)]
     if sides[0] == sides[1]:
         sides = [*map(_plain_repr, expected)], [*map(_plain_repr, actual)]
@@ -426,7 +445,7 @@ def _words(value: object) -> str:
         return f"{value.address}: {found}"
     if isinstance(value, tuple):
         return f"({', '.join(map(_words, value))})"
-    if isinstance(value, Route | IPv4Address | str):
+    if isinstance(value, Route | IPv4Address | str | _Refusal):
         return str(value)
     return _plain_repr(value)
 

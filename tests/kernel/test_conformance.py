@@ -31,6 +31,7 @@ from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import Kernel, RouteBackend, Sent, Write, read_routes
 from hostrouting.kernel.selection import EVERYTHING, Entries, Selection, WholeEntries
 from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.lookups import RouteFailure
 from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.testing import FakeSystemd
@@ -131,6 +132,19 @@ def test_a_difference_is_told_in_ips_words() -> None:
     changed = [line for line in told[3:] if line[:1] in ("-", "+")]
     assert len(changed) == 1
     assert re.match(r"-.*\d+\.\d+\.\d+\.\d+.* dev ", changed[0])
+
+
+class _StrictKernel(FakeKernel):
+    """A backend that refuses all routes for another reason than the kernel."""
+
+    def write(self, change: Write, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        return tuple(RouteFailure(route, errno.ECANCELED, "not today") for route in routes)
+
+
+def test_a_difference_shows_the_reason_of_a_refusal() -> None:
+    error = disagreement_of(_StrictKernel)
+    assert "DisagreementError: refusals differ:" in error
+    assert re.search(rf"^\+.*: errno {errno.ECANCELED} \(not today\)$", error, re.MULTILINE)
 
 
 def test_a_pair_has_a_short_repr() -> None:

@@ -779,3 +779,15 @@ def test_a_file_without_read_permission_is_not_permitted(
     with as_ordinary_user(), pytest.raises(FileError, match="run as root") as caught:
         Config.load(path)
     assert caught.value.is_not_permitted
+
+
+def test_a_config_is_loaded_from_a_path() -> None:
+    document: Any = {}
+    with pytest.raises(TypeError, match=r"takes the path of a file, not {}.*Config\.from_mapping"):
+        Config.load(document)
+
+
+def test_a_mapping_has_only_known_keys() -> None:
+    assert Config(wait_seconds=5).to_mapping("waitSeconds") == {"hostRouting": {"waitSeconds": 5}}
+    with pytest.raises(ValueError, match="'route_overlap' isn't a key; expected staticRoutes, "):
+        Config().to_mapping("route_overlap")
