@@ -528,8 +528,9 @@ def test_every_link_leads_somewhere(name: str) -> None:
         assert not anchor or anchor in anchors(to.read_text()), target
 
 
-def test_contributing_names_existing_files() -> None:
-    names = re.findall(r"`([\w.-]+(?:/[\w.-]+)*/?)`", (ROOT / "CONTRIBUTING.md").read_text())
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/contributing/design.md"])
+def test_pages_for_contributors_name_existing_files(page: str) -> None:
+    names = re.findall(r"`([\w.-]+(?:/[\w.-]+)*/?)`", (ROOT / page).read_text())
     named = {
         name.rstrip("/")
         for name in names
@@ -717,8 +718,8 @@ WORDS = {
     "docs/reference/watch.md": 1260,
 }
 CONTRIBUTORS_WORDS = {
-    "CONTRIBUTING.md": 3100,
-    "docs/contributing/design.md": 3400,
+    "CONTRIBUTING.md": 3250,
+    "docs/contributing/design.md": 3200,
     "docs/contributing/gate.md": 850,
     "docs/contributing/promises.md": 3800,
     "docs/contributing/proof.md": 1350,
