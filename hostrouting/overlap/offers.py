@@ -87,8 +87,10 @@ def led_away(
     routes = [*plan.add, *(pair.new for pair in plan.replace)]
     if not routes:
         return []
+    kept = tuple(entry.dev for entry in config.static_routes.keep)  # as each run verifies
     try:
-        if not any(_leads_away(routes, address) for address in backend.facts().addresses):
+        addresses = [each for each in backend.facts().addresses if not is_like(each.dev, kept)]
+        if not any(_leads_away(routes, address) for address in addresses):
             return []
         offers = _offers(config, backend, scope)
         return [] if offers is None else [*offers.beside(routes)]
