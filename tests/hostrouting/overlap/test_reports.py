@@ -757,7 +757,8 @@ def test_it_is_json(report: FleetReport) -> None:
     assert [problems(each["report"]) for each in told["groups"]] == [[]] * len(KINDS)
     group = told["groups"][1]
     keys = (
-        "verdict failures fix rules keep hosts report causes reasons uncompared ownNames decisions"
+        "verdict failures fix rules keep hosts report causes reasons uncompared ownNames decisions "
+        "cautions"
     )
     assert list(group) == keys.split()
     assert group["failures"] == [
