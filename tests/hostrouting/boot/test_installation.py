@@ -350,12 +350,19 @@ def test_a_failing_systemd_leaves_nothing(
     assert layout.gates("systemd-nspawn@.service")[-1].read_text() == DROP_INS[-1]
 
 
+class ProgramsSystemctl:
+    """A program's own wrapper. A ``Host`` refuses the real Systemctl beside a FakeKernel."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(Systemctl(), name)
+
+
 def test_without_systemd_nothing_changes(
     kernel: FakeKernel, layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(layout.root))
     with pytest.raises(UnitError, match="without systemd nothing can be changed") as caught:
-        apply(Host(routes=kernel, units=Systemctl(), layout=layout))
+        apply(Host(routes=kernel, units=ProgramsSystemctl(), layout=layout))
     assert not layout.manifest.exists()
     assert not [note for note in caught.value.__notes__ if "putting things back" in note]
 
