@@ -160,6 +160,7 @@ _LONGEST = "test_machines.py", "test_a_watcher_that_keeps_failing_waits"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _spread_boots(items)
     # The worker that gets the longest tests begins with them. Meanwhile, the others steal the rest
     # of its tests.
     items.sort(
@@ -172,6 +173,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left = [item for item in items if item.get_closest_marker("ci") is not None]
     items[:] = [item for item in items if item not in left]
     config.hook.pytest_deselected(items=left)
+
+
+def _spread_boots(items: list[pytest.Item]) -> None:
+    """Spread the tests that boot evenly over the others, which compute while these wait.
+
+    pytest-xdist gives each worker a part of the list.
+    """
+    boots = [item for item in items if item.get_closest_marker("boot") is not None]
+    others = [item for item in items if item.get_closest_marker("boot") is None]
+    places = {
+        item: number / len(group) for group in (boots, others) for number, item in enumerate(group)
+    }
+    items.sort(key=places.__getitem__)
 
 
 def pytest_collection_finish() -> None:
