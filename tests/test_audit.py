@@ -36,17 +36,17 @@ FOR_SOCKETS = st.builds(with_features, questions(by_source=True), st.randoms(use
 # For each kind of host: the comparison, the hosts, how many there are by day and by night, how many
 # addresses are compared, and the features that the hosts of a night have.
 KINDS = {
-    "plain": (HostAudit, hosts(), (5, 3000), ADDRESSES, FEATURES[Family.IPV4]),
+    "plain": (HostAudit, hosts(), (3, 3000), ADDRESSES, FEATURES[Family.IPV4]),
     "sockets": (SocketAudit, FOR_SOCKETS, (2, 2000), 16, SEEN_FEATURES),
     "ipv6": (
         SocketAudit,
         SEEDS.map(world),
-        (4, 2000),
+        (2, 2000),
         by_day(16, by_night=40),
         FEATURES[Family.IPV6],
     ),
-    "plans": (PlanAudit, hosts(), (2, 500), ADDRESSES, ()),
-    "ipv6 plans": (PlanAudit, SEEDS.map(world), (2, 500), ADDRESSES, ()),
+    "plans": (PlanAudit, hosts(), (1, 500), ADDRESSES, ()),
+    "ipv6 plans": (PlanAudit, SEEDS.map(world), (1, 500), ADDRESSES, ()),
 }
 
 

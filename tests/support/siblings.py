@@ -205,7 +205,7 @@ class Case:
         assert self.start in HIDDEN or not deleted
 
 
-# By day, each of these meets the other program's change before every fourth message, the others
+# By day, each of these meets the other program's change before every eighth message, the others
 # before a random one.
 WHOLE = (
     Case((A,), "stale", "refused apply", "joins"),
@@ -234,12 +234,12 @@ def cases(
 
 
 def positions(case: Case, total: int, rng: random.Random) -> list[int]:
-    """Return all positions in nightly runs, otherwise every fourth one of ``WHOLE``, or one."""
+    """Return all positions in nightly runs, otherwise every eighth one of ``WHOLE``, or one."""
     every = [*range(total)]
     return (
         every
         if IS_NIGHTLY
-        else every[rng.randrange(4) :: 4]
+        else every[rng.randrange(8) :: 8]
         if case in WHOLE
         else [rng.randrange(total)]
     )
