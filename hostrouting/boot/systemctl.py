@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
-from hostrouting.boot.files import matching
+from hostrouting.boot.files import is_present, matching
 from hostrouting.boot.installed_units import UNIT_PATH
+from hostrouting.boot.layout import Layout
 from hostrouting.boot.systemd import ANY_INSTANCE, RUNNING
 from hostrouting.model.errors import UnitError
 from phases import Cancelled, CancelScope, TimedOut
@@ -26,6 +27,7 @@ ANSWER_SECONDS = 60.0
 LAST_ANSWER_SECONDS = 5.0
 _HANGS = "see whether systemd hangs"
 _WITHOUT = "nothing can be changed for the next boot"
+# An installed gate's next start would remove such routes again.
 _ROUTES_ONLY = (
     "hostrouting apply --routes-only changes only the kernel's routes and rules; "
     "without routes in CONFIG it removes ours"
@@ -215,7 +217,7 @@ class Systemctl:
         if "not been booted with systemd" in reason:
             raise NoSystemdError(
                 f"`{command}` failed: {NoSystemdError.reason}, so {_WITHOUT}",
-                hint=_ROUTES_ONLY,
+                hint=_without_systemd(),
             )
         raise UnitError(f"`{command}` failed: {reason or f'exit code {done.returncode}'}")
 
@@ -247,9 +249,13 @@ class Systemctl:
             kind = NoSystemdError if isinstance(error, FileNotFoundError) else UnitError
             raise kind(
                 f"can't run `{command}`: {reason}; without systemd {_WITHOUT}",
-                hint=_ROUTES_ONLY,
+                hint=_without_systemd(),
                 errno=error.errno,
             ) from error
+
+
+def _without_systemd() -> str:
+    return "" if is_present(Layout().gate_list) else _ROUTES_ONLY
 
 
 @cache

@@ -78,12 +78,13 @@ def apply(options: argparse.Namespace, host: Host) -> Result | int:
     if options.try_seconds is not None:
         return _try_routes(options, config, host)
     if options.routes_only:
+        from hostrouting.cli.default_config import note_on_gate
         from hostrouting.tasks.configure import led_away_by
         from hostrouting.tasks.install_routes import InstallRoutes
 
         routes = run_task(InstallRoutes(config, host=host))
         text = partial(changed_text, routes.plan, routes.changes, is_verbose=options.verbose)
-        warnings = led_away_by(config, routes.plan, host)
+        warnings = (*led_away_by(config, routes.plan, host), *note_on_gate(config, host))
         document = routes.to_json() | {"overlap": None, "warnings": [*warnings]}
         return Result(lambda: document, text, warnings=(*warnings, *routes.plan.notes))
     from hostrouting.tasks.configure import Configure

@@ -259,8 +259,8 @@ def _add_where(parser: Parser) -> None:
     where.add_argument(
         "--routes-only",
         action="store_true",
-        help="change only the kernel's routes and rules, until the next boot or the end of a "
-        "trial: no files, units or check",
+        help="change only the kernel's routes and rules, until the next boot, the end of a trial "
+        "or, where a gate is installed, the next start: no files, units or check",
     )
     what = (
         "change only the kernel's routes and rules, and check; "

@@ -77,10 +77,13 @@ def refuse_in_place(document: Mapping[str, Any], config: Config, host: Host) -> 
             return
         problem = f"it asks for something else than is installed: {' and '.join(others)}"
     error = ConfigError([(str(layout.config), problem)])
-    error.hint = (
-        f"write there what is wanted: {_recording(host, source)}\n"
-        "or name the CONFIG to write to: hostrouting fix --in-place CONFIG"
-    )
+    writing = f"write there what is wanted: {_recording(host, source)}"
+    if SECTION in document:
+        writing = (
+            "to install what it asks for: hostrouting apply\n"
+            f"to write there what is installed instead: {_recording(host, source)}"
+        )
+    error.hint = f"{writing}\nor name the CONFIG to write to: hostrouting fix --in-place CONFIG"
     raise error
 
 
@@ -126,6 +129,22 @@ def note_on_default(host: Host, applied: str = "") -> str:
         f"{layout.config}, the default CONFIG, asks for something else; "
         f"to record there what is installed: {how}"
     )
+
+
+def note_on_gate(config: Config, host: Host) -> tuple[str, ...]:
+    """Return a warning if an installed gate's next start restores other routes than CONFIG's.
+
+    Raises:
+        FileError: the manifest can't be read.
+    """
+    installed = Manifest.load(host.layout).config
+    if not installed.is_gated or installed.static_routes == config.static_routes:
+        return ()
+    note = (
+        "a gate is installed: the next start that it checks, or the watcher, restores the"
+        " installed routes; to install CONFIG's: hostrouting apply"
+    )
+    return (note,)
 
 
 def _recording(host: Host, source: str) -> str:

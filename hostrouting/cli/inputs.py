@@ -284,12 +284,15 @@ def _choose(options: argparse.Namespace, host: Host, *, is_needed: bool, verb: s
 def _choose_installed(installed: Config, host: Host, verb: str) -> Chosen:
     """Return the installed config, inside the default CONFIG's document if there is one."""
     document: dict[str, Any] = {}
+    ending = ""
     with suppress(HostRoutingError):  # it isn't what the command is about
         document = read_config(host.layout.config)
         if Config.from_mapping(document) == installed:
             return Chosen(document, installed, "")
+        if SECTION in document:
+            ending = f"; {host.layout.config} differs, and hostrouting apply installs that"
     if verb:
-        complain(f"hostrouting: the installed config is {verb}")
+        complain(f"hostrouting: the installed config is {verb}{ending}")
     whole = document | installed.to_mapping()
     return Chosen(whole, installed, quote(str(host.layout.manifest)))
 

@@ -16,7 +16,7 @@ from hostrouting.boot.layout import GATE_NAMES, SEARCH_PATH, Layout
 from hostrouting.boot.trial_timer import trial_deadline
 from hostrouting.doctor.check_types import DoctorFinding, ExaminedHost, Severity
 from hostrouting.model.errors import FileError, RouteError, UnitError
-from hostrouting.overlap.findings import NoteKind, Verdict
+from hostrouting.overlap.findings import NoteKind, UnknownReason, Verdict
 from hostrouting.overlap.summary import reasons
 
 
@@ -40,6 +40,10 @@ def consumer(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         if shown["LoadState"] == "masked":
             message = "it is masked: it doesn't start, whatever the gate says"
             yield DoctorFinding("masked", name, message, f"systemctl unmask {name}", Severity.RISK)
+
+
+# The reasons for which the config may have to be edited.
+_OF_CONFIG = (UnknownReason.CONTESTED_DEFAULT, UnknownReason.NO_UPLINK, UnknownReason.SWAPPED)
 
 
 def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
@@ -66,13 +70,18 @@ def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     if report.verdict is Verdict.UNKNOWN:
         message = f"{follows}: the check can't judge: {report.reason}"
         severity = Severity.BROKEN if examined.manifest.is_strict else Severity.UNKNOWN
-        hint = "\n".join(("fix that, then: hostrouting check", *_snapshots(examined)))
+        then = "hostrouting check"
+        if report.reason_kind in _OF_CONFIG:
+            then = examined.command("apply")
+        hint = "\n".join((f"fix that, then: {then}", *_snapshots(examined)))
         yield DoctorFinding("unjudged", examined.consumer, message, hint, severity)
     for note in report.notes:
         if note.kind is NoteKind.MOVED:
             hint = "hostrouting check"
             yield DoctorFinding("moved", examined.consumer, note.message, hint, Severity.RISK)
-        if note.kind is NoteKind.CONTESTED and config.uplinks is None:
+        # Of named uplinks, a note only matters if it is about another interface.
+        is_other = {*report.default_devs}.isdisjoint(note.devs)
+        if note.kind is NoteKind.CONTESTED and (config.uplinks is None or is_other):
             hint = (
                 "name the node's uplinks in CONFIG as hostRouting.uplinks, then: "
                 f"{examined.command('apply')}"

@@ -54,6 +54,10 @@ _ADDRESS_FIELDS = {
     "peer": (*ADDRESS, *NONE),
 }
 
+# InfiniBand interfaces as named by the kernel, and by systemd (systemd.net-naming-scheme(7)). The
+# hardware type isn't enough, because an interface in a VM may have another type.
+INFINIBAND_DEVS = ("ib*",)
+
 
 @attrs.frozen
 class Link:
@@ -89,6 +93,11 @@ class Link:
 
     def __attrs_post_init__(self) -> None:
         check_fields(self, _LINK_FIELDS)
+
+
+def is_infiniband(link: Link) -> bool:
+    """Return whether a link is one of InfiniBand, by its type or its name."""
+    return link.hardware == Hardware.INFINIBAND or is_like(link.name, INFINIBAND_DEVS)
 
 
 def mac_address(hardware: int, text: str | None) -> str | None:

@@ -18,7 +18,7 @@ from hostrouting.config.routing import ExpectedCidr
 from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, numbers
-from hostrouting.model.links import VPN_DEVS, Hardware, is_like
+from hostrouting.model.links import INFINIBAND_DEVS, VPN_DEVS, is_infiniband, is_like
 from hostrouting.model.routes import NextHop, Route
 from hostrouting.overlap._exemptions import Bounds
 from hostrouting.overlap._places import Judgement
@@ -44,10 +44,6 @@ _BRIDGES = (
 _ANY_BRIDGE = "is a bridge without an uplink among its ports: move its network"
 _VPNS = (*VPN_DEVS, "ppp*")
 _OF_VPN = "belongs to a VPN: have it take fewer routes"
-
-# InfiniBand interfaces as named by the kernel, and by systemd (systemd.net-naming-scheme(7)). The
-# hardware type isn't enough, because an interface in a VM may have another type.
-_INFINIBAND = ("ib*",)
 
 # The minimum prefix length of a route to a network. A shorter route takes a part of the whole
 # address space, as a VPN's routes do.
@@ -318,9 +314,9 @@ class Diversions:
     def is_infiniband(self, dev: str) -> bool:
         """Return whether an interface is one of InfiniBand, by its type or its name."""
         link = self._links.get(dev)
-        return is_like(dev, _INFINIBAND) or (
-            link is not None and link.hardware == Hardware.INFINIBAND
-        )
+        if link is None:
+            return is_like(dev, INFINIBAND_DEVS)
+        return is_infiniband(link)
 
     @cached_property
     def _bridges(self) -> frozenset[str]:

@@ -15,7 +15,7 @@ from hostrouting.kernel.rules import is_about_other_packets, loopback_of
 from hostrouting.kernel.selection import devs_below_mtu
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, numbers
-from hostrouting.model.links import Hardware, Link
+from hostrouting.model.links import Hardware, Link, is_infiniband
 from hostrouting.model.routes import Route, RouteType, Table
 from hostrouting.model.text import shortened
 from hostrouting.model.verified_uplinks import VERIFIED_PATH, find_swapped
@@ -62,6 +62,8 @@ def _contested(
     if state.uplinks.is_verified and state.family is Family.IPV4:
         yield from _moved(state)
         return
+    if state.uplinks.is_configured:
+        yield from _beside_infiniband(state)
     default = state.uplinks.default
     if default is None:
         return
@@ -77,10 +79,32 @@ def _contested(
     rivals.sort(key=attrgetter("metric"))
     devs = tuple(sorted({dev for route in rivals for dev in route.devs}))
     listed = "; ".join(map(str, rivals))
-    naming = how_to_name(rivals, state.routes, overlap.expected_cidrs)
+    naming = how_to_name(rivals, state.routes, overlap.expected_cidrs, state.links)
     settling = _settling(state, default, naming)
     text = f"several interfaces have a default route, {settling}; {listed}"
     yield Note(NoteKind.CONTESTED, text, devs=devs)
+
+
+def _beside_infiniband(state: State) -> Iterable[Note]:
+    """Yield a note if only InfiniBand is named, but another interface has the default route."""
+    fabric = _infiniband(state)
+    best = default_route(state.defaults)
+    if (
+        not fabric.issuperset(state.uplinks.devs)
+        or best is None
+        or not fabric.isdisjoint(best.devs)
+    ):
+        return
+    text = (
+        f"hostRouting.uplinks names only InfiniBand, {','.join(state.uplinks.devs)},"
+        f" but another interface has the default route ({best}): unless the cluster is reached"
+        f' through InfiniBand, set "uplinks": {json.dumps(best.devs)}, then: hostrouting apply'
+    )
+    yield Note(NoteKind.CONTESTED, text, devs=best.devs)
+
+
+def _infiniband(state: State) -> set[str]:
+    return {link.name for link in state.links if is_infiniband(link)}
 
 
 def _through_containers(
@@ -93,7 +117,7 @@ def _through_containers(
     for route in state.defaults:
         if of_pods.isdisjoint(route.devs):
             continue
-        naming = how_to_name(others, state.routes, overlap.expected_cidrs)
+        naming = how_to_name(others, state.routes, overlap.expected_cidrs, state.links)
         text = (
             f"{route} may be a container's default route,"
             f" as {','.join(route.devs)} is in containerDevs; {naming}"
@@ -131,12 +155,14 @@ def _moved(state: State) -> Iterable[Note]:
     if len(others) < len(best.devs):
         what = f"the default route has a hop on {to}, too, but the check passed with {passed_as}"
         undo = "remove that hop"
-    answer = f'set hostRouting\'s "uplinks": {json.dumps(best.devs)}'
+    answer = f'set hostRouting\'s "uplinks": {json.dumps(best.devs)}, then hostrouting apply'
     if find_swapped(
         uplinks.verified, state.links, best.devs
     ):  # to the gate, that name is another's
         answer = f"rm /{VERIFIED_PATH} && hostrouting apply"
     what_to_do = f"if that is wanted, {answer}; if it isn't, {undo}"
+    if not _infiniband(state).isdisjoint(others):  # never the way to the cluster
+        what_to_do = undo
     port = _port_of(uplinks.devs, others, state)
     if port is not None:  # as long as the bridge has no lease
         what = f"{port} has become a port of {was}"

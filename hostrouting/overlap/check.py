@@ -22,6 +22,7 @@ from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.errors import FileError, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import rfc_3339
+from hostrouting.model.links import is_infiniband
 from hostrouting.model.parsing import is_device
 from hostrouting.model.routes import Table
 from hostrouting.model.text import shortened
@@ -365,7 +366,7 @@ def _why_unknown(config: Config, state: State, host: Host | None) -> str:
         return f"there is no interface {','.join(config.uplinks)}, which hostRouting.uplinks names"
     if uplinks.contested:
         cidrs = config.route_overlap.expected_cidrs
-        return contested_error(uplinks, state.routes, cidrs).clause
+        return contested_error(uplinks, state.routes, cidrs, state.links).clause
     elsewhere = [route for route in state.defaults if route.devs]
     ignored = _ignored_advertisements(state, host)
     if uplinks.named is not None and elsewhere:
@@ -374,8 +375,7 @@ def _why_unknown(config: Config, state: State, host: Host | None) -> str:
         return f"missing is {missing}{ignored}; {has_one}"
     other = _default_of_other_table(state)
     if not state.defaults:
-        naming = _naming(_attached(config.route_overlap, state))
-        other = other or f"; {_ADD_ONE}, or, if this host needs none, {naming}"
+        other = other or f"; {_adding_one(config.route_overlap, state)}"
         return f"table main has no unicast {family.any} to compare with{ignored}{other}"
     return f"missing is {missing_default_route(state.defaults, family)}{ignored}{other}"
 
@@ -384,7 +384,9 @@ def _default_of_other_table(state: State) -> str:
     """Return a clause with a default route of another table than main, or an empty string."""
     asked = default_beside_main(state.routes, tables_for_all(state.rules))
     if asked is not None:
-        return f"; another table has one: {asked}; to compare with that, {_naming(asked.devs)}"
+        fabric = {link.name for link in state.links if is_infiniband(link)}
+        devs = [dev for dev in asked.devs if dev not in fabric]
+        return f"; another table has one: {asked}; to compare with that, {_naming(devs)}"
     for route in state.routes:
         if route.destination.prefixlen == 0 and route.hops and route.table != Table.MAIN:
             unused = "no policy rule looks it up for every packet: add it to table main"
@@ -392,19 +394,30 @@ def _default_of_other_table(state: State) -> str:
     return ""
 
 
+def _adding_one(overlap: RouteOverlap, state: State) -> str:
+    """Return how to get a default route on a host that has none, or how to do without."""
+    add = _ADD_ONE
+    if state.uplinks.gone:
+        gone = ",".join(state.uplinks.gone)
+        add = f"bring {gone}, with which the check passed, and its default route back"
+    return f"{add}, or, if this host needs none, {_naming(_attached(overlap, state))}"
+
+
 def _naming(devs: Sequence[str]) -> str:
-    """Return how to name interfaces as uplinks, or the uplinks if no interface is known."""
-    if devs and all(map(is_device, devs)):
-        names = ", ".join(f'"{dev}"' for dev in devs)
-        return f'set "uplinks": [{names}]'
-    return "name the node's uplinks (hostRouting.uplinks)"
+    """Return how to name interfaces as uplinks, without those that a config can't name."""
+    names = ", ".join(f'"{dev}"' for dev in devs if is_device(dev)) or '"NAME"'
+    return f'set "uplinks": [{names}], then: hostrouting apply'
 
 
 def _attached(overlap: RouteOverlap, state: State) -> list[str]:
-    """Return the interfaces with a network around or inside an expected CIDR, except pods'."""
+    """Return the interfaces with a network around or inside an expected CIDR that may be uplinks.
+
+    A pod's interface isn't one, nor is a bridge, a port, or an interface of InfiniBand.
+    """
     ignored = container_devs(overlap, state.links) | {
-        link.name for link in state.links if link.kind == "bridge"
+        link.name for link in state.links if link.kind == "bridge" or is_infiniband(link)
     }
+    ignored.update(state.ports)
     attached: set[str] = set()
     for expected in overlap.expected_cidrs:
         near = (each for each in state.addresses if each.network.overlaps(expected.cidr))

@@ -191,7 +191,7 @@ def explain(
         moment = read_once(narrow, backend, ipv4, needs_uplinks=False, received=received)
         uplinks = moment.state.uplinks
         if uplinks.contested:
-            raise contested_error(uplinks)
+            raise contested_error(uplinks, links=moment.state.links)
         whole = attrs.evolve(moment.state, routes=read_routes(backend))
         is_judged = uplinks.unknown is None
         # Whether a discard is a CNI's own block depends on the whole CIDR.

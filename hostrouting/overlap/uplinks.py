@@ -23,7 +23,7 @@ from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.integer_prefixes import Prefix
-from hostrouting.model.links import VPN_DEVS, Address, Hardware, Link, is_like
+from hostrouting.model.links import VPN_DEVS, Address, Hardware, Link, is_infiniband, is_like
 from hostrouting.model.parsing import is_device
 from hostrouting.model.routes import Route, Table
 from hostrouting.model.text import shortened
@@ -40,6 +40,8 @@ from phases import CancelScope
 
 # A limit for human-readable lines.
 _SHOWN_CHOICES = 4
+# What follows after an edit of the config.
+_THEN = ", then: hostrouting apply"
 
 
 @attrs.frozen
@@ -229,19 +231,23 @@ def how_to_name(
     defaults: Iterable[Route],
     routes: Sequence[Route] = (),
     cidrs: Iterable[ExpectedCidr] = (),
+    links: Iterable[Link] = (),
 ) -> str:
     """Return how to name the interfaces of one of some default routes as uplinks.
 
     The answers are ready to paste, unless a config can't name these interfaces. An answer that
     breaks nothing comes first. If each answer with one route's interfaces breaks something, the
-    first one names all interfaces.
+    first one names all interfaces. No answer names an InfiniBand interface.
 
     Args:
         defaults: the default routes to choose from.
         routes: the entries of all tables.
         cidrs: the expected CIDRs.
+        links: the host's links.
     """
-    choices = [*dict.fromkeys(route.devs for route in defaults if route.devs)]
+    fabric = {link.name for link in links if is_infiniband(link)}
+    groups = [tuple(dev for dev in route.devs if dev not in fabric) for route in defaults]
+    choices = [*dict.fromkeys(filter(None, groups))]
     all_devs = tuple(sorted({dev for devs in choices for dev in devs}))
     if not all_devs or not all(map(is_device, all_devs)):
         return "name the node's uplinks (hostRouting.uplinks)"
@@ -281,6 +287,7 @@ def contested_error(
     uplinks: Uplinks,
     routes: Sequence[Route] = (),
     cidrs: Iterable[ExpectedCidr] = (),
+    links: Sequence[Link] = (),
 ) -> RouteError:
     """Return the error for default routes that make the expected interface ambiguous.
 
@@ -288,11 +295,12 @@ def contested_error(
         uplinks: the uplinks, which are contested.
         routes: see ``how_to_name``.
         cidrs: see ``how_to_name``.
+        links: see ``how_to_name``.
     """
     contested = uplinks.contested
     best, *others = contested
     if uplinks.gone and len({route.devs for route in contested}) == 1:
-        return _only_vpn_is_left(uplinks)
+        return _only_vpn_is_left(uplinks, links)
     choices: Sequence[Route] = contested
     if uplinks.gone:
         why = f"{_gone(uplinks)}, and several interfaces have {_a_default(best)}"
@@ -305,15 +313,15 @@ def contested_error(
         )
         choices = others
     else:
-        return _same_metric(contested, how_to_name(contested, routes, cidrs))
-    hint = how_to_name(choices, routes, cidrs)
+        return _same_metric(contested, how_to_name(contested, routes, cidrs, links) + _THEN)
+    hint = how_to_name(choices, routes, cidrs, links) + _THEN
     return RouteError(f"{why}: {_listed(contested)}", hint=hint)
 
 
-def _only_vpn_is_left(uplinks: Uplinks) -> RouteError:
+def _only_vpn_is_left(uplinks: Uplinks, links: Sequence[Link]) -> RouteError:
     """Return the error for a verified uplink that is gone, if only a VPN has a default route."""
     best = uplinks.contested[0]
-    named = how_to_name(uplinks.contested)
+    named = how_to_name(uplinks.contested, links=links) + _THEN
     return RouteError(
         f"{_gone(uplinks)}, and only a VPN, by the name of {_devs(best)},"
         f" has {_a_default(best)}: {best}",

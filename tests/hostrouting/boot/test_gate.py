@@ -245,6 +245,16 @@ def test_a_failing_systemctl_is_quoted(program: Path, text: str | None, told: st
         Systemctl().enable("x.service")
 
 
+def test_where_a_gate_is_installed_routes_alone_are_no_advice(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gate's next start would remove such routes."""
+    monkeypatch.setattr("hostrouting.boot.systemctl.is_present", lambda _: True)
+    with pytest.raises(UnitError) as caught:
+        Systemctl().enable(program.name)
+    assert caught.value.hint == ""
+
+
 def test_all_lines_of_a_property_are_read(program: Path) -> None:
     be(program, "printf 'ExecStartPreEx=a\\nExecStartPreEx=b\\nRequires=\\nOther=c\\n'")
     assert Systemctl().show("x.service", "ExecStartPreEx", "Requires", "After") == {

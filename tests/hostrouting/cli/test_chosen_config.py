@@ -58,6 +58,7 @@ def test_what_looks_takes_what_is_installed(
     code, out, err = run(word, *arguments.get(word, []))
     assert (code, f"{TOLD} {'checked' if word == 'check' else 'used'}" in err) == (0, True)
     assert OTHER_CIDR not in out
+    assert ("differs, and hostrouting apply installs that" in err) == (default is ANOTHER)
 
 
 @pytest.mark.parametrize("word", ["check", "fix", "explain"])
@@ -124,7 +125,10 @@ def test_another_default_is_not_written_to(
     code, out, err = run("fix", "--in-place")
     assert (code, out, json.loads(path.read_text())) == (78, "", default)
     assert said in err
-    assert f"config set {path} --from {host.layout.manifest}" in err
+    undoing = f"config set {path} --from {host.layout.manifest}"
+    assert undoing in err
+    installing = "hint: to install what it asks for: hostrouting apply\n"
+    assert (installing in err.partition(undoing)[0]) == (default is ANOTHER)
     assert run("config", "set", path, "--from", host.layout.manifest)[0] == 0
     assert run("fix", "--in-place")[0] == 0
 
@@ -279,6 +283,16 @@ def test_the_uplink_is_written_in_place(run: Run, write: Any) -> None:
 def test_a_bad_name_is_a_usage_error(run: Run) -> None:
     code, _, err = run("check", "--cidr", EXPECTED, "--uplink", "eth 0")
     assert (code, "--uplink" in err) == (64, True)
+
+
+# --- apply --routes-only --------------------------------------------------------------------------
+
+
+def test_routes_that_a_gate_will_remove_are_told(run: Run, write: Any, installed: Path) -> None:
+    assert "a gate is installed" not in run("apply", "--routes-only", installed)[2]
+    other = write({"hostRouting": section("172.16.2.0/24")})
+    code, _, err = run("apply", "--routes-only", other)
+    assert (code, "a gate is installed: the next start" in err) == (0, True)
 
 
 # --- remove ---------------------------------------------------------------------------------------

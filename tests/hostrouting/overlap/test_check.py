@@ -618,6 +618,29 @@ def test_a_default_route_beside_main_is_named_and_not_waited_for(
         assert clock.monotonic() < 30
 
 
+def test_infiniband_and_ports_are_never_offered_as_uplinks() -> None:
+    kernel = build_node(FakeKernel())
+    play(kernel, NO_DEFAULT)
+    kernel.add_link("br0", kind="bridge")
+    kernel.add_link("eth5", master="br0")
+    kernel.add_address("eth5", "172.16.9.9/24")
+    section = {"routeOverlap": {"expectedCidrs": ["172.16.0.0/16"]}}
+    config = Config.from_mapping({"hostRouting": section})
+    detail = check_overlap(config, kernel, phases.CancelScope()).reason_detail
+    ending = 'if this host needs none, set "uplinks": ["NAME"], then: hostrouting apply'
+    assert detail.endswith(ending)
+
+
+def test_infiniband_alone_as_uplinks_is_a_note() -> None:
+    report = answered("", uplinks=["ib*"], expectedCidrs=["172.16.0.0/16"])
+    (note,) = (each for each in report.notes if each.kind is NoteKind.CONTESTED)
+    assert note.devs == ("eth0",)
+    assert note.message.startswith("hostRouting.uplinks names only InfiniBand, ib0, but another")
+    assert 'set "uplinks": ["eth0"], then: hostrouting apply' in note.message
+    both = answered("", uplinks=["ib*", "eth0"], expectedCidrs=["172.16.0.0/16"])
+    assert NoteKind.CONTESTED not in {each.kind for each in both.notes}
+
+
 def test_the_own_subnet_without_its_route_needs_no_default_route() -> None:
     scenario = (
         f"{NO_DEFAULT}\naddr del 10.1.0.4/24 dev eth0\naddr add 10.1.0.4/24 dev eth0 noprefixroute"

@@ -160,7 +160,7 @@ def test_without_ipv4_the_own_default_route_decides(
     report = judged(host(*defaults, ipv4_default=None))
     if devs is None:
         assert report.reason_kind is UnknownReason.CONTESTED_DEFAULT
-        named = 'name the node\'s uplinks: set hostRouting\'s "uplinks": ["eth0"] or ["rail0"]'
+        named = 'name the node\'s uplinks: set hostRouting\'s "uplinks": ["eth0"], then:'
         assert named in (report.reason or "")
     else:
         assert (report.verdict, report.default_devs) == (Verdict.OK, devs)

@@ -292,6 +292,21 @@ def test_a_swapped_name_in_the_config_is_no_verdict(node: Node) -> None:
     assert check(warn, host=node.host).verdict is Verdict.OK
 
 
+def test_the_doctor_says_what_to_do_after_the_edit(node: Node) -> None:
+    node.apply(attrs.evolve(STRICT, uplinks=("eth0",)))
+    swap_names(node)
+    (found,) = (each for each in examine(host=node.host).findings if each.kind == "unjudged")
+    assert "in hostRouting.uplinks name eth1" in found.message
+    assert found.hint.startswith("fix that, then: hostrouting apply")
+
+
+def test_the_doctor_tells_of_infiniband_as_the_only_uplink(tmp_path: Path) -> None:
+    node = build(tmp_path)
+    node.apply(config(cidrs=["172.16.0.0/16"], uplinks=["ib*"]))
+    (found,) = (each for each in examine(host=node.host).findings if each.kind == "contested")
+    assert 'set "uplinks": ["eth0"], then: hostrouting apply' in found.message
+
+
 def test_a_note_names_a_swapped_uplink_as_it_was_when_the_check_passed(node: Node) -> None:
     swap_names(node)
     (note,) = (n for n in check(STRICT, host=node.host).notes if n.kind is NoteKind.MOVED)
@@ -335,6 +350,14 @@ def test_a_replaced_uplink_is_told(node: Node) -> None:
     assert NoteKind.MOVED not in {n.kind for n in check(STRICT, host=node.host).notes}
 
 
+def test_without_a_default_route_the_verified_uplink_is_to_come_back(node: Node) -> None:
+    node.kernel.del_link("eth0")
+    reason = check(STRICT, host=node.host).reason
+    assert reason is not None
+    assert "; bring eth0, with which the check passed, and its default route back, or" in reason
+    assert reason.endswith('set "uplinks": ["NAME"], then: hostrouting apply')
+
+
 def test_a_vpn_alone_doesnt_take_the_place_of_a_nic(node: Node) -> None:
     node.kernel.del_link("eth0")
     node.add_default(WG0)
@@ -343,7 +366,7 @@ def test_a_vpn_alone_doesnt_take_the_place_of_a_nic(node: Node) -> None:
         "contested-default: eth0, with which the check passed, is gone,"
         f" and only a VPN, by the name of wg0, has a default route: {WG0};"
         " bring eth0 back, or, if that VPN is wanted, name the node's uplinks:"
-        ' set hostRouting\'s "uplinks": ["wg0"]'
+        ' set hostRouting\'s "uplinks": ["wg0"], then: hostrouting apply'
     )
     missing = "an uplink other than the VPN wg0, since eth0, with which the check passed, is gone"
     planned = plan(STRICT, host=node.host)
@@ -694,7 +717,8 @@ def test_a_hop_of_the_default_route_on_another_interface(node: Node) -> None:
         "the default route has a hop on eth1, too, but the check passed with eth0 (default "
     )
     assert note.message.endswith(
-        ' if that is wanted, set hostRouting\'s "uplinks": ["eth0", "eth1"];'
+        ' if that is wanted, set hostRouting\'s "uplinks": ["eth0", "eth1"],'
+        " then hostrouting apply;"
         " if it isn't, remove that hop"
     )
 
