@@ -44,7 +44,7 @@ See it happen, on a throw-away copy of the kernel's tables: hostrouting demo
 """
 
 
-class Word(NamedTuple):
+class Command(NamedTuple):
     """A command, or a group of commands. The docstring of ``run`` is its help text.
 
     Args:
@@ -72,7 +72,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         UsageError: the arguments are invalid.
         SystemExit: after --help and --version.
     """
-    options, unknown = _parser(_words_for(argv)).parse_known_args(argv)
+    options, unknown = _parser(_commands_for(argv)).parse_known_args(argv)
     if "snapshots" in options:  # argparse ends the list at an option
         options.snapshots += [word for word in unknown if not word.startswith("-")]
         unknown = [word for word in unknown if word.startswith("-")]
@@ -91,16 +91,16 @@ def _instead_of(unknown: Sequence[str], *, has_snapshots: bool) -> str:
     return "; plan shows the changes of apply" if "--dry-run" in unknown else ""
 
 
-def _words_for(argv: Sequence[str]) -> Mapping[str, Word]:
+def _commands_for(argv: Sequence[str]) -> Mapping[str, Command]:
     """Return the command that the arguments name. If they name none, return all commands."""
-    first = next((word for word in argv if not word.startswith(("-v", "--verbose"))), "")
-    words = {"apply": _APPLY} if first == "apply" else all_words()
-    if first in words:
-        return {first: words[first]}
-    return {name: Word(word.run) for name, word in words.items()}
+    first = next((each for each in argv if not each.startswith(("-v", "--verbose"))), "")
+    by_name = {"apply": _APPLY} if first == "apply" else all_commands()
+    if first in by_name:
+        return {first: by_name[first]}
+    return {name: Command(command.run) for name, command in by_name.items()}
 
 
-def _parser(words: Mapping[str, Word], made_of: type[Parser] = Parser) -> Parser:
+def _parser(by_name: Mapping[str, Command], made_of: type[Parser] = Parser) -> Parser:
     parser = made_of(
         prog="hostrouting",
         description=_DESCRIPTION,
@@ -110,23 +110,25 @@ def _parser(words: Mapping[str, Word], made_of: type[Parser] = Parser) -> Parser
     )
     parser.add_argument("--version", action="version", version=f"hostrouting {VERSION}")
     parser.add_argument("-v", "--verbose", action="store_true", help=_VERBOSE)
-    _add_words(parser, words, "hostrouting")
+    _add_commands(parser, by_name, "hostrouting")
     return parser
 
 
-def _name_commands(parser: Parser, words: Mapping[str, Word], *_: object) -> NoReturn:
+def _name_commands(parser: Parser, by_name: Mapping[str, Command], *_: object) -> NoReturn:
     """List the commands, and exit with an error because none was given."""
-    width = max(map(len, words))
-    complain("\n".join(f"  {name:{width}}  {_clause(word)}" for name, word in words.items()))
+    width = max(map(len, by_name))
+    complain(
+        "\n".join(f"  {name:{width}}  {_clause(command)}" for name, command in by_name.items())
+    )
     parser.error("a command is missing")
 
 
-def _clause(word: Word) -> str:
-    clause = (inspect.getdoc(word.run) or "").partition(".\n")[0]
+def _clause(command: Command) -> str:
+    clause = (inspect.getdoc(command.run) or "").partition(".\n")[0]
     return f"{clause[:1].lower()}{clause[1:]}"
 
 
-def _add_words(parser: Parser, words: Mapping[str, Word], prog: str) -> None:
+def _add_commands(parser: Parser, by_name: Mapping[str, Command], prog: str) -> None:
     # Don't make the subparsers required: for an unknown option, argparse would then report that the
     # command is missing.
     made = parser.add_subparsers(
@@ -136,14 +138,14 @@ def _add_words(parser: Parser, words: Mapping[str, Word], prog: str) -> None:
     )
     parser.set_defaults(
         parser=parser,
-        run=partial(_name_commands, parser, words),
+        run=partial(_name_commands, parser, by_name),
         failed=EXIT_FAILURE,
     )
-    for name, word in words.items():
+    for name, command in by_name.items():
         below = made.add_parser(
             name,
-            help=_clause(word),
-            description=inspect.getdoc(word.run) or "",
+            help=_clause(command),
+            description=inspect.getdoc(command.run) or "",
             allow_abbrev=False,
             formatter_class=Help,
         )
@@ -154,15 +156,15 @@ def _add_words(parser: Parser, words: Mapping[str, Word], prog: str) -> None:
             default=argparse.SUPPRESS,
             help=_VERBOSE,
         )
-        for add in word.takes:
+        for add in command.takes:
             add(below)
-        if word.is_followed:
-            _add_words(below, word.run(), f"{prog} {name}")
+        if command.is_followed:
+            _add_commands(below, command.run(), f"{prog} {name}")
         else:
             below.set_defaults(
                 parser=below,
-                run=word.run,
-                failed=word.failed,
+                run=command.run,
+                failed=command.failed,
                 output="text",
             )
 
@@ -422,15 +424,15 @@ def _add_from(parser: Parser) -> None:
 # --- the commands ---------------------------------------------------------------------------------
 
 
-def _config() -> Mapping[str, Word]:
+def _config() -> Mapping[str, Command]:
     """Change our keys in a file shared with other components.
 
     The keys are hostRouting and hostNetworking.
     """
-    return {"set": Word(commands.set_config, (_add_from, _add_output))}
+    return {"set": Command(commands.set_config, (_add_from, _add_output))}
 
 
-def _lb_probe() -> Mapping[str, Word]:
+def _lb_probe() -> Mapping[str, Command]:
     """Let nodes answer Azure's IPv6 health probes.
 
     The load balancer probes IPv6 Services from the link-local address fe80::1234:5678:9abc. A node
@@ -442,13 +444,13 @@ def _lb_probe() -> Mapping[str, Word]:
     from hostrouting.cli.azure import probe
 
     return {
-        "apply": Word(probe.apply, (_add_config, _add_root, _add_output)),
-        "plan": Word(probe.plan, (_add_config, _add_output)),
-        "remove": Word(probe.remove, (_add_output,)),
+        "apply": Command(probe.apply, (_add_config, _add_root, _add_output)),
+        "plan": Command(probe.plan, (_add_config, _add_output)),
+        "remove": Command(probe.remove, (_add_output,)),
     }
 
 
-def _azure_vnet() -> Mapping[str, Word]:
+def _azure_vnet() -> Mapping[str, Command]:
     """Clean up what the CNI plug-in azure-vnet has left behind for deleted pods.
 
     If azure-vnet leaves rules and neighbours behind when a pod is deleted, a later pod with the
@@ -459,7 +461,7 @@ def _azure_vnet() -> Mapping[str, Word]:
     from hostrouting.cli.azure import vnet
 
     takes = _add_config, _add_output
-    return {"plan": Word(vnet.plan, takes), "clean": Word(vnet.remove, takes)}
+    return {"plan": Command(vnet.plan, takes), "clean": Command(vnet.remove, takes)}
 
 
 def _completion(options: argparse.Namespace, _host: Host) -> Result:
@@ -484,14 +486,14 @@ def _completion(options: argparse.Namespace, _host: Host) -> Result:
             return super()._add_action(action)
 
     return Result(
-        text=lambda: shtab.complete(_parser(all_words(), Completing), options.shell).rstrip()
+        text=lambda: shtab.complete(_parser(all_commands(), Completing), options.shell).rstrip()
     )
 
 
-_APPLY = Word(applying.apply, (_add_config, _add_where, _add_output))
+_APPLY = Command(applying.apply, (_add_config, _add_where, _add_output))
 
 
-def all_words() -> Mapping[str, Word]:
+def all_commands() -> Mapping[str, Command]:
     """Return all commands.
 
     Without the modules that only checks need, ``apply`` takes 10 % less CPU. So this function
@@ -500,40 +502,40 @@ def all_words() -> Mapping[str, Word]:
     from hostrouting.cli import checking
 
     return {
-        "demo": Word(commands.demo),
+        "demo": Command(commands.demo),
         "apply": _APPLY,
-        "confirm": Word(applying.confirm, (_add_output,)),
-        "revert": Word(applying.revert, (_add_output,)),
-        "plan": Word(applying.plan, (_add_config, _add_root, _add_snapshot, _add_output)),
-        "render": Word(commands.render, (_add_config, _add_folder)),
-        "check": Word(
+        "confirm": Command(applying.confirm, (_add_output,)),
+        "revert": Command(applying.revert, (_add_output,)),
+        "plan": Command(applying.plan, (_add_config, _add_root, _add_snapshot, _add_output)),
+        "render": Command(commands.render, (_add_config, _add_folder)),
+        "check": Command(
             checking.check,
             (_add_seen_config, _add_cidr, _add_uplink, _add_snapshot, _add_more_output),
             EXIT_CHECK_UNKNOWN,
         ),
-        "explain": Word(
+        "explain": Command(
             checking.explain,
             (_add_address, _add_seen_config, _add_uplink, _add_snapshot, _add_output),
             EXIT_CHECK_UNKNOWN,
         ),
-        "diff": Word(checking.diff, (_add_compared, _add_cidr, _add_output), EXIT_CHECK_UNKNOWN),
-        "fix": Word(
+        "diff": Command(checking.diff, (_add_compared, _add_cidr, _add_output), EXIT_CHECK_UNKNOWN),
+        "fix": Command(
             checking.fix,
             (_add_seen_config, _add_cidr, _add_uplink, _add_fixed, _add_snapshot, _add_output),
             EXIT_CHECK_UNKNOWN,
         ),
-        "snapshot": Word(commands.snapshot),
-        "judge": Word(
+        "snapshot": Command(commands.snapshot),
+        "judge": Command(
             checking.judge,
             (_add_snapshots, _add_cidr, _add_uplink),
             EXIT_CHECK_UNKNOWN,
         ),
-        "doctor": Word(checking.doctor, (_add_config, _add_root, _add_doctor)),
-        "watch": Word(commands.watch, (_add_config,)),
-        "config": Word(_config, is_followed=True),
-        "lb-probe": Word(_lb_probe, is_followed=True),
-        "azure-vnet": Word(_azure_vnet, is_followed=True),
-        "remove": Word(commands.remove, (_add_root, _add_output)),
-        "schema": Word(commands.schema),
-        "completion": Word(_completion, (_add_shell,)),
+        "doctor": Command(checking.doctor, (_add_config, _add_root, _add_doctor)),
+        "watch": Command(commands.watch, (_add_config,)),
+        "config": Command(_config, is_followed=True),
+        "lb-probe": Command(_lb_probe, is_followed=True),
+        "azure-vnet": Command(_azure_vnet, is_followed=True),
+        "remove": Command(commands.remove, (_add_root, _add_output)),
+        "schema": Command(commands.schema),
+        "completion": Command(_completion, (_add_shell,)),
     }

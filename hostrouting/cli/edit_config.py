@@ -121,7 +121,7 @@ def set_sections(
             )
         _require_keys_once(document, sections, path)
         new = [key for key in sections if _sorted(document.get(key)) != _sorted(sections[key])]
-        if new and _is_ours_on_a_line(text, sections):
+        if new and _has_only_ours_on_one_line(text, sections):
             return to_json_text(document | sections)
         for key in new:
             text = _with_value(text, key, sections[key])
@@ -141,7 +141,7 @@ def _require_keys_once(document: object, keys: Iterable[str], path: Path) -> Non
         raise ConfigError([(str(path), message)])
 
 
-def _is_ours_on_a_line(text: str, keys: Container[str]) -> bool:
+def _has_only_ours_on_one_line(text: str, keys: Container[str]) -> bool:
     """Return whether a JSON object has only our keys, and none of them begins a line."""
     members = [*_members(text)]
     is_ours = all(member.name in keys and member.indent is None for member in members)

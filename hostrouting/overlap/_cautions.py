@@ -32,7 +32,7 @@ class Caution(NamedTuple):
         return f"{self.fact}; {self.details}" if self.details else self.fact
 
 
-def cautions(
+def cautions_about(
     state: State,
     settings: HostSettings,
     lost: Iterable[Loss],

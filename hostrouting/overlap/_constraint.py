@@ -61,7 +61,8 @@ class Constraints:
 
     def derive(self, place: Place) -> Constraint:
         """Return the constraint for a place."""
-        expected, judgement = place.unconnected
+        expected = place.deciding_cidr
+        judgement = place.unconnected
         if judgement.is_local:
             return self._of_local(expected, judgement)
         if judgement.is_of_lost_router and (lost := _lost_gateway(judgement)) is not None:
@@ -120,7 +121,7 @@ class Constraints:
     ) -> NeedsRoute | NoRoute:
         """Return the constraint for a lookup that fails for an expected CIDR."""
         address = failure.address
-        if (beyond_bound := _beyond_bound(failure, self._entries.missing)) is not None:
+        if (beyond_bound := _beyond_bound(failure, self._entries.why_no_default)) is not None:
             return NoRoute(beyond_bound)
         if failure.port is not None:
             return NoRoute(_of_port(failure.port))
@@ -287,7 +288,7 @@ class Constraints:
         if lookup.source is not None and not tables.is_local(lookup.source):
             lost = f"{lookup.source}, the src of its route, isn't an address of this host"
             return Obstacle(f"{lost}: add it, or change the route")
-        if (beyond_bound := _beyond_bound(failure, self._entries.missing)) is not None:
+        if (beyond_bound := _beyond_bound(failure, self._entries.why_no_default)) is not None:
             return beyond_bound
         if (of_pods := self._diversions.why_of_pods(failure)) is not None:
             return of_pods
@@ -440,12 +441,12 @@ def _of_port(port: Link) -> Obstacle:
     return Obstacle(f"{port.name} is a port of {port.master}: {move}", is_policy=True)
 
 
-def _beyond_bound(failure: Judgement, missing: str) -> Obstacle | None:
+def _beyond_bound(failure: Judgement, why_no_default: str) -> Obstacle | None:
     """Return the obstacle if a failure would be exempt without a bound, or else None.
 
     Args:
         failure: the judgement of a failing lookup.
-        missing: why there is no default route to inherit from, or an empty string.
+        why_no_default: why there is no default route to inherit from, or an empty string.
     """
     if not failure.bound:
         return None
@@ -455,7 +456,7 @@ def _beyond_bound(failure: Judgement, missing: str) -> Obstacle | None:
     if route is None or route.destination.prefixlen:
         return Obstacle(f"{failure.bound}: move that network{otherwise}", is_policy=True)
     what = f"{route} may be a container's default route"
-    if missing:
-        return Obstacle(f"{what}, and {missing}{otherwise}", is_policy=True)
+    if why_no_default:
+        return Obstacle(f"{what}, and {why_no_default}{otherwise}", is_policy=True)
     removal = _removal("remove it", route)._replace(otherwise=otherwise)
     return Obstacle(what, is_policy=True, change=removal)

@@ -41,7 +41,7 @@ class Cutter:
     Args:
         family: the CIDRs' address family.
         cidrs: the CIDRs, which may be nested.
-        expected_devs: the uplinks.
+        plain_devs: the uplinks.
         rules: the policy rules, in evaluation order.
         suspects: prefixes that always cut, as if there were routes to them through another
             interface.
@@ -56,7 +56,7 @@ class Cutter:
         self,
         family: Family,
         cidrs: Sequence[Prefix],
-        expected_devs: Iterable[str],
+        plain_devs: Iterable[str],
         rules: Sequence[Rule],
         suspects: Iterable[Prefix],
         sources: Iterable[IpAddress] = (),
@@ -66,7 +66,7 @@ class Cutter:
         self._family = family
         self._cidrs = cidrs
         self._expected = PrefixSet(cidrs, family.bits)
-        self._devs = frozenset(expected_devs)
+        self._devs = frozenset(plain_devs)
         self._sources = frozenset(sources)
         self._subnets = PrefixSet(subnets, family.bits)
         self._mtus = mtus or {}

@@ -154,7 +154,7 @@ class Diversions:
         Args:
             failure: the judgement of a lookup that fails for an expected CIDR.
         """
-        if not failure.is_of_pods:
+        if not failure.would_be_exempt:
             return None
         if failure.devs:
             names = ",".join(failure.devs)

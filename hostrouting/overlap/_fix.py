@@ -19,7 +19,7 @@ from hostrouting.config.routing import Config, StaticRule
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import numbers
 from hostrouting.overlap._advice import proven
-from hostrouting.overlap._cautions import Caution, cautions
+from hostrouting.overlap._cautions import Caution, cautions_about
 from hostrouting.overlap._group import findings_and_notes
 from hostrouting.overlap._keep import KeepSearch
 from hostrouting.overlap._losses import losses
@@ -42,7 +42,7 @@ def find_fix(
     findings: Sequence[Finding],
     moment: Moment,
     config: Config,
-    missing: str,
+    why_no_default: str,
     settings: HostSettings,
 ) -> tuple[tuple[Finding, ...], Fix]:
     """Return the findings, each with the entries that (partly) fix it, and the fix for all.
@@ -51,23 +51,23 @@ def find_fix(
         findings: the findings of the check.
         moment: the host, with judged places.
         config: the config, with the expected CIDRs and the entries that it already installs.
-        missing: why there is no default route, or an empty string if there is one.
+        why_no_default: why there is no default route, or an empty string if there is one.
         settings: the host's settings that the cautions depend on.
     """
-    found, rules, ruled = _search(findings, moment, config, missing)
-    fix, told = _complete(found, rules, findings, moment, config, settings)
+    found, rules, ruled = _search(findings, moment, config, why_no_default)
+    fix, cautions = _complete(found, rules, findings, moment, config, settings)
 
     def fix_again(
         findings: Sequence[Finding],
         moment: Moment,
         config: Config,
     ) -> tuple[Fix, Sequence[Caution]]:
-        missing = "" if moment.state.uplinks.default else _NO_DEFAULT
-        found, rules, _ = _search(findings, moment, config, missing)
+        why_no_default = "" if moment.state.uplinks.default else _NO_DEFAULT
+        found, rules, _ = _search(findings, moment, config, why_no_default)
         return _complete(found, rules, findings, moment, config, settings)
 
     diversions = found.search.diversions
-    unfixable = Questions(moment, config, diversions, fix, told, fix_again).answered()
+    unfixable = Questions(moment, config, diversions, fix, cautions, fix_again).answered()
     hints = diversions.hints(findings, config.route_overlap.expected_cidrs)
     reasons = "\n".join(each.reason for each in unfixable)
     fix = attrs.evolve(
@@ -94,29 +94,29 @@ def _complete(
     host = _changed(before, found.host)
     is_infiniband = found.search.diversions.is_infiniband
     keeping = KeepSearch(before, host, found.lost, _ranges(findings), wanted, is_infiniband).find()
-    told = [*cautions(state, settings, keeping.lost, host.model.fib, keeping)]
+    cautions = [*cautions_about(state, settings, keeping.lost, host.model.fib, keeping)]
     fix = attrs.evolve(
         found.fix,
         rules=rules,
         keep=keeping.keep,
         unfixable=tuple(proven(before, found.fix.unfixable)),
-        consequences=tuple(map(str, told)),
+        consequences=tuple(map(str, cautions)),
     )
-    return fix, told
+    return fix, cautions
 
 
 def _search(
     findings: Sequence[Finding],
     moment: Moment,
     config: Config,
-    missing: str,
+    why_no_default: str,
 ) -> tuple[Found, tuple[StaticRule, ...], Collection[IpAddress]]:
     """Return the routes, the rules, and the places for which the rules help."""
-    search = RouteSearch(moment, config.route_overlap, missing)
+    search = RouteSearch(moment, config.route_overlap, why_no_default)
     found = search.explained(search.find(findings), findings, {})
     if not found.blocked:
         return found, (), ()
-    rules, ruled, found = _with_rules(found, findings, moment, config, missing)
+    rules, ruled, found = _with_rules(found, findings, moment, config, why_no_default)
     return found, rules, ruled
 
 
@@ -125,7 +125,7 @@ def _with_rules(
     findings: Sequence[Finding],
     moment: Moment,
     config: Config,
-    missing: str,
+    why_no_default: str,
 ) -> tuple[tuple[StaticRule, ...], Collection[IpAddress], Found]:
     """Return the rules that help, the places that they help, and the routes that go with them."""
     search = RuleSearch(moment, config)
@@ -141,7 +141,9 @@ def _with_rules(
             break
         ruled = search.moment_with(rules)
         left = findings_and_notes(config.route_overlap, ruled.state, ruled.places)[0]
-        routes = RouteSearch(ruled, config.route_overlap, missing, search.now if rules else None)
+        routes = RouteSearch(
+            ruled, config.route_overlap, why_no_default, search.now if rules else None
+        )
         found = routes.explained(routes.find(left), left, unruled)
         lower = _decided_earlier(found, wanted, unruled)
         useless = _useless(found, wanted.keys(), lower)
@@ -157,7 +159,7 @@ def _with_rules(
         rules = ()
     if rules:
         return rules, wanted.keys(), found
-    return (), (), first.search.explained(first.proven, findings, unruled)
+    return (), (), first.search.explained(first.proposed, findings, unruled)
 
 
 def _decided_earlier(

@@ -290,7 +290,7 @@ def _led_to_router(state: State, places: Places) -> Iterator[Note]:
     connected = _connected(state)
     if not connected:
         return
-    local = {span for span in places.spans if span.place.unconnected[1].is_local}
+    local = {span for span in places.spans if span.place.unconnected.is_local}
     for (route, subnet), spans in _spans_by_router(state, places, connected).items():
         parts = summary_of(sorted(spans), places.spans, local, state.family)
         shown = shortened([*map(str, parts)], " ", _SHOWN_ADDRESSES)

@@ -197,8 +197,13 @@ class Judge:
         """Judge a lookup whose result contains an unexpected interface, or no interface."""
         not_allowed = [dev for dev in foreign if not self._is_allowed(dev, expected)]
         if not devs or not self._are_exempt_pods(not_allowed, expected):  # no exemption
-            is_of_pods = self._leads_to_pods(lookup, route, foreign)
-            return Judgement(FindingKind.OVERLAP, lookup, devs, route, is_of_pods=is_of_pods)
+            return Judgement(
+                FindingKind.OVERLAP,
+                lookup,
+                devs,
+                route,
+                would_be_exempt=self._leads_to_pods(lookup, route, foreign),
+            )
         # A pod's interface, but beyond the exemption's bounds.
         if not_allowed and (bound := self._bounds.why_beyond(route, lookup.address)):
             return Judgement(FindingKind.OVERLAP, lookup, devs, route, bound=bound)
@@ -246,7 +251,7 @@ class Judge:
         is_block = self._bounds.is_block(entry, expected.cidr)
         if is_block and expected.devs is None:
             return Judgement(NoteKind.CNI_DISCARD, lookup, (), entry)
-        return Judgement(FindingKind.BLACKHOLE, lookup, (), entry, is_of_pods=is_block)
+        return Judgement(FindingKind.BLACKHOLE, lookup, (), entry, would_be_exempt=is_block)
 
 
 def _worth_telling(unconnected: Judgement, others: Sequence[Judgement]) -> list[Judgement]:

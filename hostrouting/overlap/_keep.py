@@ -238,7 +238,7 @@ class KeepSearch:
         unheard = [loss for loss in lost if loss.arrives_on or loss.is_unknown]
         if unheard:
             return taken_away(unheard)[0]
-        why = _why_harmful(self._host, after, self._config.route_overlap)
+        why = _why_failing(self._host, after, self._config.route_overlap)
         return why or Keeping(after, lost)
 
 
@@ -272,7 +272,7 @@ def lost_by_keeping(
         return None
     if any(_leaves(after.model.fib, to, address) for to, address in packets):
         return None
-    if _why_harmful(host, after, config.route_overlap):
+    if _why_failing(host, after, config.route_overlap):
         return None
     kept = {address.local for _, address in packets}
     lost = losses(host, after)
@@ -281,7 +281,7 @@ def lost_by_keeping(
     return taken_away(loss for loss in lost if loss.before != host.state.uplinks.devs)
 
 
-def _why_harmful(before: ModelledHost, after: ModelledHost, overlap: RouteOverlap) -> str:
+def _why_failing(before: ModelledHost, after: ModelledHost, overlap: RouteOverlap) -> str:
     """Return which expected address fails only after a change, or an empty string."""
     overlap = overlap.of(before.state.family)
     changed = PrefixSet(changed_prefixes(before, after), before.state.family.bits)

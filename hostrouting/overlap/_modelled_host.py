@@ -108,7 +108,7 @@ class Rejudged(NamedTuple):
         return [judgement for judgement in self.judgements[1:] if judgement.is_failure]
 
 
-def why_unproven(judged: Iterable[Rejudged], fixed: Container[int]) -> str:
+def why_ineffective(judged: Iterable[Rejudged], fixed: Container[int]) -> str:
     """Return why a fix fails its purpose, or an empty string.
 
     Places without failures must stay without failures, and places that count as fixed must not
@@ -157,8 +157,8 @@ def host_after(
 
     The result proves two things for datagrams. Packets to each fixed address leave through the
     right interface. Packets to every other address that an entry covers leave as before.
-    ``why_unproven`` then compares the judgements. Connections, replies and TCP that still fail are
-    in ``Rejudged.other_failures``.
+    ``why_ineffective`` then compares the judgements. Connections, replies and TCP that still fail
+    are in ``Rejudged.other_failures``.
 
     Args:
         state: the host's state. The new routes come before existing ones with the same key.
@@ -179,7 +179,7 @@ def host_after(
         return missing
     host = host_now(state, places)
     model = host.model.with_routes(plan.add)
-    reason = _why_not_fixed(state, model, fixed) or _why_harmful(host, model, fixed)
+    reason = _why_not_fixed(state, model, fixed) or _why_others_change(host, model, fixed)
     return reason or attrs.evolve(host, model=model)
 
 
@@ -198,7 +198,7 @@ def _why_not_fixed(state: State, model: Model, fixed: Mapping[int, str | None]) 
     return ""
 
 
-def _why_harmful(host: ModelledHost, model: Model, fixed: Mapping[int, str | None]) -> str:
+def _why_others_change(host: ModelledHost, model: Model, fixed: Mapping[int, str | None]) -> str:
     """Return why added routes change an address that they only cover, or an empty string.
 
     The search for routes excludes such routes. But a proof must not rely on the search.

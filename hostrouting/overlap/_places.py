@@ -79,9 +79,8 @@ class Judgement(NamedTuple):
         gateway: the local address that is the gateway of ``route``, if any. If packets are sent to
             that address itself, ``route`` is the default route.
         port: the expected interface whose master takes the replies, if any.
-        is_of_pods: whether this failure is only a failure because the expected CIDR names its
-            interfaces. Without these names, it would be exempt as a pods' interface or a CNI's
-            block.
+        would_be_exempt: whether this failure would be exempt, as a pods' interface or a CNI's
+            block, if the expected CIDR didn't name its interfaces.
     """
 
     kind: FindingKind | NoteKind | None
@@ -94,7 +93,7 @@ class Judgement(NamedTuple):
     uplink_subnet: str = ""
     gateway: Address | None = None
     port: Link | None = None
-    is_of_pods: bool = False
+    would_be_exempt: bool = False
 
     @property
     def address(self) -> IpAddress:
@@ -221,16 +220,20 @@ class Place:
         return sum(span.last - span.first + 1 for span in self.spans)
 
     @property
-    def unconnected(self) -> tuple[ExpectedCidr, Judgement]:
-        """Return the judgement of an unconnected datagram, and its expected CIDR.
+    def deciding_cidr(self) -> ExpectedCidr:
+        """Return the expected CIDR whose judgement decides which routes the place needs.
 
-        Several expected CIDRs may contain the place. CIDRs in which the place fails come first.
+        If the place fails in some of its CIDRs, it is one of these.
         """
-        by_cidr = [(expected, self.judgement_for(expected)) for expected in self.judgements]
-        failing = [each for each in by_cidr if each[1].is_failure]
+        failing = [each for each in self.judgements if self.judgement_for(each).is_failure]
         # One route serves all these CIDRs or none. The last CIDR in config order is taken, because
         # people tend to write a narrower CIDR after a wider one.
-        return (failing or by_cidr)[-1]
+        return (failing or [*self.judgements])[-1]
+
+    @property
+    def unconnected(self) -> Judgement:
+        """Return the judgement of an unconnected datagram for the deciding CIDR."""
+        return self.judgement_for(self.deciding_cidr)
 
     def judgement_for(self, expected: ExpectedCidr) -> Judgement:
         """Return the judgement of an unconnected datagram for an expected CIDR."""

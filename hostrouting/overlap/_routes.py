@@ -37,7 +37,7 @@ from hostrouting.overlap._modelled_host import (
     Rejudged,
     host_after,
     host_now,
-    why_unproven,
+    why_ineffective,
 )
 from hostrouting.overlap._places import (
     MayBeCovered,
@@ -76,7 +76,7 @@ class _Proposal:
 
 
 @attrs.frozen
-class Proven:
+class JudgedProposal:
     """A proposal, and the host after it, judged again.
 
     Args:
@@ -96,7 +96,7 @@ class Found:
 
     Args:
         search: the search.
-        proven: the proposal, which ``RouteSearch.explained`` takes.
+        proposed: the proposal, which ``RouteSearch.explained`` takes.
         fix: the routes, and the failures that remain.
         host: the host after the fix.
         lost: what the fix takes away.
@@ -106,7 +106,7 @@ class Found:
     """
 
     search: RouteSearch
-    proven: Proven
+    proposed: JudgedProposal
     fix: Fix
     host: ModelledHost
     lost: tuple[Loss, ...]
@@ -120,7 +120,7 @@ class RouteSearch:
     Args:
         moment: the host, with judged places.
         overlap: the expected CIDRs.
-        missing: why there is no default route, or an empty string if there is one.
+        why_no_default: why there is no default route, or an empty string if there is one.
         unruled_host: the host without the rules of a fix, because routes are added before rules.
             None if the fix has no rules.
     """
@@ -129,7 +129,7 @@ class RouteSearch:
         self,
         moment: Moment,
         overlap: RouteOverlap,
-        missing: str,
+        why_no_default: str,
         unruled_host: Model | None = None,
     ) -> None:
         self._state = moment.state
@@ -139,7 +139,7 @@ class RouteSearch:
         self._family = self._state.family
         self._bits = self._state.family.bits
         self.diversions = Diversions(self._state, overlap.container_devs)
-        self._entries = Entries(self._state, missing)
+        self._entries = Entries(self._state, why_no_default)
         self._constraints = Constraints(self._state, self._entries, self.diversions)
         # Static routes to any of these destinations would be refused.
         self._taken = {numbers(r.destination) for r in self._state.routes if self._is_in_the_way(r)}
@@ -150,7 +150,7 @@ class RouteSearch:
         has_our_key = route.tos == 0 and route.metric == self._family.usual_metric
         return has_our_key or route.is_connected
 
-    def find(self, findings: Iterable[Finding]) -> Proven:
+    def find(self, findings: Iterable[Finding]) -> JudgedProposal:
         """Find the routes for the findings of this host."""
         for place in self._places:
             place.constraint = self._constraints.derive(place)
@@ -160,30 +160,30 @@ class RouteSearch:
             proposal = self._propose()
         judged = proposal.host.judged(self._overlap)
         lost = self._lost(proposal, findings)
-        if why := why_unproven(judged, proposal.fixed) or _why_harmful(lost):
+        if why := why_ineffective(judged, proposal.fixed) or _refused_loss(lost):
             lost = ()
-            proposal = self._unproven(why, proposal.covered)
+            proposal = self._without_entries(why, proposal.covered)
             judged = proposal.host.judged(self._overlap)
-        return Proven(proposal, judged, lost)
+        return JudgedProposal(proposal, judged, lost)
 
     def explained(
         self,
-        proven: Proven,
+        proposed: JudgedProposal,
         findings: Collection[Finding],
         unruled: _Unruled,
     ) -> Found:
         """Return the routes that were found, with the reasons why others weren't.
 
         Args:
-            proven: the routes.
+            proposed: the routes.
             findings: the findings for which they were found.
             unruled: why no rule is proposed for places about which a policy rule decides before
                 table main, by their probes.
         """
-        proposal = proven.proposal
+        proposal = proposed.proposal
         fix = proposal.fix
         unfixed = self._unfixed_spans(proposal.covered, unruled)
-        still_failing = self._still_failing(proven, unruled)
+        still_failing = self._still_failing(proposed, unruled)
         unfixable = [
             *self._unfixable(unfixed),
             *fix.unfixable,
@@ -204,7 +204,7 @@ class RouteSearch:
             for part in each.ranges:
                 for place in distinct(self._places.inside(numbers(part))):
                     stuck[place.probe] = each.obstacle
-        return Found(self, proven, fix, proposal.host, proven.lost, blocked, stuck)
+        return Found(self, proposed, fix, proposal.host, proposed.lost, blocked, stuck)
 
     # --- the proposal ---------------------------------------------------------------------------
 
@@ -220,10 +220,10 @@ class RouteSearch:
         }
         host = host_after(self._state, self._places, entries, fixed)
         if isinstance(host, str):
-            return self._unproven(host, fixed)
+            return self._without_entries(host, fixed)
         return _Proposal(Fix(entries), host, fixed, fixed)
 
-    def _unproven(self, why: str, covered: Container[int]) -> _Proposal:
+    def _without_entries(self, why: str, covered: Container[int]) -> _Proposal:
         """Return a proposal without entries, for a search whose entries don't work."""
         targets = [span for span in self._places.spans if _needs_route(span)]
         obstacle = Obstacle(why, is_policy=True)
@@ -275,7 +275,7 @@ class RouteSearch:
             needed = place.constraint
             assert isinstance(needed, NeedsRoute)
             cover = MayBeCovered(needed.entry)
-            is_failure = place.unconnected[1].is_failure
+            is_failure = place.unconnected.is_failure
             place.constraint = NoRoute(place.refused, cover) if is_failure else cover
 
     def _fixed_addresses(self, prefix: Prefix, entry: Prefix) -> list[int]:
@@ -308,7 +308,7 @@ class RouteSearch:
         by_constraint: dict[tuple[tuple[str, ...], Obstacle], list[Span]] = {}
         by_taken: dict[tuple[tuple[str, ...], Obstacle], list[Span]] = {}
         for span in self._places.spans:
-            devs = span.place.unconnected[1].devs
+            devs = span.place.unconnected.devs
             constraint = span.place.constraint
             if isinstance(constraint, NoRoute):
                 why = unruled.get(span.place.probe)
@@ -320,11 +320,11 @@ class RouteSearch:
                 by_taken.setdefault((devs, taken), []).append(span)
         return by_constraint | by_taken
 
-    def _still_failing(self, proven: Proven, unruled: _Unruled) -> _Unfixed:
+    def _still_failing(self, proposed: JudgedProposal, unruled: _Unruled) -> _Unfixed:
         """Return the spans with connections, replies or TCP lookups that fail after the fix."""
         left: dict[tuple[tuple[str, ...], Obstacle], set[Span]] = {}
-        fib = proven.proposal.host.model.fib
-        for again in proven.judged:
+        fib = proposed.proposal.host.model.fib
+        for again in proposed.judged:
             for failure in again.other_failures:
                 obstacle = self._constraints.left_after(again.place, again.expected, failure, fib)
                 obstacle = _with_why_unruled(obstacle, unruled.get(again.place.probe))
@@ -335,7 +335,7 @@ class RouteSearch:
         """Return the failures that no entry fixes. Their questions have no answers yet."""
         if not left:
             return []
-        local = {span for span in self._places.spans if span.place.unconnected[1].is_local}
+        local = {span for span in self._places.spans if span.place.unconnected.is_local}
         return [
             Unfixable(
                 networks_of(spans, self._family),
@@ -378,7 +378,7 @@ def _with_why_unruled(obstacle: Obstacle, why: Obstacle | None) -> Obstacle:
     return obstacle._replace(reason=reason, question=why.question, change=None)
 
 
-def _why_harmful(lost: Iterable[Loss]) -> str:
+def _refused_loss(lost: Iterable[Loss]) -> str:
     """Return a clause on the losses that no fix may cause, or an empty string."""
     return next(iter(taken_away(loss for loss in lost if loss.is_refused)), "")
 

@@ -173,7 +173,7 @@ class RuleSearch:
                 return Segment(span.first, span.last, longer_than=-1)
             if not is_near(span.first, span.last):
                 return Segment(span.first, span.last, length_max=-1)
-            is_local = span.place.unconnected[1].is_local
+            is_local = span.place.unconnected.is_local
             is_free = is_local or is_cut((span.first, bits))
             if not (is_free and self._is_same(span.place, priority)):
                 return Segment(span.first, span.last, length_max=-1)
@@ -241,7 +241,7 @@ class RuleSearch:
             rule = rules[position]
             if rule.preference <= priority or position > end or not _is_to(rule, place.probe):
                 continue
-            if own and (asked.issuperset(own) or self._is_of_pods(main)):
+            if own and (asked.issuperset(own) or self._leads_to_pods(main)):
                 continue
             if _leads_elsewhere(fib, rule, flow, main):
                 whose = f"{rule.preference}: {rule}"
@@ -290,7 +290,7 @@ class RuleSearch:
     def _has_vrf(self) -> bool:
         return any(link.kind == "vrf" for link in self._state.links)
 
-    def _is_of_pods(self, route: Route | None) -> bool:
+    def _leads_to_pods(self, route: Route | None) -> bool:
         if route is None or not route.devs:
             return False
         return all(is_like(dev, self._overlap.container_devs) for dev in route.devs)

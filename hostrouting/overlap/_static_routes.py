@@ -55,11 +55,12 @@ class Entries:
 
     Args:
         state: the host's state.
-        missing: why there is no default route to inherit from, or an empty string if there is one.
+        why_no_default: why there is no default route to inherit from, or an empty string if there
+            is one.
     """
 
-    def __init__(self, state: State, missing: str) -> None:
-        self.missing = missing
+    def __init__(self, state: State, why_no_default: str) -> None:
+        self.why_no_default = why_no_default
         self._state = state
         self._family = state.family
         self._bits = state.family.bits
@@ -100,7 +101,9 @@ class Entries:
             return dev
         if dev is None:
             is_near = to_uplinks.subnet is not None  # then nothing is inherited
-            return to_uplinks if is_near or not self.missing else Obstacle(self.missing)
+            return (
+                to_uplinks if is_near or not self.why_no_default else Obstacle(self.why_no_default)
+            )
         hop = self._hop_by(dev, (int(address), self._bits))
         next_hops = () if hop is None else (hop,)
         why = self._refusal_by(dev, hop)

@@ -312,9 +312,9 @@ def _with_fix(
     from hostrouting.overlap._fix import find_fix
 
     state = moment.state
-    missing = _missing_default(state, host) if state.uplinks.default is None else ""
+    why_no_default = _why_no_default(state, host) if state.uplinks.default is None else ""
     settings = _settings_of(host)
-    findings, fix = find_fix(report.findings, moment, config, missing, settings)
+    findings, fix = find_fix(report.findings, moment, config, why_no_default, settings)
     if host is not None and host.snapshot is not None and not host.snapshot.is_ours:
         fix = attrs.evolve(fix, unfixable=tuple(map(_with_doubt, fix.unfixable)))
     return attrs.evolve(report, findings=findings, fix=fix)
@@ -438,7 +438,7 @@ def _ignored_advertisements(state: State, host: Host | None) -> str:
     return f"; {shortened(found, '; ', _SHOWN_DEVS)}" if found else ""
 
 
-def _missing_default(state: State, host: Host | None) -> str:
+def _why_no_default(state: State, host: Host | None) -> str:
     """Return why there is no default route for entries to inherit from."""
     missing = (
         f"missing is {missing_default_route(state.defaults, state.family, state.uplinks.named)}"

@@ -57,7 +57,7 @@ def resolve(
             several interfaces. The error lists all these routes.
     """
     resolver = _resolver(wanted, links, addresses, main, uplinks)
-    like_of = cache(resolver.like)  # thousands of routes may have the same values
+    template_of = cache(resolver.template)  # thousands of routes may have the same values
     # A gateway may be reachable only through another of these routes, which must be installed
     # first.
     near: list[Route] = []
@@ -66,22 +66,22 @@ def resolve(
     refusals: list[Refusal] = []
     for static in wanted:
         try:
-            like = like_of(static.dev, static.gateway)
+            template = template_of(static.dev, static.gateway)
         except _NotThere as reason:
             missing.setdefault(str(reason), static)
         except RouteError as refused:
             refusals.append(Refusal(f"can't install {static}: {refused.message}", refused.hint))
         else:
             metric = static.metric or resolver.family.usual_metric
-            route = type(like)(
+            route = type(template)(
                 static.destination,
-                like.hops,
-                scope=like.scope,
+                template.hops,
+                scope=template.scope,
                 metric=metric,
-                source=like.source,
-                mtu=like.mtu,
+                source=template.source,
+                mtu=template.mtu,
             )
-            (near if like.is_near else others).append(route)
+            (near if template.is_near else others).append(route)
     if refusals:
         raise RouteError.of(refusals)
     words = [f"{what}, needed by {static}" for what, static in missing.items()]
@@ -97,7 +97,7 @@ def why_impossible(
 ) -> str:
     """Return why ``resolve`` would refuse a static route or miss something, or an empty string."""
     try:
-        _resolver([entry], links, addresses, main, uplinks).like(entry.dev, entry.gateway)
+        _resolver([entry], links, addresses, main, uplinks).template(entry.dev, entry.gateway)
     except _NotThere as reason:
         return f"missing is {reason}"
     except RouteError as refused:
@@ -169,7 +169,7 @@ class _Resolver:
     defaults: Sequence[Route]
     on_link: Sequence[tuple[IpNetwork, tuple[str | None, ...]]]
 
-    def like(self, dev: str | None, gateway: Gateway) -> Route:
+    def template(self, dev: str | None, gateway: Gateway) -> Route:
         """Return a template for all routes with this device and gateway.
 
         The template has their hops, source and MTU, and a placeholder destination.

@@ -28,7 +28,7 @@ from wanted import LED_AWAY, LINE, MACHINE, SHADOWED, lose_default_route, sectio
 from hostrouting import Config, Host, Layout, RouteError, UnitError, __version__, cli
 from hostrouting.boot.bundle import ignition
 from hostrouting.cli import main
-from hostrouting.cli.arguments import all_words
+from hostrouting.cli.arguments import all_commands
 from hostrouting.cli.output import bad, say
 from hostrouting.kernel.port import Write, read_routes
 from hostrouting.model.links import Hardware
@@ -36,7 +36,7 @@ from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 Complete = Callable[[str], list[str]]
-WORDS = all_words()
+COMMANDS = all_commands()
 CONFIG = {"hostRouting": section(SHADOWED, cidrs=[SHADOWED, "10.96.0.0/12"])}
 
 
@@ -132,7 +132,7 @@ def test_wrong_usage_is_64_with_a_hint(run: Any, words: list[str], told: str) ->
 
 
 def test_without_a_command_all_commands_are_listed(run: Any) -> None:
-    for words, commands in (([], [*WORDS]), (["azure-vnet"], ["plan", "clean"])):
+    for words, commands in (([], [*COMMANDS]), (["azure-vnet"], ["plan", "clean"])):
         said = [line.split(maxsplit=1) for line in run(*words)[2].splitlines()[:-1]]
         assert [command for command, clause in said if clause] == commands
 
@@ -141,12 +141,12 @@ def test_without_a_command_all_commands_are_listed(run: Any) -> None:
     "command",
     [
         [],
-        *([word] for word in WORDS),
+        *([word] for word in COMMANDS),
         *(
             [word, below]
-            for word in WORDS
-            if WORDS[word].is_followed
-            for below in WORDS[word].run()
+            for word in COMMANDS
+            if COMMANDS[word].is_followed
+            for below in COMMANDS[word].run()
         ),
     ],
 )
@@ -753,7 +753,7 @@ def script_for(shell: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_all_commands_are_proposed(complete: Complete) -> None:
-    assert set(complete("hostrouting ")) >= set(WORDS)
+    assert set(complete("hostrouting ")) >= set(COMMANDS)
     assert complete("hostrouting lb-probe ") == ["apply", "plan", "remove"]
 
 

@@ -27,7 +27,7 @@ from hostrouting.model.parsing import is_inside
 from hostrouting.model.routes import RouteType
 from hostrouting.overlap import _modelled_host, _routes
 from hostrouting.overlap._ask import Sockets
-from hostrouting.overlap._cautions import cautions
+from hostrouting.overlap._cautions import cautions_about
 from hostrouting.overlap._keep import Keeping
 from hostrouting.overlap._losses import Loss
 from hostrouting.overlap._modelled_host import ModelledHost, host_now
@@ -640,7 +640,7 @@ def test_a_caution_tells_what_strict_rp_filter_drops(tmp_path: Path) -> None:
     before = host_now(moment.state, moment.places)
     settings = HostSettings(strict_devs=("eth0",))
     keeping = Keeping(before, (lost,))
-    (lax,) = cautions(moment.state, settings, keeping.lost, before.model.fib, keeping)
+    (lax,) = cautions_about(moment.state, settings, keeping.lost, before.model.fib, keeping)
     assert "drops" not in str(lax)
 
 
@@ -721,7 +721,7 @@ def test_the_places_are_judged_again_after_a_fix(
     prefixes = sorted(map(IPv4Network, {*NESTED_FIX, wrong}))
     monkeypatch.setattr(_routes, "fewest_prefixes", lambda *_: prefixes)
     monkeypatch.setattr(Entries, "entry", entry)
-    for proof in ("_why_harmful", "_why_not_fixed"):
+    for proof in ("_why_others_change", "_why_not_fixed"):
         monkeypatch.setattr(_modelled_host, proof, lambda *_: "")
     fix = _nested(tmp_path, "route add 172.16.9.0/24 via 10.1.0.77 dev eth0").fix
     assert fix.routes == ()
