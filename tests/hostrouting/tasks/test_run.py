@@ -333,7 +333,8 @@ def test_a_whole_run_logs_two_tasks(host: Host) -> None:
 def test_a_host_kubelet_that_is_not_the_consumer_is_a_warning(host: Host, layout: Layout) -> None:
     write_file(layout.units / "kubelet.service", "[Service]\nExecStart=/bin/true\n")
     write_link(layout.units / "multi-user.target.wants/kubelet.service", "../kubelet.service")
-    (warning,) = phases.run(Configure(INSTALLED, host=host)).warnings
+    warning, led_away = phases.run(Configure(INSTALLED, host=host)).warnings
+    assert led_away == LED_AWAY
     assert "kubelet.service starts at boot, and nothing holds it back" in warning
     assert plan(INSTALLED, host=host).warnings == (warning,)
 
