@@ -23,6 +23,8 @@ from phases import CancelScope
 _UNIT = "hostrouting-trial"
 _TIMER = f"{_UNIT}.timer"
 _SERVICE = f"{_UNIT}.service"
+# If the script fails when a trial is ended, it runs again after this time.
+_RETRY_SECONDS = 60
 
 
 def read_trial(path: Path) -> dict[str, Any] | None:
@@ -117,12 +119,9 @@ def end_trial(host: Host) -> None:
     try:
         if is_present(host.layout.trial):
             if host.units.show(_SERVICE, "LoadState")["LoadState"] == "not-found":
-                # systemd removes the service together with its timer.
-                start_timer(host, _LATER_SECONDS)
+                # restart needs the service, which systemd has removed together with its timer.
+                start_timer(host, _RETRY_SECONDS)
             host.units.restart(_SERVICE)
     finally:
         if not is_present(host.layout.trial):
             _stop_timer(host)
-
-
-_LATER_SECONDS = 60

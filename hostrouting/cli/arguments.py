@@ -73,7 +73,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         SystemExit: after --help and --version.
     """
     options, unknown = _parser(_commands_for(argv)).parse_known_args(argv)
-    if "snapshots" in options:  # argparse ends the list at an option
+    if "snapshots" in options:
+        # argparse ends the list of snapshots at the next option. It returns those after the option
+        # as unknown arguments.
         options.snapshots += [word for word in unknown if not word.startswith("-")]
         unknown = [word for word in unknown if word.startswith("-")]
     if unknown:

@@ -252,8 +252,9 @@ class Fib:
             flow: the lookup key.
             positions: the positions of the rules to evaluate. By default, rules that can't affect
                 the address are skipped.
-            through: the interface of a hypothetical host route in table main. The rule for table
-                main may suppress a default route. The lookup then continues with the next rule.
+            through: the interface of a hypothetical host route. Where a rule finds an entry in
+                table main, the lookup ends or continues as if the rule had found this host route
+                instead. The entry is yielded nevertheless.
 
         Yields:
             A rule, whether it matches (None if unknown), and the longest match in its table, if
@@ -281,10 +282,10 @@ class Fib:
                 return
 
     def _position_of(self, preference: int | None) -> int:
-        """Return the position to which a goto jumps. If the target is gone, the rule is a no-op.
+        """Return the position to which a goto jumps. If the target is gone, return 0.
 
-        The kernel rejects backward gotos (fib_nl2rule), but a snapshot may contain one, which must
-        not cause an infinite loop.
+        A jump to 0, or backward, skips no rule. The kernel rejects backward gotos (fib_nl2rule),
+        but a snapshot may contain one, which must not cause an infinite loop.
         """
         for position, rule in enumerate(self.rules):
             if rule.preference == preference:
@@ -292,7 +293,7 @@ class Fib:
         return 0
 
     def _suppresses_host_route(self, rule: Rule, found: Route | None, dev: str | None) -> bool:
-        """Return whether a rule that finds an entry in main would suppress a host route there."""
+        """Return whether a rule would suppress a host route instead of the entry found in main."""
         if dev is None or found is None or found.table != Table.MAIN:
             return False
         return self.suppresses(rule, self.family.bits, dev)

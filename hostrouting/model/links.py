@@ -138,7 +138,7 @@ class Address:
 
     @property
     def is_usable(self) -> bool:
-        """Return whether packets to the address are delivered."""
+        """Return whether this host receives packets to the address, and can send from it."""
         return True
 
     @property
@@ -170,7 +170,7 @@ class Address6(Address):
 
     @property
     def is_usable(self) -> bool:
-        """Return whether packets to the address are delivered."""
+        """Return whether this host receives packets to the address, and can send from it."""
         return not self.is_tentative
 
 

@@ -41,10 +41,10 @@ RESERVED: dict[Family, dict[IpNetwork, str]] = {
 # blocks begin with one, too.
 _RESERVED_OCTETS = frozenset((0, 127, *range(224, 256)))
 
-# Each form has two entries: the first for values without a colon (IPv4), the second for values with
-# a colon (IPv6). An entry maps the text of each prefix length to the number. Only ASCII digits
-# without leading zeros are valid. A dict lookup is several times faster than a regex, which matters
-# for long configs.
+# Each form has two triples: the first for values without a colon (IPv4), the second for values with
+# a colon (IPv6). A triple has the family, its AF_* constant, and a dict of prefix lengths. The key
+# of a length is the text that follows the address: only ASCII digits without leading zeros. A dict
+# lookup is several times faster than a regex, which matters for long configs.
 _FORMS = {
     "prefix": [
         (family, family.af, {f"/{number}": number for number in range(family.bits + 1)})

@@ -237,9 +237,9 @@ def called_addresses(
             the source, too.
         devs: the uplinks. Addresses on the loopback interface count, too, because hosts with BGP
             have their addresses there.
-        rules: the policy rules. If a rule matches on the protocol, every address counts. Replies
-            from an address that no rule names leave in the same way as TCP packets without a
-            source. But if that lookup only selects the source of connections, it isn't judged.
+        rules: the policy rules. If a rule matches on the protocol, every address counts, even one
+            that no rule names. The lookup for TCP packets without a source would have the same
+            result, but it isn't judged if it only selects the source of connections.
     """
     has_protocol = separates_tcp(rules)
     return [

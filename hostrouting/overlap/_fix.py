@@ -54,7 +54,7 @@ def find_fix(
         why_no_default: why there is no default route, or an empty string if there is one.
         settings: the host's settings that the cautions depend on.
     """
-    found, rules, ruled = _search(findings, moment, config, why_no_default)
+    found, rules, helped = _search(findings, moment, config, why_no_default)
     fix, cautions = _complete(found, rules, findings, moment, config, settings)
 
     def fix_again(
@@ -76,7 +76,7 @@ def find_fix(
         hints=tuple(hint for hint in hints if hint not in reasons),
     )
     with_routes = found.search.with_routes(findings, fix)
-    return tuple(_with_own_rules(each, rules, moment.places, ruled) for each in with_routes), fix
+    return tuple(_with_own_rules(each, rules, moment.places, helped) for each in with_routes), fix
 
 
 def _complete(
@@ -116,8 +116,8 @@ def _search(
     found = search.explained(search.find(findings), findings, {})
     if not found.blocked:
         return found, (), ()
-    rules, ruled, found = _with_rules(found, findings, moment, config, why_no_default)
-    return found, rules, ruled
+    rules, helped, found = _with_rules(found, findings, moment, config, why_no_default)
+    return found, rules, helped
 
 
 def _with_rules(
@@ -127,38 +127,36 @@ def _with_rules(
     config: Config,
     why_no_default: str,
 ) -> tuple[tuple[StaticRule, ...], Collection[IpAddress], Found]:
-    """Return the rules that help, the places that they help, and the routes that go with them."""
+    """Return the rules that help, the places that they help, and the routes that go with them.
+
+    Each round proposes rules for the wanted places, and searches for routes on the host with these
+    rules. Places that the rules don't help are left out of the next round, and places that an
+    earlier rule decides are added.
+    """
     search = RuleSearch(moment, config)
     wanted = dict(first.blocked)
-    before = host_now(moment.state, moment.places)
+    now = host_now(moment.state, moment.places)
     intended = _ranges(findings)
     unruled: dict[IpAddress, Obstacle] = {}
     for _ in range(_ROUNDS_MAX):
         rules, refused = search.entries(wanted)
         unruled |= refused
+        if not rules:
+            break
         wanted = {probe: each for probe, each in wanted.items() if probe not in refused}
-        if not wanted:
-            break
-        ruled = search.moment_with(rules)
-        left = findings_and_notes(config.route_overlap, ruled.state, ruled.places)[0]
-        routes = RouteSearch(
-            ruled, config.route_overlap, why_no_default, search.now if rules else None
-        )
+        with_rules = search.moment_with(rules)
+        left = findings_and_notes(config.route_overlap, with_rules.state, with_rules.places)[0]
+        routes = RouteSearch(with_rules, config.route_overlap, why_no_default, search.now)
         found = routes.explained(routes.find(left), left, unruled)
-        lower = _decided_earlier(found, wanted, unruled)
-        useless = _useless(found, wanted.keys(), lower)
+        earlier = _decided_earlier(found, wanted, unruled)
+        lost = losses(now, _changed(now, found.host), intended)
+        useless = _useless(found, wanted.keys(), earlier)
         useless |= search.refused(rules, found.host.model, wanted)
-        lost = losses(before, _changed(before, found.host), intended)
         useless |= search.harmful(rules, lost, wanted)
-        if not lower and not useless:
-            found = attrs.evolve(found, lost=lost)
-            break
+        if not earlier and not useless:
+            return rules, wanted.keys(), attrs.evolve(found, lost=lost)
         unruled |= useless
-        wanted = {probe: each for probe, each in (wanted | lower).items() if probe not in useless}
-    else:
-        rules = ()
-    if rules:
-        return rules, wanted.keys(), found
+        wanted = {probe: each for probe, each in (wanted | earlier).items() if probe not in useless}
     return (), (), first.search.explained(first.proposed, findings, unruled)
 
 
@@ -185,16 +183,16 @@ def _decided_earlier(
 def _useless(
     found: Found,
     wanted: Set[IpAddress],
-    lower: Container[IpAddress],
+    earlier: Container[IpAddress],
 ) -> dict[IpAddress, Obstacle]:
     """Return the wanted places that still fail with the rules, each with the reason.
 
     Args:
         found: the routes beside the rules.
         wanted: the places about which main must decide.
-        lower: the places that an earlier rule will help in the next round.
+        earlier: the places that an earlier rule will help in the next round.
     """
-    blocked = {probe for probe in found.blocked if probe not in lower}
+    blocked = {probe for probe in found.blocked if probe not in earlier}
     still = wanted & {*found.stuck, *blocked}
     return {probe: _why_useless(found.stuck.get(probe)) for probe in still}
 
@@ -233,16 +231,16 @@ def _with_own_rules(
     finding: Finding,
     rules: Iterable[StaticRule],
     places: Places,
-    ruled: Container[IpAddress],
+    helped: Container[IpAddress],
 ) -> Finding:
-    """Return a finding with the rules that it takes, given the places that need rules."""
+    """Return a finding with the rules that it takes, given the places that the rules help."""
 
     def takes(rule: StaticRule) -> bool:
         shared = (
             max(part, rule.to, key=_length) for part in finding.ranges if part.overlaps(rule.to)
         )
         spans = (span for part in shared for span in places.inside(numbers(part)))
-        return any(span.place.probe in ruled for span in spans)
+        return any(span.place.probe in helped for span in spans)
 
     own = tuple(filter(takes, rules))
     return attrs.evolve(finding, rules=own) if own else finding

@@ -174,7 +174,7 @@ class Questions:
         return question, f"{listed} {what} through {through}, but the uplink is now {uplinks}"
 
     def _our_routes(self, ranges: Iterable[IpNetwork], devs: set[str]) -> list[Route]:
-        """Return the installed static routes that meet ranges, and leave through an interface."""
+        """Return our installed routes that overlap ranges, and lead through any of the devices."""
         return [
             route
             for route in self._state.routes

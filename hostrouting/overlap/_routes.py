@@ -63,10 +63,11 @@ class _Proposal:
     """Entries that fix failures, and the failures that remain.
 
     Args:
-        fix: the fix, without remaining failures.
+        fix: the entries. If they don't work, the fix has none, and every failure that needs a route
+            remains. Failures that no route can fix are never included.
         host: the host after the fix.
         covered: an address of each span that the constraints let an entry fix.
-        fixed: the covered addresses that an entry fixes. None if the entries don't work.
+        fixed: the covered addresses that an entry fixes. Empty if the entries don't work.
     """
 
     fix: Fix

@@ -22,9 +22,10 @@ from hostrouting.model.links import Address
 from hostrouting.model.routes import Route, Route6, Table
 from hostrouting.model.rules import Rule
 
-# A run of rules that only differ by their sources, or the source prefix of a route.
+# Identifies what matches on a source: a run of rules that only differ by their sources (0 before
+# the change or 1 after it, and the run's position), or a route's source prefix.
 _Selector = tuple[int, int]
-# The selectors that match an address.
+# The selectors that match an address as the source.
 _Kind = frozenset[_Selector]
 
 
@@ -157,14 +158,16 @@ class OwnAddresses:
 
 
 class _Selectors:
-    """The selectors of packets by their source.
+    """The selectors that match packets by their source.
 
     Args:
         rules: the policy rules before a change, and those after it.
         routes: the entries in all tables.
 
-    ``by_source`` has the selectors of each source prefix, and ``by_destination`` those that matter
-    to each destination.
+    ``by_source`` maps each source prefix to the selectors that match it. ``by_destination`` maps
+    destinations to the selectors that matter to packets there: a route's destination to the route's
+    source prefix, and to the rules that look up the route's table. Rules that look up table local,
+    table main or no table matter to all destinations, and have the key 0/0.
     """
 
     def __init__(self, rules: Sequence[Sequence[Rule]], routes: Iterable[Route]) -> None:

@@ -522,18 +522,20 @@ class PolicyPlan:
     def rule_steps(self) -> RuleSteps:
         """Return the changes to rules, in order.
 
-        The order matters only among rules with the same selectors and preference.
+        The order matters only among rules with the same selectors and preference. The kernel puts a
+        new rule behind these. So from the first wanted rule that is missing or out of order, all
+        are added again, and their present copies are removed.
         """
         there = self.there.rules
         # If rules are equal, the kernel deletes the first one, so the last one stays.
-        last = {rule: index for index, rule in enumerate(there)}
+        positions = {rule: position for position, rule in enumerate(there)}
         staying: set[int] = set()
         add: list[Rule] = []
         for alike in _by_selectors(self.wanted.rules):
-            in_order = _in_order(alike, last)
+            in_order = _in_order(alike, positions)
             staying.update(in_order)
             add += alike[len(in_order) :]
-        gone = [rule for index, rule in enumerate(there) if index not in staying]
+        gone = [rule for position, rule in enumerate(there) if position not in staying]
         first = [rule for rule in gone if any(_may_be_mistaken(rule, new) for new in add)]
         later = [rule for rule in gone if rule not in first]
         return RuleSteps(tuple(first), tuple(add), tuple(later))
@@ -594,15 +596,20 @@ def _by_selectors(rules: Iterable[Rule]) -> Iterable[list[Rule]]:
     return groups.values()
 
 
-def _in_order(rules: Iterable[Rule], index_of: Mapping[Rule, int]) -> list[int]:
-    """Return the indexes of the first rules, until a rule is missing or out of order."""
-    indexes: list[int] = []
-    for rule in rules:
-        index = index_of.get(rule, -1)
-        if index <= max(indexes, default=-1):
+def _in_order(wanted: Iterable[Rule], positions: Mapping[Rule, int]) -> list[int]:
+    """Return the positions of the first wanted rules, until one is missing or out of order.
+
+    Args:
+        wanted: the rules, in the order in which the kernel must evaluate them.
+        positions: the position of each present rule among the present rules.
+    """
+    in_order: list[int] = []
+    for rule in wanted:
+        position = positions.get(rule, -1)
+        if position <= max(in_order, default=-1):
             break
-        indexes.append(index)
-    return indexes
+        in_order.append(position)
+    return in_order
 
 
 def _may_be_mistaken(rule: Rule, other: Rule) -> bool:

@@ -150,34 +150,44 @@ class Reconciler:
         backends: Iterable[RouteBackend],
         scope: CancelScope,
     ) -> Repair:
+        """Make the changes that needn't wait, and determine when to attempt the others.
+
+        A route has to wait after each time that it was lost or that the kernel refused it. Its
+        failure counter says until when.
+
+        Returns:
+            The repair, without rules and side tables, and without problems found by planning.
+        """
         now = scope.clock.monotonic()
         # If a route is as the watcher left it, but needs a change, its default route has changed.
         follows = {item.new.key for item in plan.replace if self._is_as_left(item.old)}
         contested = self._count_losses(plan, follows, now)
-
-        due = plan.only(lambda route: self.failures.get(route.key, Failures()).due <= now)
-        done, refused = _write_possible(due, backends, scope)
+        attempted = plan.only(lambda route: self._next_attempt(route) <= now)
+        written, refused = _write_possible(attempted, backends, scope)
         for route, reason in refused.items():
             self.failures[route.key] = self.failures[route.key].again(now, reason)
-        written = _writes(done)
-        for key in written:
+        written_routes = _writes(written)
+        for key in written_routes:
             if self.failures[key].reason:
                 del self.failures[key]
 
-        # If the kernel has refused nothing, everything that was due is completed. ``done`` may
-        # still lack a route to remove, because that route is gone or now belongs to another
-        # program.
-        completed = _changes(done if refused else due)
-        left = {key: self.failures[key] for key in _changes(plan) if key not in completed}
-        self.kept = {route.key: route for route in plan.unchanged} | written
-        self.due = min((each.due for each in left.values()), default=None)
+        # If the kernel has refused nothing, all attempts have succeeded. ``written`` may still lack
+        # a route to remove, because that route is gone or now belongs to another program.
+        succeeded = _changes(written if refused else attempted)
+        postponed = {key: self.failures[key] for key in _changes(plan) if key not in succeeded}
+        self.kept = {route.key: route for route in plan.unchanged} | written_routes
+        self.due = min((each.due for each in postponed.values()), default=None)
         return Repair(
             len(self.kept),
-            _by_drift(done, follows),
+            _by_drift(written, follows),
             contested,
-            _waiting(plan, left),
-            problems=_problems(left),
+            _waiting(plan, postponed),
+            problems=_problems(postponed),
         )
+
+    def _next_attempt(self, route: Route) -> float:
+        """Return the time from which a route may be written."""
+        return self.failures.get(route.key, Failures()).due
 
     def _count_losses(
         self,
@@ -185,7 +195,10 @@ class Reconciler:
         follows: Container[Hashable],
         now: float,
     ) -> dict[Failures, list[Route]]:
-        """Count a failure for each route that was lost, and return the routes that have to wait."""
+        """Count a failure for each route that was lost, and return the contested routes.
+
+        Contested routes have been lost so often that they have to wait.
+        """
         contested: dict[Failures, list[Route]] = {}
         for key, route in _writes(plan).items():
             if key not in self.kept or key in follows:
@@ -217,42 +230,42 @@ def _write_possible(
     Returns:
         The part that was carried out, and the routes that the kernel refused, with the reasons.
     """
-    done = RoutePlan()
+    written = RoutePlan()
     refused: dict[Route, str] = {}
     try:
         with all_or_nothing() as undo:
             for backend in backends:
                 of_family = plan.of(backend.family)
                 applied, failed = apply_possible(of_family, backend, scope, undo)
-                done |= applied
+                written |= applied
                 refused |= failed
     except RouteError as error:
         return RoutePlan(), dict.fromkeys(_changes(plan).values(), error.clause)
-    return done, refused
+    return written, refused
 
 
-def _by_drift(done: RoutePlan, follows: Container[Hashable]) -> dict[Drift, list[Route]]:
+def _by_drift(written: RoutePlan, follows: Container[Hashable]) -> dict[Drift, list[Route]]:
     """Return the repaired routes by kind of drift.
 
     Args:
-        done: the repairs.
+        written: the repairs.
         follows: the keys of the routes that follow the default route.
     """
-    fixed = {Drift.UNWANTED: list(done.remove)}
-    for key, route in _writes(done).items():
+    fixed = {Drift.UNWANTED: list(written.remove)}
+    for key, route in _writes(written).items():
         drift = Drift.DEFAULT_CHANGED if key in follows else Drift.LOST
         fixed.setdefault(drift, []).append(route)
     return fixed
 
 
-def _waiting(plan: RoutePlan, left: Mapping[Hashable, Failures]) -> tuple[Route, ...]:
+def _waiting(plan: RoutePlan, postponed: Mapping[Hashable, Failures]) -> tuple[Route, ...]:
     """Return the lost routes that have to wait, without routes that the kernel has refused."""
     wanted = _writes(plan).items()
-    return tuple(route for key, route in wanted if key in left and not left[key].reason)
+    return tuple(route for key, route in wanted if key in postponed and not postponed[key].reason)
 
 
-def _problems(left: Mapping[Hashable, Failures]) -> tuple[str, ...]:
-    reasons = dict.fromkeys(failures.reason for failures in left.values() if failures.reason)
+def _problems(postponed: Mapping[Hashable, Failures]) -> tuple[str, ...]:
+    reasons = dict.fromkeys(failures.reason for failures in postponed.values() if failures.reason)
     return ("\n".join(reasons),) if reasons else ()
 
 

@@ -72,7 +72,7 @@ def plan_probe(
     scope: CancelScope | None = None,
     node: ProbeNode | None = None,
 ) -> ProbeReport:
-    """Plan the changes for the node's current state; this may query Azure's metadata service.
+    """Plan the changes for the host's current state; this may query Azure's metadata service.
 
     Args:
         node: the host's IPv6 configuration; this host's by default.
@@ -81,7 +81,7 @@ def plan_probe(
         The planned changes; for an image, only the boot-time installation.
 
     Raises:
-        LoadBalancerProbeError: the node can't be queried, or doesn't support the config.
+        LoadBalancerProbeError: the host can't be queried, or doesn't support the config.
         FileError: the installation can't be read.
         UnitError: systemd can't be queried.
     """
