@@ -11,6 +11,7 @@ from hostrouting.boot.go_package import routes_to_adopt
 from hostrouting.boot.host import Host
 from hostrouting.config.routing import Config, Keep, StaticRoute, StaticRoutes, StaticRule
 from hostrouting.host_files.proc_sys import devs_without_ipv6
+from hostrouting.kernel.known_host import KnownHost
 from hostrouting.kernel.model import Model, model_of
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.taking_snapshots import take_snapshot
@@ -20,10 +21,15 @@ from hostrouting.model.links import Address, is_like
 from hostrouting.model.lookups import RouteFailure
 from hostrouting.model.routes import Route
 from hostrouting.model.rules import Rule
+from hostrouting.overlap._losses import losses, taken_away
+from hostrouting.overlap._modelled_host import ModelledHost
+from hostrouting.overlap._places import Places
+from hostrouting.overlap._state import State
 from hostrouting.overlap.check import check_families
 from hostrouting.overlap.findings import Finding, OverlapReport, Verdict
 from hostrouting.overlap.offers import Offer, led_away
 from hostrouting.overlap.proposals import Fix
+from hostrouting.overlap.uplinks import find_uplinks, ipv4_defaults_for
 from hostrouting.routes.install import refuse
 from hostrouting.routes.plan import RoutePlan, plan_or_raise
 from hostrouting.routes.policy import PolicyPlan
@@ -72,6 +78,39 @@ class PlannedHost:
     def led_away(self, config: Config, scope: CancelScope) -> list[Offer]:
         """Return the offers to keep interfaces whose own packets the new routes lead away."""
         return led_away(config, self.backend(Family.IPV4), self.plan, scope)
+
+    def taken_away(self, config: Config) -> list[str]:
+        """Return a line for each kind of packets that the plan diverts, though no CIDR asks for it.
+
+        ``led_away`` tells about packets from own addresses.
+        """
+        lines: list[str] = []
+        for family, model in self.models.items():
+            if model.before is None:
+                continue
+            intended = [each.cidr for each in config.route_overlap.of(family).expected_cidrs]
+            before = self._before(config, model.before)
+            found = losses(before, attrs.evolve(before, model=model), intended)
+            unasked = [loss for loss in found if loss.source is None and not loss.is_intended]
+            lines += taken_away(unasked)
+        return lines
+
+    def _before(self, config: Config, known: KnownHost) -> ModelledHost:
+        family = known.family
+        defaults = ipv4_defaults_for(config, self.host.routes_of(family), self.host.routes)
+        uplinks = find_uplinks(config, known.links, known.addresses, known.routes, defaults)
+        state = State(
+            family,
+            uplinks,
+            known.links,
+            known.addresses,
+            known.rules,
+            known.routes,
+            known.silent_routers,
+            known.labels or (),
+            known.is_merged,
+        )
+        return ModelledHost(state, Places((), family), model_of(known))
 
     def lacking(self, static: StaticRoutes) -> StaticRoutes:
         """Return the entries of a config that the plan has yet to install."""
@@ -270,6 +309,7 @@ def _with_losses(fix: Fix, planned: PlannedHost, config: Config, scope: CancelSc
     """Return a fix that names what the config's routes take away, and keeps InfiniBand."""
     keep = [*fix.keep]
     lines = [*fix.consequences]
+    lines += [line for line in planned.taken_away(config) if line not in lines]
     for offer in planned.led_away(config, scope):
         if offer.keep:
             keep += [entry for entry in offer.keep if entry not in keep]

@@ -174,12 +174,13 @@ def _effects(
     planned: PlannedHost | None,
     scope: CancelScope,
 ) -> Iterator[str]:
-    """Yield why ``Configure`` would fail, or which packets its new routes would lead away."""
+    """Yield why ``Configure`` would fail, or which packets its changes would lead away."""
     if planned is None:
         return
     if isinstance(outcome, str):
         yield f"apply would fail: {outcome}"
     else:
+        yield from planned.taken_away(config)
         yield from map(str, planned.led_away(config, scope))
 
 

@@ -125,6 +125,25 @@ def test_what_the_listed_routes_take_away_is_told(
         assert LED_AWAY not in run(word, write(fixed))[2]
 
 
+def test_routes_left_from_wider_cidrs_are_told_by_what_they_take_away(
+    run: Run, write: Any, kernel: FakeKernel
+) -> None:
+    """Such routes stay in CONFIG after its owner has expected less. No check asks about them."""
+    add_nics(kernel, eth1="10.100.0.5/24")
+    kernel.ip("route add 10.64.0.0/10 via 10.100.0.1 dev eth1")
+    left = ["10.100.0.128/25", "10.96.0.0/12"]
+    path = write({"hostRouting": section(*left, *HALVES, cidrs=[EXPECTED], keep=["ib0", "eth1"])})
+    unasked = [
+        "packets no longer go to 10.96.0.0/12 through eth1, but through eth0",
+        "the node then sends to neighbours of eth1 in 10.100.0.128/25 through eth0",
+    ]
+    for word, warning in (("check", "caution: "), ("fix", "caution: "), ("plan", "hostrouting: ")):
+        told = "".join(run(word, path)[1:])
+        assert [line for line in unasked if f"{warning}{line}\n" not in told] == []
+    assert not any(line in run("plan", write(LISTED))[2] for line in unasked)
+    assert "neighbours" not in run("plan", write(LISTED))[2], "its CIDR asks for that"
+
+
 def test_routes_without_a_connected_network_take_nothing_away(
     run: Run, write: Any, kernel: FakeKernel
 ) -> None:
