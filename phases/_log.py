@@ -54,7 +54,7 @@ class Log:
 
 
 def _details(error: BaseException | None, path: str) -> dict[str, object]:
-    """Return the text and the hint of an error; only the first line for a task around its own."""
+    """Return an error's text and hint. For a task around the failed one, return the first line."""
     if error is None:
         return {"error": None}
     text = text_of(error)

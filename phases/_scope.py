@@ -217,9 +217,10 @@ class CancelScope(AbstractContextManager["CancelScope"]):
     ) -> subprocess.CompletedProcess[str]:
         """Run a program to completion in its own process group.
 
-        On a cancellation or deadline, the group gets SIGTERM, and SIGKILL at most 50 ms later. Two
-        kinds of processes survive: children that have created their own session or group (setsid),
-        and processes that run longer than the program. Their later output is lost. The program runs
+        On a cancellation or deadline, the group gets SIGTERM, and SIGKILL at most 50 ms later.
+        Children that have created their own session or group (setsid) survive this. If the program
+        exits by itself, its other processes survive, too. Their later output is lost. The program
+        runs
         in real time, regardless of the clock. All output is kept in memory. KeyboardInterrupt also
         kills the program. A custom signal handler should cancel a scope. If the handler raises an
         exception instead while the program is being started, the program keeps running.

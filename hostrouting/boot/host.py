@@ -1,4 +1,7 @@
-"""The host that tasks operate on: its routes, its service manager and its files."""
+"""The host that tasks operate on: its routes, its service manager and its files.
+
+Of the files, ``Host.verified`` reads the record of verified uplinks.
+"""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ _ROUTES_DESCRIPTION = (
 )
 _CHECK_DESCRIPTION = "Check that every expected CIDR leaves through the node's uplink"
 
-# The longest wait that a config can set (600 s), and the timeout of the lock (60 s). The check gets
+# The longest wait that a config can set (600 s) plus the timeout of the lock (60 s). The check gets
 # 600 s more, because the check takes the lock before each read.
 _ROUTES_SECONDS = 660
 _CHECK_SECONDS = 1260
@@ -264,7 +264,7 @@ def is_watched(config: Config) -> bool:
 def wanted_manifest(manifest: Manifest, wanted: Wanted, layout: Layout) -> Manifest:
     """Return a manifest with the wanted parts replaced.
 
-    The consumer changes only if one of these parts is gated.
+    The wanted consumer replaces the manifest's only if one of these parts is gated.
     """
     parts = {part.name: part.installed(layout) for part in wanted.parts}
     consumer = manifest.consumer or wanted.consumer

@@ -498,13 +498,13 @@ def ties(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             yield DoctorFinding("tied", examined.called(instance), message, hint, Severity.RISK)
 
 
-def _costs(unit: str, keys: Iterable[str]) -> Iterator[str]:
-    """Yield the consequences of a unit's dependencies on a oneshot."""
+def _costs(oneshot: str, keys: Iterable[str]) -> Iterator[str]:
+    """Yield the consequences of the properties that tie the consumer's unit to a oneshot."""
     tied = {*keys}
     if not tied.isdisjoint((*_NEEDING, *_STOPPED_BY)):
-        yield f"stopping or restarting {unit} stops this unit too"
+        yield f"stopping or restarting {oneshot} stops this unit too"
     if not tied.isdisjoint(_CONFLICTING):
-        yield f"starting {unit} stops this unit, and vice versa"
+        yield f"starting {oneshot} stops this unit, and vice versa"
     if not tied.isdisjoint(_NEEDING):
         yield "a start that fails because of it isn't retried by Restart="
         yield "after hostrouting remove, a start is refused"

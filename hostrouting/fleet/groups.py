@@ -191,7 +191,7 @@ class _Members:
         self._first = first
         self._names: list[str] = []
         self._own_names: dict[str, str] = {}
-        # Both have the hosts by the reason and its detail.
+        # Both map a reason and its detail to the names of the hosts.
         self._reasons: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
         self._uncompared: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
 

@@ -174,7 +174,7 @@ class HostChanges:
 
         Args:
             back: the changes to undo.
-            entries: the keys of the entries to include.
+            entries: the keys of the routes to include. Everything else is always included.
         """
         taken = {key for change in back for key in change.keys}
         keys = [*self._others, *entries]

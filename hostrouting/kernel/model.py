@@ -486,8 +486,9 @@ class Model6(Model):
     ) -> tuple[IpAddress, ...]:
         if entry is not None:
             return self._sources(entry, addresses)
-        # A kernel is asked for these sources with a datagram socket. For a snapshot, do the same.
-        # For a live host, the model can look up TCP itself.
+        # A kernel tells these sources only for datagrams. A snapshot must get the same answer as
+        # its host: by lookups for UDP, and an error if only TCP's lookup fails. The model of a live
+        # host can look up TCP itself.
         by_tcp = is_tcp and self.known.is_live
         if is_tcp and not by_tcp:
             refuse_datagrams(self.lookup(addresses))

@@ -106,6 +106,7 @@ def find_verified(
 
 
 def _find(uplink: VerifiedUplink, links: Mapping[str, Link]) -> list[Link]:
+    """Return the links that a verified uplink is by now, as ``find_verified`` explains."""
     namesake = links.get(uplink.name)
     by_name = [] if namesake is None else _topmost([namesake], links)
     if namesake is not None and _is_bond_with_ports(namesake, links):
@@ -131,13 +132,19 @@ def _with_mac_of(uplink: VerifiedUplink, links: Mapping[str, Link]) -> list[Link
 
 
 def _topmost(found: Iterable[Link], links: Mapping[str, Link]) -> list[Link]:
-    """Return the links that take the place of some links, without ports of other kinds of links."""
+    """Return the links that take the place of some links, without those that can't be recorded.
+
+    Nothing takes the place of a port of another kind of link.
+    """
     groups = (_group(link, links) for link in found)
     return [link for link in groups if link is not None and is_recordable(link.name)]
 
 
 def _group(link: Link, links: Mapping[str, Link]) -> Link | None:
-    """Return the topmost bridge or bond of a link, or itself if it isn't a port."""
+    """Return the topmost bridge or bond above a link, or the link itself if nothing is above it.
+
+    A VRF doesn't count as above its ports. Return None if another kind of link is above.
+    """
     for _ in links:  # a snapshot's links may be ports of each other
         if link.master is None:
             return link

@@ -1,15 +1,18 @@
 """Check the expected CIDRs: prove that each leaves through the node's uplinks, or find a fix.
 
 The theory of operation. The kernel knows by which route each packet leaves, so a check asks it, and
-compares the results with the interfaces that the config expects. A check has five steps, each with
-a module: cut, ask, judge, group, fix. ``check`` runs them; the first two are called by
-``_read.read_once``, because all that is read and asked must be of one moment. Between ask and
-judge, ``_local_delivery`` may end the check. A rule may bypass table local, so that this host
-doesn't receive packets to one of its addresses. Then there is no verdict.
+compares the results with the expected interfaces. These are the *uplinks* (``uplinks``), unless a
+CIDR names its own. The uplinks are named by the config, or are those with which the check has
+passed before, or else the interfaces of main's default route.
+
+A check has five steps, each with a module: cut, ask, judge, group, fix. ``check`` runs them; the
+first two are called by ``_read.read_once``, because all that is read and asked must be of one
+moment. Between ask and judge, ``_local_delivery`` may end the check. A rule may bypass table local,
+so that this host doesn't receive packets to one of its addresses. Then there is no verdict.
 
 What is known about addresses lies in one record, a *place*: addresses with the same results
 (``_places``). Cut makes the places, and each later step fills in its fields. What is known about
-the host is a ``State`` (``_state``), which no step changes::
+the host is a ``State`` (``_state``), which no step changes. A ``Moment`` (``_read``) holds both::
 
     expected     172.16.0.0/16     |------------------------------------------|
     main         172.16.0.0/16     |------------------------------------------|  dev ib0
@@ -26,9 +29,10 @@ the host is a ``State`` (``_state``), which no step changes::
 Cut (``_cut``). Routes and rules match prefixes, so a result can only change where a prefix begins
 or ends. All addresses with the same innermost prefix are one place, which may consist of several
 spans. Only the place's first address (its probe) is looked up, once for each kind, because all its
-addresses have the same results. A FIB may have 100,000 plain routes through the uplinks, and where
-only these are, nothing fails. Suspects are routes through other interfaces, and prefixes that a
-rule names. Plain routes cut only inside a suspect. Outside of suspects, they aren't even read.
+addresses have the same results. A FIB may have 100,000 routes through the uplinks that are *plain*
+(``kernel.selection``): they have tos 0, and all of their packets leave there. Where only these are,
+nothing fails. Suspects are routes through other interfaces, and prefixes that a rule names. Plain
+routes cut only inside a suspect. Outside of suspects, they aren't even read.
 
 Ask (``_ask``). Three kinds of sockets send to a place, and all must leave as expected:
 
@@ -64,23 +68,25 @@ also covers other places. It doesn't change such a place if the route is shorter
 entry. So each place has a constraint (``_constraint``): ``NeedsRoute`` or ``MayBeCovered``. For
 each interface to which routes must lead, ``_fewest_prefixes`` finds the smallest set of prefixes
 that satisfies all of them. Sometimes no route can fix a place, or the traffic may be wanted where
-it is (``_diversions``). Then the constraint is ``NoRoute``, with an obstacle: a reason with advice,
-or a question to the operator. ``_static_routes`` makes the config entry for each prefix. Then the
-routes are proven (``_modelled_host``): the installation's planner accepts them, and a model of the
-host with these routes is asked about the same places. The results are judged again. A route that an
-installation would refuse is excluded, and the search runs again (``_routes``). If any other proof
-fails, no route at all is proposed. Remaining failures, such as replies that no route can move, are
-reported with a reason.
+it is, such as on a second NIC (``_diversions``). Then the constraint is ``NoRoute``, with an
+obstacle: a reason with advice, or a question to the operator. ``_static_routes`` makes the config
+entry for each prefix. Then the routes are proven (``_modelled_host``): the installation's planner
+accepts them, and a model of the host with these routes is asked about the same places. The results
+are judged again. A route that an installation would refuse is excluded, and the search runs again
+(``_routes``). If any other proof fails, no route at all is proposed. Remaining failures, such as
+replies that no route can move, are reported with a reason.
 
 If another table decides before main, the obstacle is a rule. Then ``_rules`` finds the fewest rules
 after which main decides, and the search for routes runs again on a model of the host with these
 rules. Routes and rules must also take nothing away (``_losses``). Packets that work must go as
-before, unless a caution names them (``_cautions``). The proof covers packets without a source, and
-packets from each kind of own address (``_senders``) that the change may affect (``_affected``).
-``_keep`` finds the interfaces from whose addresses the routes divert packets. Some changes can only
-be made by an entry's owner. ``_advice`` says what such a change takes away. Last, ``_questions``
-finds the answers to each question, and tries each: it changes the config and runs the whole check
-again, on the model of the host.
+before, unless a caution names them (``_cautions``). Where no caution is enough (``is_refused``),
+nothing is proposed: packets that come in are lost, or packets without a source that the fix isn't
+meant to divert. The proof covers packets without a source, and packets from each kind of own
+address (``_senders``) that the change may affect (``_affected``). ``_keep`` finds the interfaces
+from whose addresses the routes divert packets. Some changes can only be made by an entry's owner.
+``_advice`` says what such a change takes away. Last, ``_questions`` finds the answers to each
+question, and tries each: it changes the config and runs the whole check again, on the model of the
+host.
 
 What the next owner must keep:
 
@@ -106,5 +112,8 @@ What the next owner must keep:
 The boot script ``boot/scripts/check-route-overlap.awk`` cuts, asks and judges, too; its places are
 single spans. ``explanation`` traces a single address through rules and tables, ``difference``
 compares two snapshots place by place, ``findings`` and ``proposals`` define the result, ``summary``
-and ``markers`` format it.
+and ``markers`` format it. ``offers`` offers to keep a second NIC's packets on it, ``planned_host``
+checks a host as it would be after a plan, and ``taken_networks`` finds networks that a cluster
+shouldn't use. ``node_ip`` compares the addresses in a node's config with the host, and
+``snapshots`` takes the snapshots that a check can use instead of a host.
 """

@@ -25,7 +25,7 @@ from hostrouting.overlap.proposals import OwnersChange, Unfixable
 _PROVEN_MAX = 16
 
 
-def proven(before: ModelledHost, unfixable: Iterable[Unfixable]) -> Iterator[Unfixable]:
+def with_proven_advice(before: ModelledHost, unfixable: Iterable[Unfixable]) -> Iterator[Unfixable]:
     """Yield the failures, with advice that also says what the advised change takes away.
 
     Advice beyond a limit is left out.
@@ -55,7 +55,7 @@ def loss_by(before: ModelledHost, change: OwnersChange, intended: Iterable[IpNet
         change: the change.
         intended: the failing addresses whose packets the change diverts on purpose.
     """
-    after = attrs.evolve(before, model=_changed(before.model, change))
+    after = attrs.evolve(before, model=_model_after(before.model, change))
     lines = taken_away(losses(before, after, intended))
     return f", after which {', and '.join(lines)}" if lines else ""
 
@@ -66,7 +66,7 @@ def loss_by_rule(state: State, rule: Rule) -> str:
     return loss_by(before, OwnersChange("", rule=rule), ())
 
 
-def _changed(model: Model, change: OwnersChange) -> Model:
+def _model_after(model: Model, change: OwnersChange) -> Model:
     if change.removed:
         model = model.without(change.removed)
     if change.address is not None:

@@ -82,11 +82,11 @@ class Sockets:
         by_probe = {int(place.probe): place for place in places}
         lookups: dict[int, list[SocketLookup]] = {probe: [] for probe in by_probe}
         for is_tcp in self._protocols:
-            for lookup in self._asked(by_probe, is_tcp=is_tcp):
+            for lookup in self._lookups_of(by_probe, is_tcp=is_tcp):
                 lookups[int(lookup.address)].append(lookup)
         return {place: tuple(lookups[probe]) for probe, place in by_probe.items()}
 
-    def _asked(self, places: Mapping[int, Place], *, is_tcp: bool) -> Iterator[SocketLookup]:
+    def _lookups_of(self, places: Mapping[int, Place], *, is_tcp: bool) -> Iterator[SocketLookup]:
         # 1. A datagram from an unconnected socket has no source yet.
         firsts = self._look_up([place.probe for place in places.values()], is_tcp=is_tcp)
         for result in firsts:

@@ -1,4 +1,4 @@
-"""Tell which traffic a fix takes away, or moves to another interface.
+"""Put the losses of a fix into words, with what the operator can do.
 
 This module does no I/O.
 """

@@ -136,8 +136,8 @@ class Constraints:
         if bridge is not None and bridge not in path.devs:
             return NoRoute(_of_bridge(bridge), MayBeCovered(_in_main(failure.route)))
         entry = _in_main(failure.route) or self._fib.longest_match(Table.MAIN, Flow(address))
-        if (asked := self._asked(place, failure)) is not None:
-            return NoRoute(asked, MayBeCovered(entry))
+        if (question := self._question_about(place, failure)) is not None:
+            return NoRoute(question, MayBeCovered(entry))
         found = self._of_unwanted(expected, failure, path)
         if isinstance(found, Obstacle):
             return NoRoute(found, MayBeCovered(entry))
@@ -186,7 +186,7 @@ class Constraints:
             return None
         return unmodelled(failure.address, self._family)
 
-    def _asked(self, place: Place, failure: Judgement) -> Obstacle | None:
+    def _question_about(self, place: Place, failure: Judgement) -> Obstacle | None:
         if _is_settled(place, failure):
             return None
         return self._diversions.asked(failure, self._entries.subnet_around(failure.address))
@@ -232,9 +232,9 @@ class Constraints:
             # The loop doesn't stop at the first rule that looks up main. A later one may accept a
             # shorter prefix.
             if self._looks_up_main(rule, dev):
-                shortest = rule.suppress_prefix_length
+                suppressed = rule.suppress_prefix_length  # and all shorter ones
                 length = -1 if found is None else longest_without_effect(found)
-                lengths.append(length if shortest is None else max(length, shortest))
+                lengths.append(length if suppressed is None else max(length, suppressed))
         if lengths:
             return min(lengths)
         return self._why_main_is_not_asked(lookup, last)
@@ -292,8 +292,8 @@ class Constraints:
             return beyond_bound
         if (of_pods := self._diversions.why_of_pods(failure)) is not None:
             return of_pods
-        if (asked := self._asked(place, failure)) is not None:
-            return asked
+        if (question := self._question_about(place, failure)) is not None:
+            return question
         is_limited = expected.devs is not None
         guarded = self._diversions.why_not_led(failure, is_limited=is_limited)
         if guarded is not None:

@@ -6,6 +6,10 @@ which interface is wanted. No question is asked about a route that can't be want
 leads to one of these: the network of an InfiniBand fabric or a bridge, an uplink's whole subnet, or
 a large part of the address space. A VPN, for example, takes half of that space. This module does no
 I/O.
+
+``Diversions.asked`` raises the question whether another interface, such as a second NIC, is meant.
+``_questions`` finds its answers. ``offers``, which is about packets from such an interface's own
+addresses, asks nothing.
 """
 
 from __future__ import annotations

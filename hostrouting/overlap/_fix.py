@@ -18,7 +18,7 @@ import attrs
 from hostrouting.config.routing import Config, StaticRule
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import numbers
-from hostrouting.overlap._advice import proven
+from hostrouting.overlap._advice import with_proven_advice
 from hostrouting.overlap._cautions import Caution, cautions_about
 from hostrouting.overlap._group import findings_and_notes
 from hostrouting.overlap._keep import KeepSearch
@@ -91,7 +91,7 @@ def _complete(
     state = moment.state
     wanted = _with_new_rules(config, rules)
     before = host_now(state, moment.places)
-    host = _changed(before, found.host)
+    host = _with_all_changes(before, found.host)
     is_infiniband = found.search.diversions.is_infiniband
     keeping = KeepSearch(before, host, found.lost, _ranges(findings), wanted, is_infiniband).find()
     cautions = [*cautions_about(state, settings, keeping.lost, host.model.fib, keeping)]
@@ -99,7 +99,7 @@ def _complete(
         found.fix,
         rules=rules,
         keep=keeping.keep,
-        unfixable=tuple(proven(before, found.fix.unfixable)),
+        unfixable=tuple(with_proven_advice(before, found.fix.unfixable)),
         consequences=tuple(map(str, cautions)),
     )
     return fix, cautions
@@ -149,7 +149,7 @@ def _with_rules(
         routes = RouteSearch(with_rules, config.route_overlap, why_no_default, search.now)
         found = routes.explained(routes.find(left), left, unruled)
         earlier = _decided_earlier(found, wanted, unruled)
-        lost = losses(now, _changed(now, found.host), intended)
+        lost = losses(now, _with_all_changes(now, found.host), intended)
         useless = _useless(found, wanted.keys(), earlier)
         useless |= search.refused(rules, found.host.model, wanted)
         useless |= search.harmful(rules, lost, wanted)
@@ -201,7 +201,7 @@ def _ranges(findings: Iterable[Finding]) -> list[IpNetwork]:
     return [part for finding in findings for part in finding.ranges]
 
 
-def _changed(before: ModelledHost, after: ModelledHost) -> ModelledHost:
+def _with_all_changes(before: ModelledHost, after: ModelledHost) -> ModelledHost:
     """Return the host after a fix, with a model that knows every change that the fix makes."""
     if after.state is before.state:
         return after

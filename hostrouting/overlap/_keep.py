@@ -159,7 +159,7 @@ class KeepSearch:
         lost: the packets that the fix takes away.
         intended: the failing addresses whose packets the fix diverts on purpose.
         config: the config, with the rules of the fix.
-        is_infiniband: whether an interface is one of InfiniBand.
+        is_infiniband: returns whether an interface is an InfiniBand interface.
     """
 
     def __init__(

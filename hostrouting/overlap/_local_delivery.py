@@ -96,7 +96,7 @@ def _what_decides(lost: _Lost, state: State) -> str:
 
 
 def _first_lost(state: State, cidrs: Sequence[Prefix], kernel: Lookups) -> _Lost | None:
-    asked = [*_asked(state, PrefixSet(cidrs, state.family.bits))]
+    asked = [*_addresses_to_ask_about(state, PrefixSet(cidrs, state.family.bits))]
     is_first = asks_local_first(state.rules)
     if is_first:
         # Table local decides, so its entries are delivered.
@@ -126,7 +126,7 @@ def _sent_to(asked: Iterable[Address], state: State, *, is_first: bool) -> list[
     return [*dict.fromkeys(own)]
 
 
-def _asked(state: State, cidrs: PrefixSet) -> Iterator[Address]:
+def _addresses_to_ask_about(state: State, cidrs: PrefixSet) -> Iterator[Address]:
     """Yield the addresses to which packets must be delivered."""
     called: Collection[IpAddress] = ()
     if selects_source(state.rules, state.routes, state.family):

@@ -2,11 +2,11 @@
 
 This module does no I/O.
 
-This comparison proves each proposal and each advice. Applied to a model, it must take away only the
-packets that its text names. Only the prefixes that the change may affect are compared. These
-prefixes are cut at each prefix of either model. Then both models are asked about one address of
-each place. Three kinds of packets are compared: without a source, from each of the host's own
-addresses, and from outside.
+``_cautions`` puts the losses into words. This comparison proves each proposal and each advice:
+applied to a model, it must take away only the packets that its text names. Only the prefixes that
+the change may affect are compared. These prefixes are cut at each prefix of either model. Then both
+models are asked about one address of each place. Three kinds of packets are compared: without a
+source, from each of the host's own addresses, and from outside.
 
 A packet to a failing address isn't a loss, because it didn't work before. There are two exceptions:
 packets that may be wanted where they are. The destination may be a neighbour in the connected

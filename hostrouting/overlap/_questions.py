@@ -1,10 +1,11 @@
-"""Ask the operator about routes that may be there on purpose, and find the answers.
+"""Find the answers to questions about routes that may be there on purpose.
 
 This module does no I/O.
 
-Each answer is a change of the config. To try an answer, the check and the search for a fix run
-again with the changed config, on the model of the host. An answer is given only if it settles its
-question, and comes with a clause on what the resulting fix takes away.
+``_diversions`` raises the questions, for example about a route through a second NIC. Each answer is
+a change of the config. To try an answer, the check and the search for a fix run again with the
+changed config, on the model of the host. An answer is given only if it settles its question, and
+comes with a clause on what the resulting fix takes away.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def read_once(
     if needs_uplinks and state.uplinks.unknown:
         return Moment(state, Places((), state.family))
     _refuse_mapped(state.addresses)
-    return _asked(config, state, cutter, backend, received)
+    return _cut_and_ask(config, state, cutter, backend, received)
 
 
 def moment_with(config: Config, moment: Moment, model: Model) -> Moment:
@@ -156,10 +156,10 @@ def moment_with(config: Config, moment: Moment, model: Model) -> Moment:
     if state.uplinks.unknown:
         return Moment(state, Places((), state.family))
     cutter = _cutter(config.route_overlap, state, _sources(state.addresses))
-    return _asked(config, state, cutter, model)
+    return _cut_and_ask(config, state, cutter, model)
 
 
-def _asked(
+def _cut_and_ask(
     config: Config,
     state: State,
     cutter: Cutter,

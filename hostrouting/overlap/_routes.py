@@ -66,13 +66,13 @@ class _Proposal:
         fix: the entries. If they don't work, the fix has none, and every failure that needs a route
             remains. Failures that no route can fix are never included.
         host: the host after the fix.
-        covered: an address of each span that the constraints let an entry fix.
-        fixed: the covered addresses that an entry fixes. Empty if the entries don't work.
+        fixable: an address of each span that the constraints let an entry fix.
+        fixed: the fixable addresses that an entry fixes. Empty if the entries don't work.
     """
 
     fix: Fix
     host: ModelledHost
-    covered: Container[int]
+    fixable: Container[int]
     fixed: Container[int] = ()
 
 
@@ -122,8 +122,8 @@ class RouteSearch:
         moment: the host, with judged places.
         overlap: the expected CIDRs.
         why_no_default: why there is no default route, or an empty string if there is one.
-        unruled_host: the host without the rules of a fix, because routes are added before rules.
-            None if the fix has no rules.
+        host_without_rules: the host without the rules of a fix, because routes are added before
+            rules. None if the fix has no rules.
     """
 
     def __init__(
@@ -131,12 +131,12 @@ class RouteSearch:
         moment: Moment,
         overlap: RouteOverlap,
         why_no_default: str,
-        unruled_host: Model | None = None,
+        host_without_rules: Model | None = None,
     ) -> None:
         self._state = moment.state
         self._places = moment.places
         self._overlap = overlap
-        self._unruled_host = unruled_host
+        self._host_without_rules = host_without_rules
         self._family = self._state.family
         self._bits = self._state.family.bits
         self.diversions = Diversions(self._state, overlap.container_devs)
@@ -163,7 +163,7 @@ class RouteSearch:
         lost = self._lost(proposal, findings)
         if why := why_ineffective(judged, proposal.fixed) or _refused_loss(lost):
             lost = ()
-            proposal = self._without_entries(why, proposal.covered)
+            proposal = self._without_entries(why, proposal.fixable)
             judged = proposal.host.judged(self._overlap)
         return JudgedProposal(proposal, judged, lost)
 
@@ -183,7 +183,7 @@ class RouteSearch:
         """
         proposal = proposed.proposal
         fix = proposal.fix
-        unfixed = self._unfixed_spans(proposal.covered, unruled)
+        unfixed = self._unfixed_spans(proposal.fixable, unruled)
         still_failing = self._still_failing(proposed, unruled)
         unfixable = [
             *self._unfixable(unfixed),
@@ -224,13 +224,13 @@ class RouteSearch:
             return self._without_entries(host, fixed)
         return _Proposal(Fix(entries), host, fixed, fixed)
 
-    def _without_entries(self, why: str, covered: Container[int]) -> _Proposal:
+    def _without_entries(self, why: str, fixable: Container[int]) -> _Proposal:
         """Return a proposal without entries, for a search whose entries don't work."""
         targets = [span for span in self._places.spans if _needs_route(span)]
         obstacle = Obstacle(why, is_policy=True)
         unfixable = Unfixable(networks_of(targets, self._family), (), obstacle)
         host = host_now(self._state, self._places)
-        return _Proposal(Fix(unfixable=(unfixable,)), host, covered)
+        return _Proposal(Fix(unfixable=(unfixable,)), host, fixable)
 
     def _lost(self, proposal: _Proposal, findings: Iterable[Finding]) -> tuple[Loss, ...]:
         before = host_now(self._state, self._places)
@@ -254,8 +254,8 @@ class RouteSearch:
 
     def _refusals(self, host: ModelledHost) -> dict[Prefix, str]:
         reasons = host.refusals()
-        if self._unruled_host is not None:
-            for failure in self._unruled_host.with_routes(host.model.added).refused():
+        if self._host_without_rules is not None:
+            for failure in self._host_without_rules.with_routes(host.model.added).refused():
                 reasons[numbers(failure.route.destination)] = failure.message
         return reasons
 

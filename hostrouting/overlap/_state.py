@@ -91,7 +91,7 @@ class State:
         None if the uplinks have no default route, or one that never expires.
         """
         uplinks = {*self.uplinks.devs}
-        # A dead route has no devs.
+        # A dead route has no devs, so it doesn't count.
         ours = (route for route in self.defaults if not uplinks.isdisjoint(route.devs))
         lifetimes = [route.expires for route in ours if isinstance(route, Route6)]
         known = [lifetime for lifetime in lifetimes if lifetime is not None]

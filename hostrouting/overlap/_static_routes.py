@@ -237,8 +237,8 @@ class Entries:
 
         The next hop is that of the longest route that contains the prefix. Without such a route,
         the prefix is on the interface's link if the interface is point-to-point, or has an address
-        in the same subnet. Such an interface needs no gateway, so a gateway that makes an entry
-        impossible is left out.
+        in the same subnet. A point-to-point interface needs no gateway, so a gateway that makes an
+        entry impossible is left out there.
         """
         hops, destinations, subnets = self._around_by(dev)
         if (longest := next(destinations.around(prefix), None)) is not None:

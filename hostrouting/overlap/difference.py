@@ -291,7 +291,7 @@ class _Comparison:
         for cidr in every:
             groups: dict[tuple[ChangedResult, ...], list[Span]] = {}
             for span in places.inside(numbers(cidr)):
-                if results := tuple(_changed(old[span.place], new[span.place])):
+                if results := tuple(_changed_results(old[span.place], new[span.place])):
                     groups.setdefault(results, []).append(span)
             for results, inside in groups.items():
                 causes = self._causes({place: old[place] for place in distinct(inside)})
@@ -387,7 +387,7 @@ class _Comparison:
             return False
 
 
-def _changed(before: _Results, after: _Results) -> Iterator[ChangedResult]:
+def _changed_results(before: _Results, after: _Results) -> Iterator[ChangedResult]:
     """Yield the packets whose results differ, grouped by these results."""
     packets: dict[tuple[tuple[LookupResult, ...], ...], list[str]] = {}
     ways: dict[object, tuple[tuple[LookupResult, ...], ...]] = {}

@@ -2,7 +2,7 @@
 
 Replies from a second NIC's address are often meant to leave through that NIC. Without policy rules,
 they leave through the default route. The check can't know the intention, so it reports no failure
-and proposes no fix.
+and proposes no fix. A question is asked only about expected addresses (``_diversions``).
 """
 
 from __future__ import annotations
@@ -75,7 +75,10 @@ def led_away(
     plan: RoutePlan,
     scope: CancelScope,
 ) -> list[Offer]:
-    """Return an offer for each network whose interfaces lose own packets to a plan's new routes.
+    """Return an offer for each network into which a plan's new routes divert own packets.
+
+    These packets are sent from the addresses of the network's interfaces, and then leave through
+    another interface.
 
     Args:
         config: the planned config.

@@ -1,4 +1,7 @@
-"""The proposed fix for a check's failures, and the failures that no proposed route fixes."""
+"""The proposed fix for a check's failures, and the failures that no proposed route fixes.
+
+A ``Question`` is raised by ``_diversions``, and answered by ``_questions``.
+"""
 
 from __future__ import annotations
 
@@ -137,7 +140,7 @@ class Obstacle(NamedTuple):
 
     Args:
         reason: the reason, including how to fix it unless the cause is a policy rule. With a
-            question, it may be empty until ``Questions.completed`` fills it in.
+            question, it may be empty until ``Questions.answered`` fills it in.
         rule: the policy rule that takes precedence, or None if the cause isn't a rule.
         is_policy: whether a route could fix the addresses, but isn't proposed because the traffic
             may be wanted.

@@ -231,7 +231,7 @@ def configure(
 
 
 def led_away_by(config: Config, plan: RoutePlan, host: Host) -> tuple[str, ...]:
-    """Return a sentence for each network whose interfaces lose own packets to installed routes.
+    """Return the offers of ``offers.led_away`` for the routes just installed, in words.
 
     The run is over, so a cancellation no longer matters.
     """

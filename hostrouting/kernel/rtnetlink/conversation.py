@@ -81,8 +81,8 @@ _HEARD_BYTES = 4 << 20
 # The destination is near the start of an event.
 _EVENT_BYTES = 0x80
 
-# If routes change constantly, two out of three dumps are interrupted. The odds of this many in a
-# row are about one in a million.
+# If routes change constantly, two out of three dumps are interrupted. The odds that this many dumps
+# in a row are interrupted are about one in a million.
 _ATTEMPTS = 32
 
 # A read-only request that isn't a dump. The request is for interface index 1, which may not exist.

@@ -99,7 +99,7 @@ FIB_RULE_INVERT = 0x2
 TABLE_MAX = 0xFFFFFFFF
 PROTOCOL_MAX = 0xFF
 
-# ``name_of`` with a cache, valid for a single reply from the kernel.
+# A function like ``name_of``, with a cache of names for a single reply from the kernel.
 Names = Callable[[int], str]
 
 # A dump request: a description, the RTM_GET* type, the request body and a decoder.
