@@ -139,12 +139,12 @@ def with_other_scripts(text: str, places: Mapping[str, str]) -> str:
 _COMMAND = re.compile(r"\{ path=\S* ; argv\[\]=(?P<argv>.*?) ; flags=(?P<flags>.*?) ;")
 
 
-def missing_commands(shown: Mapping[str, str]) -> tuple[str, ...]:
+def missing_commands(properties: Mapping[str, str]) -> tuple[str, ...]:
     """Return the gate's commands that a unit lacks or overrides.
 
     Args:
-        shown: the ``ExecConditionEx`` and ``ExecStartPreEx`` properties as printed by ``systemctl
-            show``.
+        properties: the properties ``ExecConditionEx`` and ``ExecStartPreEx`` as printed by
+            ``systemctl show``.
 
     Returns:
         The missing lines, and those whose prefix (``+`` or ``-``) was changed.
@@ -152,7 +152,7 @@ def missing_commands(shown: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(
         f"{key}={prefix}{argv}"
         for key, prefix, argv in _NEEDED
-        if not _has_command(prefix, argv, shown[f"{key}Ex"])
+        if not _has_command(prefix, argv, properties[f"{key}Ex"])
     )
 
 
@@ -165,17 +165,17 @@ def _has_command(prefix: str, argv: str, commands: str) -> bool:
     return False
 
 
-def _naming_settings(shown: Mapping[str, str], environment: Collection[str]) -> Iterator[str]:
+def _naming_settings(properties: Mapping[str, str], environment: Collection[str]) -> Iterator[str]:
     """Yield the settings that change INVOCATION_ID. The gate identifies a start by this ID."""
     for key, (pattern, consequence) in _NAMELESS.items():
-        if re.search(pattern, shown[key]):
+        if re.search(pattern, properties[key]):
             yield f"{key}=INVOCATION_ID {consequence}"
     if "INVOCATION_ID" in environment:
         yield f"EnvironmentFile= sets INVOCATION_ID, which {_ONE_NAME}"
 
 
 def opening_settings(
-    shown: Mapping[str, str],
+    properties: Mapping[str, str],
     *,
     is_strict: bool,
     environment: Collection[str] = (),
@@ -183,26 +183,26 @@ def opening_settings(
     """Yield the settings with which a unit starts although the gate fails, or never starts.
 
     Args:
-        shown: the properties listed in ``SETTINGS`` as printed by ``systemctl show``.
+        properties: the properties listed in ``SETTINGS`` as printed by ``systemctl show``.
         is_strict: whether a failed check blocks the unit; if not, a shorter start timeout is fine.
         environment: the names of the variables that the unit's environment files set.
 
     Yields:
         A description of each such setting.
     """
-    statuses = shown["SuccessExitStatus"].split()
+    statuses = properties["SuccessExitStatus"].split()
     forgiven = [status for status in statuses if status.removeprefix("SIG") in _ENDS]
     if forgiven:
         yield f"SuccessExitStatus={' '.join(forgiven)} treats a failing gate as a successful one"
-    seconds = seconds_of(shown["TimeoutStartUSec"])
+    seconds = seconds_of(properties["TimeoutStartUSec"])
     if is_strict and 0 < seconds < START_SECONDS:
         yield (
             f"TimeoutStartSec={seconds:g} ends the gate, which may take 20 s; "
             f"give it {START_SECONDS} or more"
         )
-    yield from _naming_settings(shown, environment)
-    is_ours = RUN_DIR.name in shown["RuntimeDirectory"].split()
-    if is_ours and shown["RuntimeDirectoryPreserve"] != "yes":
+    yield from _naming_settings(properties, environment)
+    is_ours = RUN_DIR.name in properties["RuntimeDirectory"].split()
+    if is_ours and properties["RuntimeDirectoryPreserve"] != "yes":
         yield (
             f"RuntimeDirectory={RUN_DIR.name} removes the files of the gate "
             "and of a trial of routes at each stop"

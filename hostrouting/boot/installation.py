@@ -169,7 +169,7 @@ def _loaded(units: UnitManager, manifest: Manifest) -> dict[str, dict[str, str]]
 
 def _unread(loaded: Mapping[str, Mapping[str, str]]) -> list[str]:
     """Return the units whose files a killed run has changed since systemd loaded them."""
-    return [name for name, shown in loaded.items() if shown["NeedDaemonReload"] == "yes"]
+    return [name for name, properties in loaded.items() if properties["NeedDaemonReload"] == "yes"]
 
 
 def _verify_gate(
@@ -181,23 +181,25 @@ def _verify_gate(
 
     systemd ignores lines that it can't parse, and another drop-in may reset a list.
     """
-    for instance, shown in loaded.items():
+    for instance, properties in loaded.items():
         if manifest.consumer not in unit_names(instance)[:2]:
             continue
         # A missing or masked unit has no settings to compare. When the unit appears, systemd loads
         # the unit together with our drop-in.
-        if shown["LoadState"] in ("not-found", "masked"):
+        if properties["LoadState"] in ("not-found", "masked"):
             continue
-        environment = environment_names(layout, shown["EnvironmentFiles"])
+        environment = environment_names(layout, properties["EnvironmentFiles"])
         hint = f"look at: systemctl cat {instance}"
-        if missing := missing_commands(shown):
+        if missing := missing_commands(properties):
             what = " and ".join(missing)
             raise UnitError(
                 f"the gate doesn't hold {instance}: it lacks {what}; "
                 "something overrides zz-hostrouting.conf",
                 hint=hint,
             )
-        opening = opening_settings(shown, is_strict=manifest.is_strict, environment=environment)
+        opening = opening_settings(
+            properties, is_strict=manifest.is_strict, environment=environment
+        )
         if reasons := "; ".join(opening):
             raise UnitError(
                 f"the gate doesn't hold {instance}: {reasons}",
@@ -405,11 +407,11 @@ def start_oneshots(host: Host, names: Iterable[str]) -> Iterator[Changes]:
     oneshots = {name: f"{name}.service" for name in names}
     if not oneshots:
         return
-    shown = host.units.show_each([_ONLINE, *oneshots.values()], "ActiveState")
-    if shown[_ONLINE]["ActiveState"] not in RUNNING:
+    by_unit = host.units.show_each([_ONLINE, *oneshots.values()], "ActiveState")
+    if by_unit[_ONLINE]["ActiveState"] not in RUNNING:
         return
     for name, unit in oneshots.items():
-        if shown[unit]["ActiveState"] not in RUNNING:
+        if by_unit[unit]["ActiveState"] not in RUNNING:
             host.units.start(unit)
             yield _of_unit(name, "started")
 
@@ -430,8 +432,8 @@ def requiring_units(host: Host, *names: str) -> dict[str, tuple[str, ...]]:
     """
     requiring = {}
     for unit in (f"{name}.service" for name in names):
-        shown = host.units.show(unit, "RequiredBy", "RequisiteOf", "BoundBy")
-        if words := " ".join(shown.values()).split():
+        properties = host.units.show(unit, "RequiredBy", "RequisiteOf", "BoundBy")
+        if words := " ".join(properties.values()).split():
             requiring[unit] = tuple(sorted(set(words)))
     return requiring
 

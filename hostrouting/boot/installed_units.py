@@ -86,18 +86,18 @@ def settings(text: str) -> list[tuple[str, str]]:
     return pairs
 
 
-def environment_names(layout: Layout, shown: str) -> set[str]:
+def environment_names(layout: Layout, printed: str) -> set[str]:
     """Return the names of the variables that a unit's environment files set.
 
     Args:
-        shown: the property ``EnvironmentFiles`` as printed by ``systemctl show``, with a file or a
-            glob pattern in each line.
+        printed: the property ``EnvironmentFiles`` as printed by ``systemctl show``, with a file or
+            a glob pattern in each line.
 
     Raises:
         FileError: a file can't be read.
     """
     names: set[str] = set()
-    for line in shown.splitlines():
+    for line in printed.splitlines():
         pattern = layout.followed(line.rpartition(" (")[0])
         for path in matching(pattern.parent, pattern.name):
             names.update(name for name, _ in settings(read_text(path) or ""))

@@ -179,11 +179,11 @@ class Systemctl:
         # systemctl first prints the named units, in the given order. Units are recognized by this
         # order, because an Id may be another name of the unit. The loaded units that match a
         # pattern follow.
-        shown = {unit: dict.fromkeys(keys, "") for unit in listed}
-        shown.update(zip(listed, blocks, strict=False))
+        by_unit = {unit: dict.fromkeys(keys, "") for unit in listed}
+        by_unit.update(zip(listed, blocks, strict=False))
         for block in blocks[len(listed) :]:
-            shown.setdefault(block["Id"], block)
-        return {unit: {name: block[name] for name in names} for unit, block in shown.items()}
+            by_unit.setdefault(block["Id"], block)
+        return {unit: {name: block[name] for name in names} for unit, block in by_unit.items()}
 
     def orderings(self, *units: str) -> dict[str, tuple[str, ...]]:
         """Return the units that each loaded or enabled unit is ordered after."""
@@ -193,13 +193,13 @@ class Systemctl:
         # with their Before=. So the enabled units are named, too.
         names = sorted({*units, *_enabled()})
         after: dict[str, set[str]] = {}
-        for shown in self._show(("Id", "After", "Before", "LoadState"), "*", *names):
+        for properties in self._show(("Id", "After", "Before", "LoadState"), "*", *names):
             # A unit that isn't loaded is only mentioned in another unit's ordering.
-            if shown["LoadState"] != "loaded":
+            if properties["LoadState"] != "loaded":
                 continue
-            unit = shown["Id"]
-            after.setdefault(unit, set()).update(shown["After"].split())
-            for later in shown["Before"].split():
+            unit = properties["Id"]
+            after.setdefault(unit, set()).update(properties["After"].split())
+            for later in properties["Before"].split():
                 after.setdefault(later, set()).add(unit)
         return {unit: tuple(sorted(earlier)) for unit, earlier in after.items()}
 

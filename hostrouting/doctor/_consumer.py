@@ -36,8 +36,8 @@ def consumer(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             f"{examined.command('apply')}"
         )
         yield DoctorFinding("not-held", KUBELET, message, hint, Severity.RISK)
-    for name, shown in examined.units_of_consumer.items():
-        if shown["LoadState"] == "masked":
+    for name, properties in examined.units_of_consumer.items():
+        if properties["LoadState"] == "masked":
             message = "it is masked: it doesn't start, whatever the gate says"
             yield DoctorFinding("masked", name, message, f"systemctl unmask {name}", Severity.RISK)
 
@@ -151,7 +151,9 @@ def _snapshots(examined: ExaminedHost) -> list[str]:
 def _bare_instances(examined: ExaminedHost) -> list[str]:
     try:
         return [
-            instance for instance, shown in examined.instances.items() if missing_commands(shown)
+            instance
+            for instance, properties in examined.instances.items()
+            if missing_commands(properties)
         ]
     except UnitError:  # ``gate`` reports this
         return []
@@ -163,10 +165,10 @@ _LOOK_SECONDS = 3
 
 def held(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Find starts that the gate is currently holding."""
-    for instance, shown in examined.instances.items():
-        began = int(shown["InactiveExitTimestampMonotonic"] or 0) / 1e6
+    for instance, properties in examined.instances.items():
+        began = int(properties["InactiveExitTimestampMonotonic"] or 0) / 1e6
         seconds = time.clock_gettime(time.CLOCK_MONOTONIC) - began
-        if shown["SubState"] == "condition" and seconds > _LOOK_SECONDS:
+        if properties["SubState"] == "condition" and seconds > _LOOK_SECONDS:
             message = (
                 f"its start has been held for {seconds:.0f} s; it continues by itself after the fix"
             )
@@ -185,19 +187,19 @@ def gate(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that every consumer instance runs the gate on start and can't bypass it."""
     if examined.host.is_image:
         yield from _gate_of_image(examined)
-    for instance, shown in examined.instances.items():
+    for instance, properties in examined.instances.items():
         called = examined.called(instance)
-        if missing := missing_commands(shown):
+        if missing := missing_commands(properties):
             message = f"it starts without being held back: it lacks {' and '.join(missing)}"
             yield DoctorFinding(
                 "gate-overridden",
                 called,
                 message,
-                _hint(examined, instance, shown),
+                _hint(examined, instance, properties),
             )
-        environment = environment_names(examined.layout, shown["EnvironmentFiles"])
+        environment = environment_names(examined.layout, properties["EnvironmentFiles"])
         for clause in opening_settings(
-            shown,
+            properties,
             is_strict=examined.manifest.is_strict,
             environment=environment,
         ):
@@ -207,8 +209,8 @@ def gate(examined: ExaminedHost) -> Iterator[DoctorFinding]:
                 clause,
                 f"look at: systemctl cat {instance}",
             )
-        unread = _unread(examined, instance, shown)
-        if shown["NeedDaemonReload"] == "yes" or unread:
+        unread = _unread(examined, instance, properties)
+        if properties["NeedDaemonReload"] == "yes" or unread:
             # Before systemd has loaded changed files, their effect can't be checked.
             what = " and ".join(unread) or "one of its files"
             message = (
@@ -266,10 +268,10 @@ def _is_edited(examined: ExaminedHost) -> bool:
     return any(files.read_text(path) != text for path, text in zip(gates, DROP_INS, strict=True))
 
 
-def _hint(examined: ExaminedHost, instance: str, shown: Mapping[str, str]) -> str:
+def _hint(examined: ExaminedHost, instance: str, properties: Mapping[str, str]) -> str:
     if _is_edited(examined):
         return examined.writing_anew
-    if shown["NeedDaemonReload"] == "yes":
+    if properties["NeedDaemonReload"] == "yes":
         return "systemctl daemon-reload"
     hints = [hint for _, hint in _opening_drop_ins(examined, instance)]
     if not hints:
@@ -277,12 +279,12 @@ def _hint(examined: ExaminedHost, instance: str, shown: Mapping[str, str]) -> st
     return "; ".join([*hints, "then: systemctl daemon-reload"])
 
 
-def _unread(examined: ExaminedHost, instance: str, shown: Mapping[str, str]) -> list[str]:
+def _unread(examined: ExaminedHost, instance: str, properties: Mapping[str, str]) -> list[str]:
     """Return existing drop-ins that systemd hasn't loaded yet.
 
     In systemd 252, NeedDaemonReload doesn't report drop-ins in new folders.
     """
-    read = {_below_usr(path) for path in shown["DropInPaths"].split()}
+    read = {_below_usr(path) for path in properties["DropInPaths"].split()}
     names = {PurePosixPath(path).name for path in read}
     return [
         examined.layout.relative(path)
@@ -321,8 +323,8 @@ def sight(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
     The gate's commands have the prefix "+", but still run in the unit's mount namespace.
     """
-    for instance, shown in examined.instances.items():
-        for setting in _hiding_settings(examined, shown):
+    for instance, properties in examined.instances.items():
+        for setting in _hiding_settings(examined, properties):
             kind = "own-files"
             what = "files"
             if setting.startswith(_NETWORKS):
@@ -336,12 +338,12 @@ def sight(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             yield DoctorFinding(kind, examined.called(instance), message, hint)
 
 
-def _hiding_settings(examined: ExaminedHost, shown: Mapping[str, str]) -> Iterator[str]:
+def _hiding_settings(examined: ExaminedHost, properties: Mapping[str, str]) -> Iterator[str]:
     for key in (*_NETWORKS, *_ROOTS):
-        if shown[key] not in ("", "no"):
-            yield f"{key}={shown[key]}"
+        if properties[key] not in ("", "no"):
+            yield f"{key}={properties[key]}"
     for key in _MOUNTS:
-        for word in shown[key].split():
+        for word in properties[key].split():
             if _hides(examined, key, word):
                 yield f"{key}={word}"
 
@@ -417,8 +419,8 @@ def _used(layout: Layout) -> Iterator[Path]:
 
 def ordering(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the consumer is ordered after the oneshots and that there is no ordering cycle."""
-    for instance, shown in examined.instances.items():
-        early = [unit for unit in examined.oneshots if unit not in shown["After"].split()]
+    for instance, properties in examined.instances.items():
+        early = [unit for unit in examined.oneshots if unit not in properties["After"].split()]
         if early:
             message = (
                 f"it doesn't start after {' '.join(early)}, "
@@ -482,9 +484,9 @@ _TYING = (*_NEEDING, *_STOPPED_BY, *_CONFLICTING)
 
 def ties(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that nothing done to a oneshot can stop the consumer or keep it from starting."""
-    for instance, shown in examined.instances.items():
+    for instance, properties in examined.instances.items():
         for unit in examined.oneshots:
-            keys = [key for key in _TYING if unit in shown[key].split()]
+            keys = [key for key in _TYING if unit in properties[key].split()]
             if not keys:
                 continue
             tied = " and ".join(f"{key}={unit}" for key in keys)
@@ -519,8 +521,8 @@ _FAILS_WITH = "255"
 def restarts(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the consumer recovers by itself once a problem is fixed."""
     found: dict[tuple[str, str], list[str]] = {}
-    for instance, shown in examined.instances.items():
-        if why := _why_it_stays_down(shown):
+    for instance, properties in examined.instances.items():
+        if why := _why_it_stays_down(properties):
             found.setdefault(why, []).append(examined.called(instance))
     folder = f"/etc/systemd/system/{examined.consumer}.d"
     for (because, lines), names in found.items():
@@ -536,27 +538,27 @@ def restarts(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         yield DoctorFinding("no-restart", subject, message, hint, Severity.RISK)
 
 
-def _why_it_stays_down(shown: Mapping[str, str]) -> tuple[str, str] | None:
+def _why_it_stays_down(properties: Mapping[str, str]) -> tuple[str, str] | None:
     """Return why a unit isn't restarted, and better settings in printf's format, or None."""
-    if shown["Restart"] not in ("on-failure", "always"):  # systemd.service(5)
-        is_set = shown["Restart"] not in ("", "no")
-        because = f"Restart={shown['Restart']}" if is_set else "it has no Restart="
+    if properties["Restart"] not in ("on-failure", "always"):  # systemd.service(5)
+        is_set = properties["Restart"] not in ("", "no")
+        because = f"Restart={properties['Restart']}" if is_set else "it has no Restart="
         return because, r"[Service]\nRestart=on-failure"
-    prevents = shown["RestartPreventExitStatus"].split()
+    prevents = properties["RestartPreventExitStatus"].split()
     if _FAILS_WITH in prevents:
         because = f"RestartPreventExitStatus= holds {_FAILS_WITH}, with which the gate fails"
         others = [each for each in prevents if each != _FAILS_WITH]
         lists = ["", " ".join(others)] if others else [""]
         return because, r"\n".join(["[Service]", *map("RestartPreventExitStatus={}".format, lists)])
-    interval = seconds_of(shown["StartLimitIntervalUSec"])
-    burst = int(shown["StartLimitBurst"] or 0)
+    interval = seconds_of(properties["StartLimitIntervalUSec"])
+    burst = int(properties["StartLimitBurst"] or 0)
     if (
         interval
         and burst
-        and burst * (_HOLD_SECONDS + seconds_of(shown["RestartUSec"])) <= interval
+        and burst * (_HOLD_SECONDS + seconds_of(properties["RestartUSec"])) <= interval
     ):
         because = (
-            f"after {burst} starts in {shown['StartLimitIntervalUSec']} systemd gives up "
+            f"after {burst} starts in {properties['StartLimitIntervalUSec']} systemd gives up "
             "(StartLimitBurst=)"
         )
         return because, r"[Unit]\nStartLimitIntervalSec=0"

@@ -107,8 +107,8 @@ def units(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the oneshots are enabled, and that systemd has read their current files."""
     waits = "the gate still judges, but at boot nothing waits for the network"
     for unit in examined.oneshots:
-        shown = examined.units.show(unit, "LoadState", "NeedDaemonReload", "DropInPaths")
-        if shown["LoadState"] == "masked":
+        properties = examined.units.show(unit, "LoadState", "NeedDaemonReload", "DropInPaths")
+        if properties["LoadState"] == "masked":
             hint = f"systemctl unmask {unit}; {examined.command('apply')}"
             yield DoctorFinding("masked", unit, f"it is masked; {waits}", hint, Severity.RISK)
         elif not examined.units.is_enabled(unit):
@@ -120,7 +120,7 @@ def units(examined: ExaminedHost) -> Iterator[DoctorFinding]:
                 f"systemctl enable {unit}",
                 Severity.RISK,
             )
-        if shown["NeedDaemonReload"] == "yes":
+        if properties["NeedDaemonReload"] == "yes":
             message = "systemd hasn't read its current files"
             yield DoctorFinding(
                 "not-reloaded",
@@ -129,10 +129,9 @@ def units(examined: ExaminedHost) -> Iterator[DoctorFinding]:
                 "systemctl daemon-reload",
                 Severity.RISK,
             )
-        elif shown["DropInPaths"]:
-            message = (
-                f"it is changed by {shown['DropInPaths']}; if it doesn't run its script, {waits}"
-            )
+        elif properties["DropInPaths"]:
+            drop_ins = properties["DropInPaths"]
+            message = f"it is changed by {drop_ins}; if it doesn't run its script, {waits}"
             yield DoctorFinding(
                 "overridden",
                 unit,

@@ -276,18 +276,21 @@ def watcher(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the watcher runs and can write its metrics."""
     if WATCH not in examined.manifest.parts:
         return
-    shown = examined.units.show(_WATCHER, "ActiveState", "SubState", "NRestarts")
+    properties = examined.units.show(_WATCHER, "ActiveState", "SubState", "NRestarts")
     so = "lost routes aren't restored, and the markers become outdated"
     journal = f"journalctl -u {WATCH}"
-    if shown["SubState"] == "auto-restart" or int(shown["NRestarts"] or 0) > _RESTARTS_MAX:
-        message = f"it fails again and again, {shown['NRestarts']} times so far: {so}"
+    if (
+        properties["SubState"] == "auto-restart"
+        or int(properties["NRestarts"] or 0) > _RESTARTS_MAX
+    ):
+        message = f"it fails again and again, {properties['NRestarts']} times so far: {so}"
         yield DoctorFinding("watcher-fails", _WATCHER, message, journal, Severity.RISK)
-    elif shown["ActiveState"] != "active":
+    elif properties["ActiveState"] != "active":
         message = f"it is installed and doesn't run: {so}"
         yield DoctorFinding("watcher-down", _WATCHER, message, journal, Severity.RISK)
     textfile = examined.manifest.config.watch.textfile
     if textfile is not None:
-        yield from _unwritten(examined, textfile, is_active=shown["ActiveState"] == "active")
+        yield from _unwritten(examined, textfile, is_active=properties["ActiveState"] == "active")
 
 
 def _unwritten(

@@ -191,9 +191,9 @@ class ExaminedHost:
             UnitError: systemd can't be queried.
         """
         return {
-            name: shown
-            for name, shown in self.units_of_consumer.items()
-            if shown["LoadState"] == "loaded"
+            name: properties
+            for name, properties in self.units_of_consumer.items()
+            if properties["LoadState"] == "loaded"
         }
 
     def called(self, instance: str) -> str:
