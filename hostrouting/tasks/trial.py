@@ -125,7 +125,7 @@ class TryRoutes(ConfigTask):
                 overlap = check_families(config, host.routes_of, scope, host=host)
                 scope.check()
                 raise_if_strict(overlap)
-        warnings = led_away_by(config, plan, host)
+                warnings = led_away_by(config, plan, host)
         report = ConfigureReport.of(plan, overlap, plan.changes, warnings)
         return attrs.evolve(report, until=times["until"])
 
