@@ -94,14 +94,14 @@ def plan_text(plan: Plan, config: Config, *, is_verbose: bool) -> str:
         lines += boot_lines(plan.boot, is_verbose=is_verbose)
     if not plan:
         lines.append(_nothing(plan.routes))
+    start = f"the next start of {plan.next_start.consumer}"
     verdicts = {
-        True: good("would be let through"),
-        False: bad("would be held back"),
-        None: "isn't known",
+        True: f"{start} {good('would be let through')}",
+        False: f"{start} {bad('would be held back')}",
+        None: f"whether the gate would let {start} through isn't known",
     }
-    verdict = verdicts[plan.next_start.is_admitted]
     reason = clean(plan.next_start.reason)
-    lines.append(f"the next start of {plan.next_start.consumer} {verdict}: {reason}")
+    lines.append(f"{verdicts[plan.next_start.is_admitted]}: {reason}")
     return "\n".join(lines)
 
 

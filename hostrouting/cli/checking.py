@@ -108,7 +108,7 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
         "prometheus": lambda: _metrics(result, on),
         "text": lambda: "\n".join(
             [
-                _check_text(result, on, chosen.name, is_verbose=options.verbose),
+                _check_text(result, on, chosen, is_verbose=options.verbose),
                 *_uplinks_to_set(options, document, result),
             ]
         ),
@@ -116,10 +116,12 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
     return Result(result.to_json, lambda: text[options.output](), EXIT_OF_VERDICT[result.verdict])
 
 
-def _check_text(report: OverlapReport, host: Host, name: str, *, is_verbose: bool) -> str:
+def _check_text(report: OverlapReport, host: Host, chosen: Chosen, *, is_verbose: bool) -> str:
     width = columns(sys.stdout)
-    text = overlap_text(report, width=width, config=name, is_verbose=is_verbose)
-    return "\n".join([text, *_next_lines(report, host)])
+    lines = [overlap_text(report, width=width, config=chosen.name, is_verbose=is_verbose)]
+    if chosen.document is None and not report.cidrs:
+        lines.append(f"no CONFIG is named, and there is no {host.layout.config}")
+    return "\n".join([*lines, *_next_lines(report, host)])
 
 
 def _uplinks_to_set(

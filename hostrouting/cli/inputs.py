@@ -181,13 +181,18 @@ def read_section(
     return document, config
 
 
+_NAME_ONE = "this is the default CONFIG; name another, or the CIDRs to expect: --cidr 172.16.0.0/16"
+
+
 def _introduce(error: ConfigError, options: argparse.Namespace, host: Host) -> None:
     """Print the line before CONFIG's problems. If the default CONFIG can't be read, add a hint."""
     path = str(config_path(options, host))
     if not any(where == path for where, _ in error.problems):
         complain(f"{bad('hostrouting:')} {clean(path)} breaks the rules:")
-    elif "cidr" in options and (options.config is None or _is_cidr(options.config)):
-        complain("hostrouting: name a CONFIG, or the CIDRs to expect: --cidr 172.16.0.0/16")
+    elif "cidr" in options and options.config is not None and _is_cidr(options.config):
+        error.hint = f"to expect this CIDR: --cidr {options.config}"
+    elif "cidr" in options and not has_config(options, host):
+        error.hint = _NAME_ONE
     elif options.config is None and _has_manifest(host) and not error.hint:
         error.hint = f"to use the installed config, name it: {host.layout.manifest}"
 

@@ -91,7 +91,9 @@ def fix_lines(
         lines += _entry_lines(report.fix)
     lines += _unfixable_lines(report)
     lines += [f"hint: {clean(line)}" for line in report.fix.hints]
-    lines += _cautions(report, is_verbose=is_verbose)
+    # If nothing fails, the lines are about the host as it is.
+    kind = "note" if report.verdict is Verdict.OK else "caution"
+    lines += _cautions(report, kind, is_verbose=is_verbose)
     return [*lines, *_more(report.fix.consequences, is_verbose=is_verbose)]
 
 
@@ -198,8 +200,13 @@ def _clauses(text: str, paint: Callable[[str], str]) -> list[str]:
     return [*map(paint, first.splitlines()), *(paint(f"  {clause}") for clause in others)]
 
 
-def _cautions(report: OverlapReport, *, is_verbose: bool) -> list[str]:
-    told = [f"caution: {line}" for line in report.fix.consequences]
+def _cautions(
+    report: OverlapReport,
+    kind: str = "caution",
+    *,
+    is_verbose: bool,
+) -> list[str]:
+    told = [f"{kind}: {line}" for line in report.fix.consequences]
     return _remarks(told, is_verbose=is_verbose)
 
 
@@ -217,10 +224,21 @@ def _remarks(told: Sequence[str], *, is_verbose: bool) -> list[str]:
     return lines
 
 
+_AS_ABOVE = "  the answers are those above"
+
+
 def _unfixable_lines(report: OverlapReport) -> list[str]:
     """Return why no entry fixes some addresses, each answer to a question on a line of its own."""
     told = reasons(report)
-    lines = [line for reason in told[:_ROWS] for line in _clauses(reason, bad)]
+    lines: list[str] = []
+    for unfixable, reason in zip(report.fix.unfixable[:_ROWS], told, strict=False):
+        clauses = _clauses(reason, bad)
+        if unfixable.obstacle.question is not None:
+            new = [clause for clause in clauses if clause not in lines]
+            if len(new) < len(clauses):
+                new.insert(1, bad(_AS_ABOVE))
+            clauses = new
+        lines += clauses
     more = len(told) - _ROWS
     return [*lines, f"and {more} more; --output json has them all"] if more > 0 else lines
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from hostrouting.boot.break_glass import why_open
@@ -71,6 +72,10 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             )
         for policy in plan.policies:
             yield from _policy_findings(policy, examined)
+        for route in chain(plan.remove, *(policy.remove for policy in plan.policies)):
+            message = "it is ours, and the installed config doesn't have it: apply removes it"
+            hint = examined.repairing("apply")
+            yield DoctorFinding("route-left", str(route), message, hint, Severity.RISK)
         # A rule that decides too late may be the reason why a route loses.
         _verify_complete(plan.policies, backends)
         verify_routes((*plan.unchanged, *plan.foreign), *backends)

@@ -119,11 +119,21 @@ def split_prefix(
     raise _refusal(value, family or written, what)
 
 
+def _is_address(value: str, family: Family) -> bool:
+    try:
+        split_prefix(value, family, what="address")
+    except ValueError:
+        return False
+    return True
+
+
 def _refusal(value: str, family: Family, what: str) -> ValueError:
     form = f"{family} {what}"
     if family is Family.IPV6 and "%" in value:
         return ValueError(f"{shown(value)} has a zone")
     expected = _EXAMPLES[form]
+    if what == "prefix" and _is_address(value, family):
+        expected += f"; for this address alone, write {value}/{family.bits}"
     if family is Family.IPV6 and "." in value:
         expected += ", without a dotted quad (write IPv4 alone, such as 10.1.0.0/16)"
     return ValueError(f"{shown(value)} is not an {form}; expected {expected}")

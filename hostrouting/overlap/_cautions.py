@@ -82,8 +82,8 @@ def _about_neighbours(
         return Caution(fact)
     entries = ", ".join(json.dumps(entry.to_mapping()) for entry in offers)
     but = "".join(f", but {each}" for each in keeping.offers_lose)
-    stay = f"packets from these interfaces' own addresses stay on them{but}"
-    return Caution(fact, f"{OFFER}: {entries}, and {stay}")
+    own = "to keep packets from these interfaces' own addresses on them"
+    return Caution(fact, f"{own}, {OFFER}: {entries}{but}")
 
 
 def _dropped(devs: Iterable[str], settings: HostSettings) -> str:

@@ -204,7 +204,9 @@ class Questions:
             else:
                 effect = outcome.effect
                 for parts, each in left:
-                    effect += f"; {_words(parts)} still fails then: {each.reason}"
+                    uplinks = ",".join(answer.uplinks)
+                    left_with = f"{_words(parts)} still fails with {uplinks} as uplink"
+                    effect += f"; {left_with}: {each.reason}"
                 proven.append(answer._replace(effect=effect))
         return question._replace(answers=tuple(proven))
 
@@ -357,7 +359,7 @@ class Questions:
         if not proposed:
             return ""
         new = [each.fact for each in cautions if each.fact not in self._facts]
-        after = f", after which {shortened(new, ', and ', _SHOWN_LOSSES)}" if new else ""
+        after = f", after which {shortened(new, '; ', _SHOWN_LOSSES)}" if new else ""
         return f", and hostrouting fix proposes {proposed}{after}"
 
     def _led(self, static: StaticRoute) -> tuple[IpNetwork, object, object]:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import attrs
 
 from hostrouting.config.routing import ONLINK, Config, Keep
+from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.port import RouteBackend, read_routes
 from hostrouting.model.errors import ConfigError, RouteError
 from hostrouting.model.family import Family, IpAddress, IpNetwork
@@ -130,8 +131,11 @@ class _Offers:
         self._host = host
         self._state = host.state
         # The lookups of users other than root, without the rules that are only for some users.
-        rules = (rule for rule in self._state.rules if rule.uid_range is None)
+        rules = [rule for rule in self._state.rules if rule.uid_range is None]
         self._fib = host.model.with_rules(rules).fib
+        ours = [route for route in self._state.routes if route.is_ours]
+        theirs = (rule for rule in rules if not rule.is_ours)
+        self._fib_without_ours = host.model.without(ours).with_rules(theirs).fib
         self._own = {address.local for address in self._state.addresses}
         self._diversions = Diversions(self._state, config.route_overlap.container_devs)
         self._virtual = {
@@ -203,8 +207,7 @@ class _Offers:
         return next((other for other in others if other not in self._own), None)
 
     def _through(self, to: IpAddress, address: Address) -> tuple[str, ...]:
-        route = self._fib.lookup(to, address.local).route
-        return () if route is None else route.devs
+        return _through(self._fib, to, address)
 
     def _devs_in(self, network: IpNetwork) -> list[str]:
         devs = (each.dev for each in keepable(self._state) if each.network == network)
@@ -258,11 +261,20 @@ class _Offers:
         lost = lost_by_keeping(self._host, proven, [(to, address)], self._config)
         if lost is not None:
             where = "" if to == ELSEWHERE else f" to {address.network}"
-            yield Offer(self._fact(address, to, where), _what_to_do(dev, keep, lost))
+            fact = self._fact(address, to, where)
+            without = _through(self._fib_without_ours, to, address)
+            is_ours = self._through(to, address) != without
+            cause = "because of hostrouting's routes" if is_ours else "as without hostrouting"
+            yield Offer(f"{fact}, {cause}", _what_to_do(dev, keep, lost))
 
     def _fact(self, address: Address, to: IpAddress, where: str) -> str:
         through = ",".join(self._through(to, address)) or "no interface"
         return f"packets from {address.local} ({address.dev}){where} leave through {through}"
+
+
+def _through(fib: Fib, to: IpAddress, address: Address) -> tuple[str, ...]:
+    route = fib.lookup(to, address.local).route
+    return () if route is None else route.devs
 
 
 def _around(addresses: Sequence[IpAddress], routes: Sequence[Route]) -> str:
@@ -278,10 +290,7 @@ def _around(addresses: Sequence[IpAddress], routes: Sequence[Route]) -> str:
 
 def _what_to_do(dev: str, keep: tuple[Keep, ...] | None, lost: Sequence[str]) -> str:
     but = "".join(f", but {line}" for line in lost)
-    return (
-        f"{OFFER}: {_to_paste(dev, keep)}, and packets from "
-        f"these interfaces' own addresses stay on them{but}"
-    )
+    return f"to keep them on {dev}, {OFFER}: {_to_paste(dev, keep)}{but}"
 
 
 def _to_paste(dev: str, keep: tuple[Keep, ...] | None) -> str:

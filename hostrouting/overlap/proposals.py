@@ -18,7 +18,7 @@ from hostrouting.model.rules import HIDES_SELECTORS, Rule
 from hostrouting.model.text import shortened
 
 OFFER = "add to hostRouting.staticRoutes.keep"
-"""The beginning of a caution's clause that offers to keep interfaces, before the entries."""
+"""A caution's clause that offers to keep interfaces, before the entries."""
 
 # A limit for human-readable lines.
 _SHOWN_CIDRS = 4

@@ -29,7 +29,7 @@ from hostrouting.tasks.install_routes import InstallRoutes
 from phases import CancelScope
 
 _COMMAND = re.compile(r"\bip(?: -[46])? (?:route|rule) (?:add|del|append|prepend|replace) [^;,\n]*")
-_KEEP = re.compile(r"staticRoutes\.keep: (.*?)(?: with its [^,]*)?, and packets")
+_KEEP = re.compile(r"staticRoutes\.keep: (.*?)(?: with its [^,;]*)?(?=, but |; |$)")
 _KIND = "(?:(?:blackhole|unreachable|prohibit|throw|local) )?"
 _ROUTE = rf"\b(?P<route>{_KIND}(?:default|[\da-f]+[.:][\da-f.:/]*)(?: (?:(?!: )[^;,])+?)?)"
 _REMOVED = (

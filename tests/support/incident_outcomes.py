@@ -22,7 +22,7 @@ from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.overlap.summary import advice
 
 _COMMAND = re.compile(r"\bip(?: -[46])? (?:route|rule) (?:add|prepend) .*?(?=, or: |; |$)")
-_KEEP = re.compile(r"staticRoutes\.keep: (.*?)(?: with its [^,]*)?, and packets")
+_KEEP = re.compile(r"staticRoutes\.keep: (.*?)(?: with its [^,;]*)?(?=, but |; |$)")
 _CIDR = r'\{"cidr": [^}]*\}'
 _ANSWERS = re.compile(rf'"uplinks": \[[^]]*\]|{_CIDR}(?:, {_CIDR})*')
 

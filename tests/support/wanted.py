@@ -20,8 +20,7 @@ SHADOWED = "172.16.1.0/24"
 ROUTE = {"destination": SHADOWED}
 LED_AWAY = (
     f"with these routes, packets from 172.16.0.10 (ib0) to {SHADOWED} leave through eth0; "
-    'add to hostRouting.staticRoutes.keep: "ib0", and packets from these interfaces\' own '
-    "addresses stay on them"
+    'to keep them on ib0, add to hostRouting.staticRoutes.keep: "ib0"'
 )
 """The warning of a run that adds this route, because nothing keeps ib0."""
 LINE = f"{SHADOWED} via 10.1.0.1 dev eth0 proto hostrouting"

@@ -75,7 +75,7 @@ def config(write: Callable[[object], Path]) -> Path:
         (["check", "--cidr"], "--help"),
         (
             ["check", "--cidr", "10.0.0.0"],
-            "'10.0.0.0' is not an IPv4 prefix; expected an address and a length",
+            "such as 172.16.1.0/24; for this address alone, write 10.0.0.0/32",
         ),
         (["check", "--cidr", "fe80::/64"], "which means nothing without an interface"),
         (["check", "--output", "yaml"], "--help"),
@@ -311,7 +311,8 @@ def test_plan_without_systemd_predicts_no_start(
     path = write({"hostRouting": section(cidrs=[cidr], mode="STRICT")})
     code, out, err = run("plan", path)
     assert (code, err.count("apply can't install this here")) == (2, 1)
-    told = "the next start of systemd-nspawn@.service isn't known: "
+    start = "the next start of systemd-nspawn@.service"
+    told = f"whether the gate would let {start} through isn't known: "
     assert out.splitlines()[-1] == f"{told}apply can't install this here"
     assert json.loads(run("plan", path, "--output", "json")[1])["nextStart"]["admitted"] is None
 
@@ -477,6 +478,22 @@ def test_a_check_of_no_cidr_is_2_with_a_hint(run: Any, write: Any, kernel: FakeK
     assert "nothing-expected: name the cluster's CIDRs with --cidr" in out
     assert "172.16.0.0/16 leaves through ib0: is the cluster's network in there?" in out
     assert "kubectl get nodes" in out
+    assert "no CONFIG is named" not in out
+
+
+def test_an_error_comes_before_its_hint(run: Any, host: Host) -> None:
+    default = host.layout.config
+    assert f"no CONFIG is named, and there is no {default}" in run("check")[1]
+    for words, path, hint in (
+        (["fix"], default, "this is the default CONFIG; name another, or the CIDRs to expect: "),
+        (["check", "10.0.0.0/8"], "10.0.0.0/8", "to expect this CIDR: --cidr 10.0.0.0/8"),
+    ):
+        first, second = run(*words)[2].splitlines()
+        assert first == f"hostrouting: {path}: there is no such file"
+        assert second.startswith(f"hostrouting: hint: {hint}")
+    write_file(default, "{")
+    (line,) = run("fix")[2].splitlines()
+    assert "is not JSON" in line
 
 
 @pytest.mark.parametrize("own", [None, {}, "same", {"hostRouting": section(mode="WARN")}])

@@ -69,24 +69,22 @@ def test_a_config_without_routes_gets_them_enabled(run: Run, write: Any, routes:
 def test_a_question_is_answered_before_anything_is_written(
     run: Run, write: Any, kernel: FakeKernel
 ) -> None:
-    gateway = NextHop("ib0", IPv4Address("172.16.0.1"))
-    assert (
-        kernel.write(
-            Write.ADD, [Route(IPv4Network("10.9.0.0/16"), (gateway,), protocol=Protocol.DHCP)]
-        )
-        == ()
-    )
+    hops = (NextHop("ib0", IPv4Address("172.16.0.1")),)
+    halves = IPv4Network("10.9.0.0/16").subnets()
+    routes = [Route(half, hops, protocol=Protocol.DHCP) for half in halves]
+    assert kernel.write(Write.ADD, routes) == ()
     path = write(expecting("10.9.0.0/16"))
     before = path.read_text()
     code, out, err = run("fix", "--in-place", path)
     assert (code, path.read_text()) == (1, before)
-    assert '"uplinks": ["eth0"]' in err
+    assert (err.count("nothing is proposed for"), err.count('"uplinks": ["eth0"]')) == (2, 1)
+    assert "  the answers are those above\n" in err
     for form in ("ip", "netplan", "networkd"):
         code, out, _ = run("fix", path, "--format", form)
         assert (code, "10.9." in out) == (1, False)
     named = write(expecting("10.9.0.0/16", uplinks=["eth0"]))
     assert run("fix", "--in-place", named)[0] == 0
-    assert len(json.loads(named.read_text())["hostRouting"]["staticRoutes"]["routes"]) == 2
+    assert len(json.loads(named.read_text())["hostRouting"]["staticRoutes"]["routes"]) == 4
 
 
 def test_routes_missing_from_the_config_are_not_relied_on(
@@ -275,9 +273,6 @@ OFFERS = {
 }
 
 
-STAY = "and packets from these interfaces' own addresses stay on them"
-
-
 @pytest.mark.parametrize(("routes", "offer"), OFFERS.values(), ids=OFFERS)
 def test_a_second_interface_is_offered_to_be_kept(
     run: Run, write: Any, kernel: FakeKernel, routes: list[Route], offer: str
@@ -292,8 +287,8 @@ def test_a_second_interface_is_offered_to_be_kept(
     assert out == json.dumps(json.loads(path.read_text()), indent=2) + "\n"
     (at,) = [at for at, line in enumerate(lines) if "keep" in line]
     assert lines[at - 1 : at + 1] == [
-        "caution: packets from 10.2.0.4 (eth1) leave through eth0",
-        f"  add to hostRouting.staticRoutes.keep: {offer}, {STAY}",
+        "note: packets from 10.2.0.4 (eth1) leave through eth0, as without hostrouting",
+        f"  to keep them on eth1, add to hostRouting.staticRoutes.keep: {offer}",
     ]
     assert "keep" not in run("check", path)[1]
     entry = json.loads(offer.partition(" with ")[0].replace("GATEWAY", "10.2.0.1"))

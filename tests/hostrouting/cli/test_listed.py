@@ -116,7 +116,7 @@ def test_what_the_listed_routes_take_away_is_told(
     assert fixed["hostRouting"]["staticRoutes"]["keep"] == [*keep, "ib0"]
     for words in (["plan"], ["apply", "--try", "60"]):
         (warning,) = json.loads(run(*words, path, "--output", "json")[1])["warnings"]
-        assert warning.startswith(f'{LED_AWAY}; add to hostRouting.staticRoutes.keep: "ib0", ')
+        assert warning.startswith(f"{LED_AWAY}; to keep them on ib0, add to ")
     for words in (["apply", "--routes-only"], ["apply"]):
         run("remove")
         assert LED_AWAY in run(*words, path)[2]

@@ -482,6 +482,13 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         lambda n: n.divert("172.16.1.0/25", "172.16.1.128/25"),
         *("route-fails", "static routes", "ip -4 route show root 172.16.1.0/24"),
     ),
+    "a route that no config has": (
+        lambda n: n.kernel.write(
+            Write.ADD,
+            [Route(parse_any_cidr("172.16.9.0/24"), (NextHop("eth0", IPv4Address("10.1.0.1")),))],
+        ),
+        *("route-left", "172.16.9.0/24", "hostrouting apply"),
+    ),
     "networkd": (
         flush_by_networkd,
         "networkd-flushes",
@@ -535,6 +542,7 @@ RISKS = {
         "not-ordered",
         "ordering-cycle",
         "overridden",
+        "route-left",
         "stale-gate",
         "tied",
     ),

@@ -341,7 +341,7 @@ def test_each_answer_settles_the_question(name: str, tmp_path: Path) -> None:
         others = [part for other in first.unfixable if other is not each for part in other.ranges]
         for answer in each.answers:
             for part in _left_after(row, answer, tmp_path):
-                is_named = f"{part.network_address} still fails then" in each.reason
+                is_named = f"{part.network_address} still fails with" in each.reason
                 assert is_named or any(map(partial(is_inside, part), others))
 
 
@@ -453,7 +453,7 @@ QUESTIONS = {
             "hostrouting fix proposes 9 more routes, after which",
             "neighbours of eth1 in 10.100.0.0/24",
             "10.100.0.0/24 dev eth1 proto kernel scope link src 10.100.0.5 may be",
-            "10.100.0.1 still fails then: it is the gateway of 10.0.0.0/8",
+            "10.100.0.1 still fails with eth0 as uplink: it is the gateway of 10.0.0.0/8",
         ),
     ),
     "a single address": Asked(
@@ -469,7 +469,7 @@ QUESTIONS = {
         "addr add 10.96.0.10/32 dev lo\nrule add pref 2 from 10.96.0.10 prohibit\n"
         "rule add pref 50 from 10.1.0.4 lookup 52",
         ("10.42.0.0/16",),
-        never=("still fails then",),
+        never=("still fails with",),
     ),
     "a route to a gateway": Asked(
         "route add 10.9.0.1 dev eth1 proto static scope link\n"
@@ -632,7 +632,7 @@ def test_a_caution_tells_what_strict_rp_filter_drops(tmp_path: Path) -> None:
         sysctl.write_text(f"{name}\n")
     fix = check(_config(row), host=host).fix
     (strict, kept) = fix.consequences
-    assert "drops what they send to eth1, as rp_filter is 1 there; add to hostRouting" in strict
+    assert "drops what they send to eth1, as rp_filter is 1 there; to keep packets" in strict
     assert kept.endswith("own addresses; with keep, such packets stay on them")
     lost = Loss((IPv4Network("10.2.0.0/25"),), None, "", "", ("eth1",), ("eth0",))
     lost = attrs.evolve(lost, network=IPv4Network("10.2.0.0/24"), neighbours_of=("eth1",))
