@@ -165,7 +165,7 @@ def read_section(
 ) -> tuple[dict[str, Any], T]:
     """Return CONFIG's raw document and the result of ``parse`` for it.
 
-    If CONFIG lacks the section, this is reported on stderr. With None, no section is missed.
+    If CONFIG lacks the section, this is reported on stderr, unless ``section`` is None.
     """
     path = config_path(options, host)
     if path == "":

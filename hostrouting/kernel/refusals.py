@@ -96,7 +96,7 @@ class DeletableRules:
 
 
 def rule_failure(rule: Rule, refusal: NetlinkError) -> RuleFailure:
-    """Return the failure of a rule, whose message is the kernel's or the backend's."""
+    """Return the failure of a rule that the kernel or the backend has refused."""
     return RuleFailure(rule, refusal.errno, refusal.message, refusal.is_by_kernel)
 
 

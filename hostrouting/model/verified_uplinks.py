@@ -91,11 +91,11 @@ def find_verified(
 ) -> tuple[str, ...]:
     """Return the names of the links that the verified uplinks are by now.
 
-    A verified uplink is the link with its MAC address. If several links have that MAC address, it
-    is the one with its name. If no link has the address, or a bond with ports has the name, it is
-    the link with the name. If that link is a port of a bridge or bond, the topmost bridge or bond
-    takes its place. Ports of other interfaces are no uplinks. A link on top of another is one only
-    under its recorded name.
+    A verified uplink is the link with its MAC address. If several links have that address, it is
+    the one of them with the recorded name. If no link has the address, or a bond with ports has the
+    recorded name, it is the link with that name. If the link found is a port of a bridge or bond,
+    the topmost bridge or bond takes its place. Ports of other interfaces are no uplinks. A link on
+    top of another is one only under its recorded name.
     """
     by_name = {link.name: link for link in links}
     found: dict[str, None] = {}

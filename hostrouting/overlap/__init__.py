@@ -49,7 +49,7 @@ that decides where packets go (``decides``). The first of these that applies is 
 
 - Nothing carries the packet, or TCP can't connect: NO-ROUTE or BLACKHOLE. A CNI's discard of its
   own free addresses is a note.
-- Table local has an entry for this address alone: a note, or GATEWAY if it is the router's.
+- Table local has an entry for this address alone: a note, or GATEWAY for the router's address.
 - The packet leaves through expected interfaces only: fine, unless the interface is a port of a
   bridge (PORT), or the gateway is an address of this host (GATEWAY).
 - It leaves through allowed interfaces or pods': a note, unless the CIDR names its own devs.

@@ -264,7 +264,7 @@ def _senders(local: Address, dev: str, state: State) -> list[IpAddress]:
 
 
 def _gateways(dev: str, state: State) -> Iterator[IpAddress]:
-    """Yield the gateways of the family that an interface's default routes have."""
+    """Yield the gateways of an interface's default routes, if they are of the host's family."""
     for route in state.defaults:
         for hop in route.hops:
             gateway = hop.gateway if hop.dev == dev else None

@@ -248,7 +248,7 @@ class _Comparison:
         self._old = before.model.fib
         self._new = after.model.fib
         self._loopback = self._old.loopback
-        # A check asks about packets from the addresses of these interfaces.
+        # A check asks about replies from the addresses of these interfaces (called_addresses).
         self._of_cluster = {*self._uplinks, self._loopback}
         self._changed = PrefixIndex(changed, self._bits)
         self._is_changed = PrefixSet(changed, self._bits)

@@ -35,8 +35,8 @@ class Senders:
     Args:
         source: one of the addresses, or ``NO_SOURCE``.
         own: all own addresses.
-        kinds: the kinds of the addresses, or those of all others; none for ``NO_SOURCE``.
-        are_others: whether ``kinds`` are those of all others.
+        kinds: the kinds of the addresses; none for ``NO_SOURCE``.
+        are_others: whether these senders have all kinds of addresses except ``kinds``.
     """
 
     def __init__(

@@ -81,7 +81,7 @@ class State:
 
     @property
     def plain_devs(self) -> tuple[str, ...]:
-        """Return the uplinks that aren't ports. Routes through these only are as expected."""
+        """Return the uplinks that aren't ports. A route through no other interface is expected."""
         return tuple(dev for dev in self.uplinks.devs if dev not in self.ports)
 
     @property

@@ -114,7 +114,7 @@ def _first_in_json(entries: Sequence[StaticRoute | StaticRule | Keep]) -> tuple[
 
 
 def reasons(report: OverlapReport, cidr: IpNetwork | None = None) -> list[str]:
-    """Return a line on why no route can fix each group of addresses (in a CIDR)."""
+    """Return a line for each group of addresses (in a CIDR) that no route fixes, with a reason."""
     unfixable = [
         each
         for each in report.fix.unfixable

@@ -21,7 +21,7 @@ from hostrouting.routes.plan import read_policy
 from hostrouting.routes.policy import PolicyPlan, PolicyRouting, rule_words
 from phases import CancelScope, Undo
 
-# What is gone already needs no removal.
+# The errors of a removal if the route, rule or interface is already gone.
 _IS_GONE = (errnos.ESRCH, errnos.ENOENT, errnos.ENODEV)
 
 
