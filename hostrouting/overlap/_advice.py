@@ -40,11 +40,11 @@ def with_proven_advice(before: ModelledHost, unfixable: Iterable[Unfixable]) -> 
         if change is None:
             yield each
             continue
-        told = None
+        with_loss = None
         if left > 0:
             left -= 1
-            told = change._replace(loss=loss_by(before, change, each.ranges))
-        yield attrs.evolve(each, obstacle=each.obstacle._replace(change=told))
+            with_loss = change._replace(loss=loss_by(before, change, each.ranges))
+        yield attrs.evolve(each, obstacle=each.obstacle._replace(change=with_loss))
 
 
 def loss_by(before: ModelledHost, change: OwnersChange, intended: Iterable[IpNetwork]) -> str:

@@ -83,7 +83,7 @@ class _RuleList:
         for position in self._positions(address):
             if self._is_changed[position]:
                 return True
-            if self._ends_for_all(self._rules[position]):
+            if self._ends_for_source(self._rules[position]):
                 return False
         return False
 
@@ -93,7 +93,7 @@ class _RuleList:
             found += self._by_source[prefix]
         return sorted(found)
 
-    def _ends_for_all(self, rule: Rule) -> bool:
+    def _ends_for_source(self, rule: Rule) -> bool:
         """Return whether a rule ends every lookup of packets that have its source."""
         if not _selects_source_alone(rule):
             return False

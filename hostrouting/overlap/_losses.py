@@ -142,11 +142,12 @@ def _words(loss: Loss) -> str:
         return f"what comes in through {loss.arrives_on} for {to} is no longer delivered"
     if loss.network is not None and after:
         devs = ", ".join(with_runs(loss.neighbours_of))
-        return f"the node then sends to neighbours of {devs} in {_near(loss)} through {after}"
+        network = _network_words(loss)
+        return f"the node then sends to neighbours of {devs} in {network} through {after}"
     return f"packets {_no_longer(loss)}"
 
 
-def _near(loss: Loss) -> str:
+def _network_words(loss: Loss) -> str:
     """Return a loss's connected network, or its ranges if these are a few parts of it."""
     networks = {*loss.ranges}
     size = sum(network.num_addresses for network in networks)

@@ -121,7 +121,7 @@ class Entries:
                 refused = Obstacle(why)
             return Path(None, (dev,), (NextHop(dev),), subnet, refused)
         if default is not None:
-            return Path(None, default.devs, default.hops, None, self._lost_gateway)
+            return Path(None, default.devs, default.hops, None, self._why_gateway_is_lost)
         return Path(None, (), (), None, None)
 
     def subnet_around(self, address: IpAddress) -> Prefix | None:
@@ -313,7 +313,7 @@ class Entries:
         return source is not None and not self._state.fib.is_local(source)
 
     @cached_property
-    def _lost_gateway(self) -> Obstacle | None:
+    def _why_gateway_is_lost(self) -> Obstacle | None:
         """Return why entries via the default route's gateways wouldn't work, or None."""
         default = self._inherited
         if (local := local_gateway(default, self._state.addresses)) is not None:

@@ -150,7 +150,7 @@ class _Offers:
             dev = address.dev
             if dev in done or not self._may_be_meant(dev):
                 continue
-            near = self._near(address)
+            near = self._neighbour_of(address)
             if near is not None and self._through(near, address) != (dev,):
                 devs = self._devs_in(address.network)
                 done.update(devs)
@@ -199,7 +199,7 @@ class _Offers:
         is_of_pods = is_like(dev, self._config.route_overlap.container_devs)
         return not (is_of_pods or dev in self._virtual or self._diversions.is_bridge(dev))
 
-    def _near(self, address: Address) -> IpAddress | None:
+    def _neighbour_of(self, address: Address) -> IpAddress | None:
         """Return an address in an address's network that isn't this host's, if there is one."""
         size = address.network.num_addresses
         first = address.network.network_address
@@ -254,7 +254,7 @@ class _Offers:
         dev = address.dev
         if keep is None and self._diversions.is_vpn(dev):
             return
-        stand_in = self._near(address)
+        stand_in = self._neighbour_of(address)
         proven = keep or (None if stand_in is None else _entry(dev, stand_in))
         if proven is None:
             return
