@@ -161,6 +161,7 @@ class Reconciler:
         now = scope.clock.monotonic()
         # If a route is as the watcher left it, but needs a change, its default route has changed.
         follows = {item.new.key for item in plan.replace if self._is_as_left(item.old)}
+        # Count first: the counters decide which routes have to wait.
         contested = self._count_losses(plan, follows, now)
         attempted = plan.only(lambda route: self._next_attempt(route) <= now)
         written, refused = _write_possible(attempted, backends, scope)
@@ -168,6 +169,7 @@ class Reconciler:
             self.failures[route.key] = self.failures[route.key].again(now, reason)
         written_routes = _writes(written)
         for key in written_routes:
+            # The kernel no longer refuses the route. If the route was lost, the counter stays.
             if self.failures[key].reason:
                 del self.failures[key]
 
