@@ -49,10 +49,10 @@ from hostrouting.cli.running import Result, run_function
 from hostrouting.config.routing import SECTION, Config, StaticRoutes
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.changes import Changes
-from hostrouting.model.errors import ConfigError, FileError, HostRoutingError
+from hostrouting.model.errors import ConfigError, FileError, HostRoutingError, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import to_json_text
-from hostrouting.model.text import clean
+from hostrouting.model.text import clean, with_runs
 from hostrouting.overlap.findings import NoteKind, OverlapReport, UnknownReason, Verdict
 from hostrouting.overlap.proposals import Fix
 from hostrouting.overlap.summary import advice, summary
@@ -121,7 +121,29 @@ def _check_text(report: OverlapReport, host: Host, chosen: Chosen, *, is_verbose
     lines = [overlap_text(report, width=width, config=chosen.name, is_verbose=is_verbose)]
     if chosen.document is None and not report.cidrs:
         lines.append(f"no CONFIG is named, and there is no {host.layout.config}")
+    lines += _unkept_lines(report, chosen, host)
     return "\n".join([*lines, *_next_lines(report, host)])
+
+
+def _unkept_lines(report: OverlapReport, chosen: Chosen, host: Host) -> list[str]:
+    """Return a line if nothing fails, but the kernel lacks rules or routes of kept interfaces."""
+    static = chosen.config.static_routes
+    if report.verdict is not Verdict.OK or not static.keep or host.snapshot is not None:
+        return []
+    from hostrouting.overlap.planned_host import PlannedHost
+    from hostrouting.routes.plan import plan_now
+
+    config = host.with_verified(chosen.config)
+    try:
+        plan, _ = plan_now(config, *host.planned_backends(config))
+        devs = PlannedHost(host, plan).devs_to_keep
+    except RouteError as error:
+        return [f"note: whether all interfaces are kept isn't known: {clean(error.message)}"]
+    if not devs:
+        return []
+    listed = clean(", ".join(with_runs(sorted(devs))))
+    command = f"hostrouting apply {chosen.name}".rstrip()
+    return [f"note: the kernel lacks the rules or routes that keep {listed}: {command}"]
 
 
 def _uplinks_to_set(
@@ -358,6 +380,7 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
         shows_entries=options.in_place,
         is_verbose=options.verbose,
     )
+    said += _unkept_lines(result, chosen, on)
     for line in (*said, *_next_lines(result, on), *_contested_lines(result)):
         complain(line)
 

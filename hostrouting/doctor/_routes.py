@@ -72,10 +72,12 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             )
         for policy in plan.policies:
             yield from _policy_findings(policy, examined)
+        wanted = _ours(examined)
         for route in chain(plan.remove, *(policy.remove for policy in plan.policies)):
-            message = "it is ours, and the installed config doesn't have it: apply removes it"
-            hint = examined.repairing("apply")
-            yield DoctorFinding("route-left", str(route), message, hint, Severity.RISK)
+            if route not in wanted:
+                message = "it is ours, and the installed config doesn't have it: apply removes it"
+                hint = examined.repairing("apply")
+                yield DoctorFinding("route-left", str(route), message, hint, Severity.RISK)
         # A rule that decides too late may be the reason why a route loses.
         _verify_complete(plan.policies, backends)
         verify_routes((*plan.unchanged, *plan.foreign), *backends)

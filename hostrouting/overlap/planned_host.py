@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno as errnos
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
@@ -117,7 +117,7 @@ class PlannedHost:
         new = {route.destination for route in _new_routes(self.plan)}
         rules = _new_rules(self.plan)
         ruled = {rule.destination for rule in rules}
-        devs = self._devs_to_keep(rules)
+        devs = self.devs_to_keep
         lacking = StaticRoutes(
             enabled=True,
             routes=[route for route in static.routes if route.destination in new],
@@ -126,14 +126,16 @@ class PlannedHost:
         )
         return lacking if lacking.is_wanted else StaticRoutes()
 
-    def _devs_to_keep(self, rules: Collection[Rule]) -> set[str]:
-        """Return the interfaces that the plan begins to keep, given the rules that it adds."""
+    @property
+    def devs_to_keep(self) -> set[str]:
+        """Return the interfaces that the plan begins to keep."""
         devs = {
             dev
             for policy in self.plan.policies
             for route in (*policy.add, *(pair.new for pair in policy.replace))
             for dev in route.devs
         }
+        rules = _new_rules(self.plan)
         sources = {rule.source for rule in rules if rule.source is not None}
         if sources:
             addresses = self.host.routes.facts().addresses

@@ -294,7 +294,11 @@ def test_a_second_interface_is_offered_to_be_kept(
     entry = json.loads(offer.partition(" with ")[0].replace("GATEWAY", "10.2.0.1"))
     keep = {"enabled": True, "keep": [entry]}
     kept = write(expecting("10.96.0.0/12", uplinks=["eth0"], staticRoutes=keep))
+    told = f"the kernel lacks the rules or routes that keep eth1: hostrouting apply {kept}\n"
+    assert told in run("fix", kept)[2]
+    assert told in run("check", kept)[1]
     assert run("apply", "--routes-only", kept)[0] == 0
+    assert told not in run("check", kept)[1]
     (found,) = kernel.lookup([IPv4Address("198.51.100.9")], source=IPv4Address("10.2.0.4"))
     assert found.route is not None
     assert found.route.devs == ("eth1",)
