@@ -160,7 +160,7 @@ def _moved(state: State) -> Iterable[Note]:
         uplinks.verified, state.links, best.devs
     ):  # to the gate, that name is another's
         answer = f"rm /{VERIFIED_PATH} && hostrouting apply"
-    what_to_do = f"if that is wanted, {answer}; if it isn't, {undo}"
+    what_to_do = f"if {to} is to be an uplink, {answer}; if it isn't, {undo}"
     if not _infiniband(state).isdisjoint(others):  # never the way to the cluster
         what_to_do = undo
     port = _port_of(uplinks.devs, others, state)

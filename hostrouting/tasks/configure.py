@@ -464,9 +464,9 @@ class Run:
         self.done.add(installation.start_oneshots(self.host, gated))
         scope.check()
         hint = (
-            "everything is installed; running machines continue, the next start of "
+            "everything is installed: running machines continue, and the next start of "
             f"{self.wanted.consumer} is held back until this is fixed; "
-            "to remove it: hostrouting remove"
+            "to uninstall: hostrouting remove"
         )
         raise_if_strict(overlap, (*self.warnings, *self.notes), hint=hint)
         return overlap

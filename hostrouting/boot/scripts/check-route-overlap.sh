@@ -183,9 +183,8 @@ report() {
       complain "${shown[@]:0:SHOWN_LINES}"
       [ "${#shown[@]}" -le "$SHOWN_LINES" ] ||
         complain "and $((${#shown[@]} - SHOWN_LINES)) more; all are in $MARKER_DETECTED"
-      what='fix: hostrouting fix prints what fixes it, or why no route does'
-      complain "$what; without it, take a snapshot of this host, and run elsewhere:" \
-        '  hostrouting fix --snapshot FILE'
+      complain 'fix: hostrouting fix prints what fixes it, or why no route does; then: hostrouting apply' \
+        "  if hostrouting isn't installed here, take a snapshot, and run elsewhere: hostrouting fix --snapshot FILE"
       [[ -z ${VERIFIED-} || $LINES != *'; by default '* ]] || complain \
         "to keep it on $VERIFIED: hostrouting fix --in-place && hostrouting apply" \
         "expected is $VERIFIED, with which the check passed; $(since)$ANOTHER" ;;

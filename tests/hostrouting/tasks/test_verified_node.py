@@ -315,7 +315,7 @@ def test_a_note_names_a_swapped_uplink_as_it_was_when_the_check_passed(node: Nod
     )
     # `uplinks: ["eth0"]` would be `swapped`.
     out = "rm /etc/hostrouting/uplink && hostrouting apply"
-    assert f"; if that is wanted, {out}; if it isn't, " in note.message
+    assert f" is to be an uplink, {out}; if it isn't, " in note.message
     node.layout.verified.unlink()
     node.apply()
     assert node.devs_of_ours() == {"eth0"}
@@ -717,7 +717,7 @@ def test_a_hop_of_the_default_route_on_another_interface(node: Node) -> None:
         "the default route has a hop on eth1, too, but the check passed with eth0 (default "
     )
     assert note.message.endswith(
-        ' if that is wanted, set hostRouting\'s "uplinks": ["eth0", "eth1"],'
+        ' if eth1 is to be an uplink, set hostRouting\'s "uplinks": ["eth0", "eth1"],'
         " then hostrouting apply;"
         " if it isn't, remove that hop"
     )
