@@ -226,7 +226,9 @@ def configure(
         if not host.is_image:
             forget_trial(host)  # even if the check then fails
         overlap = finish(scope)
-        warnings = (*run.warnings, *led_away_by(config, plan, host))
+        warnings = run.warnings
+        if CHECK in wanted.names:
+            warnings += led_away_by(config, plan, host)
     return ConfigureReport.of(plan, overlap, done.changes, warnings)
 
 
