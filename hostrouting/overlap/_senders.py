@@ -22,8 +22,8 @@ from hostrouting.model.links import Address
 from hostrouting.model.routes import Route, Route6, Table
 from hostrouting.model.rules import Rule
 
-# Identifies what matches on a source: a run of rules that only differ by their sources (0 before
-# the change or 1 after it, and the run's position), or a route's source prefix.
+# Identifies what matches on a source: a run of rules that only differ by their sources (-1 before
+# the change or -2 after it, and the run's position), or a route's source prefix.
 _Selector = tuple[int, int]
 # The selectors that match an address as the source.
 _Kind = frozenset[_Selector]
@@ -176,7 +176,7 @@ class _Selectors:
         self._by_table: dict[int, set[_Selector]] = {}
         for number, some in enumerate(rules):
             for position, run in enumerate(groupby(some, _without_source)):
-                self._add_rules((number, position), *run)
+                self._add_rules((~number, position), *run)
         for route in routes:
             self._add_route(route)
 
