@@ -195,6 +195,8 @@ def _introduce(error: ConfigError, options: argparse.Namespace, host: Host) -> N
         error.hint = _NAME_ONE
     elif options.config is None and _has_manifest(host) and not error.hint:
         error.hint = f"to use the installed config, name it: {host.layout.manifest}"
+    elif not has_config(options, host) and not error.hint:
+        error.hint = "this is the default CONFIG; name another"
 
 
 def _has_manifest(host: Host) -> bool:

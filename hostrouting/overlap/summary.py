@@ -14,7 +14,7 @@ from hostrouting.overlap.proposals import Fix, Unfixable
 # Limits for human-readable lines; ``hostrouting fix`` prints everything.
 _SHOWN_ENTRIES = 50
 _SHOWN_LINES = 16
-_SHOWN_RANGES = 8
+_SHOWN_RANGES = 4
 
 
 def summary(report: OverlapReport) -> str:
