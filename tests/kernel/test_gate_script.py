@@ -272,7 +272,8 @@ def test_a_forgiven_script_gets_most_of_the_start_timeout(sandbox: Sandbox) -> N
     assert run(sandbox, prepare, text=text).stderr == "seen\n"
 
 
-OF_A_START = ("env", "INVOCATION_ID=a1")
+OF_A_START = ("env", f"INVOCATION_ID={'a1' * 16}")
+OF_ANOTHER = ("env", f"INVOCATION_ID={'b2' * 16}")
 
 
 def test_a_start_that_has_passed_is_not_checked_again(sandbox: Sandbox) -> None:
@@ -291,7 +292,7 @@ def test_a_start_that_has_passed_is_not_checked_again(sandbox: Sandbox) -> None:
             run(sandbox, fails.replace("required", "forgive"), word, before=OF_A_START).returncode
             == 255
         )
-        assert run(sandbox, fails, word, before=("env", "INVOCATION_ID=b2")).returncode == 255
+        assert run(sandbox, fails, word, before=OF_ANOTHER).returncode == 255
         assert run(sandbox, fails, word).returncode == 255
     late = gate(PASS_SECONDS=-1)
     assert run(sandbox, fails, "last", text=late, before=OF_A_START).returncode == 255
@@ -304,15 +305,22 @@ def test_only_a_pass_leaves_a_file_and_old_files_go(sandbox: Sandbox) -> None:
     assert not passed.exists()
     fine = installed(f"{ROUTES} required", static_routes=PASS)
     assert run(sandbox, fine, before=OF_A_START).returncode == 0
-    assert [path.name for path in passed.iterdir()] == ["a1"]
+    assert [path.name for path in passed.iterdir()] == ["a1" * 16]
     (passed / "stray").write_text("some words\n")
-    assert (
-        run(
-            sandbox, fine, text=gate(KEPT_SECONDS=-1), before=("env", "INVOCATION_ID=b2")
-        ).returncode
-        == 0
-    )
+    assert run(sandbox, fine, text=gate(KEPT_SECONDS=-1), before=OF_ANOTHER).returncode == 0
     assert [path.name for path in passed.iterdir()] == ["stray"]
+
+
+def test_a_pass_stays_in_its_folder(sandbox: Sandbox) -> None:
+    """The unit's environment names another user's file, which root neither reads nor writes."""
+    named = ("env", "INVOCATION_ID=../../o/f")
+    steps = f"{ROUTES} required"
+    passes = f"mkdir -p /run/o /run/aks-flex-node/passed\n{installed(steps, static_routes=PASS)}"
+    done = run(sandbox, passes, before=named)
+    assert (done.returncode, (sandbox.root / "run/o/f").exists()) == (0, False)
+    assert done.stderr.startswith("INVOCATION_ID is not systemd's: it counts as unset\n")
+    forged = "{ echo 99999999999; cat /etc/hostrouting/gate.list; } >/run/o/f"
+    assert run(sandbox, f"{passes}\n{installed(steps)}\n{forged}", before=named).returncode == 255
 
 
 UNWRITABLE = "mkdir -p /run/aks-flex-node; mount -t tmpfs -o ro none /run/aks-flex-node"

@@ -212,6 +212,11 @@ trap 'exit 255' HUP INT PIPE QUIT TERM
 trap '[ -n "$IS_OPEN" ] || exit 255' EXIT
 [[ $#:${1-} =~ ^1:(hold|again|last)$ ]] || { complain "usage: ${0##*/} hold | again | last" && exit 255; }
 WORD=$1
+# It names a file that root reads and writes, and the consumer's EnvironmentFile= may set it.
+[[ ${INVOCATION_ID-} =~ ^([0-9a-f]{32})?$ ]] || {
+  complain "INVOCATION_ID is not systemd's: it counts as unset"
+  INVOCATION_ID=''
+}
 read_clock
 BEGAN=$NOW
 case $WORD in
