@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 import attrs
 
+from hostrouting.boot.python import is_changeable
 from hostrouting.model.errors import FileError
 from hostrouting.model.opening import only_regular, translate_errors
 
@@ -161,7 +162,8 @@ def rewrite(path: Path, edit: Callable[[BinaryIO], str | None]) -> bool:
 
     If the file's owner also owns the folder, the owner can replace the file with a symlink at any
     time. So symlinks are resolved only once, and all other steps use an open descriptor of the
-    folder.
+    folder. As root, a symlink is only followed if root alone can have made it, because the file
+    that it leads to may be any.
 
     Args:
         path: the file, or a symlink to it.
@@ -176,7 +178,7 @@ def rewrite(path: Path, edit: Callable[[BinaryIO], str | None]) -> bool:
             old content.
     """
     with translate_errors(f"write {path}"):
-        resolved = path.resolve(strict=True)
+        resolved = _followed(path) if os.geteuid() == 0 else path.resolve(strict=True)
         with _opened(resolved.parent, os.O_NOFOLLOW) as folder:
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
             with open(only_regular(resolved.name, flags, dir_fd=folder), "rb") as file:
@@ -194,6 +196,34 @@ def rewrite(path: Path, edit: Callable[[BinaryIO], str | None]) -> bool:
                 _replace(Path(resolved.name), _encoded(text), mode, owner, folder=folder)
                 os.fsync(folder)
     return True
+
+
+def _followed(path: Path) -> Path:
+    """Return a path without its symlinks, each of which only root can have made.
+
+    Raises:
+        FileError: a symlink, or its folder, belongs to another user, or others can write there.
+        OSError: a part of the path doesn't exist.
+    """
+    path.resolve(strict=True)  # raises an error if symlinks lead in a circle
+    folder = Path("/")
+    steps = [*reversed(path.absolute().parts[1:])]
+    while steps:
+        step = folder / steps.pop()
+        state = step.lstat()
+        if not stat.S_ISLNK(state.st_mode):
+            folder = Path(os.path.normpath(step))
+            continue
+        above = folder.stat()
+        if state.st_uid != 0 or above.st_uid != 0 or is_changeable(above):
+            raise FileError(
+                f"can't write {path}: another user than root can change the symlink {step}",
+                hint="name the file that is meant",
+            )
+        target = step.readlink()
+        folder = Path("/") if target.is_absolute() else folder
+        steps += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+    return folder
 
 
 def _replace(

@@ -122,6 +122,35 @@ def test_a_rewrite_stays_in_the_opened_folder(tmp_path: Path) -> None:
     assert [each.name for each in (tmp_path / "other").iterdir()] == ["file"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_rewrite_follows_only_links_that_root_alone_can_make(tmp_path: Path) -> None:
+    victim, folder = tmp_path / "victim", tmp_path / "folder"
+    victim.write_text("old")
+    folder.mkdir()
+    link, outer = folder / "config.json", tmp_path / "outer"
+    link.symlink_to("../victim")
+    outer.symlink_to(link)
+    for path in (link, outer):
+        rewrite(path, lambda _: "ours")
+    assert (victim.read_text(), link.is_symlink()) == ("ours", True)
+
+    def assert_refused() -> None:
+        for path in (link, outer):
+            with pytest.raises(FileError, match=f"can change the symlink {link}"):
+                rewrite(path, lambda _: "theirs")
+
+    folder.chmod(0o777)
+    assert_refused()
+    folder.chmod(0o755)
+    os.chown(folder, 65534, 65534)
+    assert_refused()
+    os.chown(folder, 0, 0)
+    os.chown(link, 65534, 65534, follow_symlinks=False)
+    assert_refused()
+    assert victim.read_text() == "ours"
+    rewrite(victim, lambda _: "new")
+
+
 def test_a_rewrite_keeps_no_setuid_bit(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("old")
