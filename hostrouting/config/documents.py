@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import os
+import re
 from collections import Counter
 from typing import Any, BinaryIO, NoReturn
 
@@ -14,6 +15,9 @@ from hostrouting.model.text import shown
 
 CONFIG_BYTES_MAX = 64 << 20
 _CHUNK_BYTES = 1 << 20
+# The first word of a message or of ip's text, such as "ssh:" or "default". Of other files, such as
+# one with a password, nothing is quoted.
+_FIRST_WORD = re.compile(r"\s*((?:[A-Za-z]{1,15}|[0-9]{1,5}):?)[ \t]")
 
 
 def read_config(path: str | os.PathLike[str]) -> Any:
@@ -140,9 +144,10 @@ def _likely_cause(text: str, position: int, what: str) -> str:
     if what != "snapshot":
         return ""
     if not text.lstrip().startswith(("{", "[")):
-        line = shown(text.lstrip().partition("\n")[0])
+        word = _FIRST_WORD.match(text)
+        begins = f"it begins with {word[1]!r}" if word else "it doesn't begin with {"
         wanted = "expected the output of hostrouting snapshot, or of ip -j, and nothing else"
-        return f"; it begins with {line}: {wanted}"
+        return f"; {begins}: {wanted}"
     if text[:position].rstrip().endswith(":"):
         printed = "nothing" if found.startswith((",", "}")) else "no JSON"
         return f"; the command before it printed {printed}: does its ip know -j?"

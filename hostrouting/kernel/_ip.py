@@ -75,7 +75,7 @@ def number_parser(
         if isinstance(value, bool) or not isinstance(value, int):
             raise ValueError(f"{shown(value)} is not a whole number")
         if not 0 <= value <= most:
-            raise ValueError(f"{value} is not in 0-{most}")
+            raise ValueError(f"{shown(value)} is not in 0-{most}")
         return value
 
     return parse
