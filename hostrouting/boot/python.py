@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -46,11 +47,41 @@ def why_unsuitable(layout: Layout) -> str:
     # An image's Python can't be run on the build host. Assume that its path is the same as this
     # Python's.
     if not layout.is_this_host:
-        return ""
+        return _told(_changeable_in_image(layout, sys.executable))
     if not _finds_hostrouting(sys.executable):
         return f"{sys.executable or 'Python'} -I finds no hostrouting"
-    changeable = _changeable_path(layout, sys.executable)
+    return why_unsafe()
+
+
+def why_unsafe() -> str:
+    """Return why this Python isn't safe to run as root on this host, or an empty string."""
+    return _told(_changeable_path(Layout(), sys.executable))
+
+
+def files_of(layout: Layout, python: str) -> Iterator[str]:
+    """Yield the paths of a Python and of the packages that hostrouting needs."""
+    yield python
+    for folder in layout.of(python).parent.parent.glob("lib/python3*/site-packages"):
+        for package in ("hostrouting", "phases", "attr"):
+            yield layout.relative(folder / package)
+
+
+def _told(changeable: Path | None) -> str:
     return f"a user other than root can change {changeable}" if changeable else ""
+
+
+def _changeable_in_image(layout: Layout, python: str) -> Path | None:
+    """Return a path in an image as for ``_changeable_path``; None if it has no such Python."""
+    if not layout.followed(python).is_file():
+        return None
+    root = layout.root.stat()
+    passed = {each for file in files_of(layout, python) for each in layout.passed(file)}
+    for path in sorted(passed - {layout.root}):
+        if path.exists():
+            state = path.stat()
+            if state.st_uid != root.st_uid or is_changeable(state, root.st_gid):
+                return path
+    return None
 
 
 def is_changeable(state: os.stat_result, group: int = 0) -> bool:

@@ -62,6 +62,7 @@ def render(options: argparse.Namespace, host: Host) -> Result | int:
     from hostrouting.boot.bundle import bundle, ignition
     from hostrouting.boot.files import write_if_changed
     from hostrouting.boot.layout import Layout
+    from hostrouting.boot.python import why_unsafe
 
     config = load(options, host)
     if not config.is_gated:
@@ -71,6 +72,8 @@ def render(options: argparse.Namespace, host: Host) -> Result | int:
             f"hostrouting: the watcher's unit starts {clean(sys.executable)}: install hostrouting "
             "at that path on the node, or the unit fails"
         )
+        if why := why_unsafe():
+            complain(f"hostrouting: here {clean(why)}, and the unit runs it as root")
     if options.out is None:
         return Result(text=lambda: to_json_text(ignition(config)).rstrip())
     for file in bundle(config, Layout(options.out)):
@@ -184,8 +187,8 @@ def set_config(options: argparse.Namespace, host: Host) -> Result:
 
     The keys are hostRouting and hostNetworking. Each key is replaced as a whole. If CONFIG lacks a
     key, it stays unchanged in FILE. Everything else in FILE, its mode and its owner are preserved,
-    and a symlink is followed. If FILE doesn't exist, it is created with mode 0600. A second run
-    changes nothing.
+    and a symlink is followed; as root, only one that no other user can change. If FILE doesn't
+    exist, it is created with mode 0600. A second run changes nothing.
 
       hostrouting config set /etc/aks-flex-node/config.json --from ours.json && hostrouting apply
     """

@@ -12,10 +12,10 @@ from pathlib import Path
 from hostrouting.boot.files import read_state, read_text
 from hostrouting.boot.go_package import go_package_links
 from hostrouting.boot.installed_units import UNIT_PATH, is_masked
-from hostrouting.boot.layout import CHECK, Layout
+from hostrouting.boot.layout import CHECK, WATCH, Layout
 from hostrouting.boot.locks import locked
 from hostrouting.boot.parts import CONFIGURED, installed_files, wanted_parts
-from hostrouting.boot.python import is_changeable
+from hostrouting.boot.python import files_of, is_changeable
 from hostrouting.doctor.check_types import (
     DoctorFinding,
     ExaminedHost,
@@ -142,24 +142,31 @@ def units(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def modes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that only root can write to what runs as root."""
+    """Check that only root can write to what runs as root, and to the default CONFIG."""
     layout = examined.layout
-    root = layout.root.stat()
-    for path in sorted(_trusted(examined)):
-        if not (path.is_dir() or path.is_file()):
-            continue  # it is missing, or it is /dev/null, which masks a unit
-        state = path.stat()
-        name = layout.relative(path)
+    trusted = _trusted(examined)
+    for path in sorted(trusted):
         what = "everything in it, including the gate's scripts" if path.is_dir() else "it"
-        if state.st_uid != root.st_uid:
-            message = f"it belongs to user {state.st_uid}, who can change {what}"
-            yield DoctorFinding("file-owner", name, message, f"chown root:root {name}")
-        if is_changeable(state, root.st_gid):
-            message = (
-                f"its mode is {stat.S_IMODE(state.st_mode):04o}: "
-                f"users other than root can change {what}"
-            )
-            yield DoctorFinding("file-mode", name, message, f"chmod go-w {name}")
+        yield from _changeable(layout, path, what, Severity.BROKEN)
+    for path in sorted({*layout.passed(layout.relative(layout.config))} - trusted - {layout.root}):
+        yield from _changeable(layout, path, "what the next apply installs", Severity.RISK)
+
+
+def _changeable(
+    layout: Layout, path: Path, what: str, severity: Severity
+) -> Iterator[DoctorFinding]:
+    """Yield findings if users other than root can change a file or a folder."""
+    if not (path.is_dir() or path.is_file()):
+        return  # it is missing, or it is /dev/null, which masks a unit
+    root, state = layout.root.stat(), path.stat()
+    name = layout.relative(path)
+    if state.st_uid != root.st_uid:
+        message = f"it belongs to user {state.st_uid}, who can change {what}"
+        yield DoctorFinding("file-owner", name, message, f"chown root:root {name}", severity)
+    if is_changeable(state, root.st_gid):
+        mode = stat.S_IMODE(state.st_mode)
+        message = f"its mode is {mode:04o}: users other than root can change {what}"
+        yield DoctorFinding("file-mode", name, message, f"chmod go-w {name}", severity)
 
 
 def _trusted(examined: ExaminedHost) -> set[Path]:
@@ -172,14 +179,16 @@ def _trusted(examined: ExaminedHost) -> set[Path]:
 
 
 def _python_names(layout: Layout) -> Iterator[str]:
-    """Yield the paths of the Python that the check script runs at boot, and of its packages."""
+    """Yield the paths of the Pythons that check script and watcher run, and of their packages."""
     script = read_text(layout.script(CHECK)) or ""
-    found = re.search(r"^readonly PYTHON=(.+)$", script, re.MULTILINE)
-    for python in shlex.split(found[1]) if found is not None else ():
-        yield python
-        for folder in layout.of(python).parent.parent.glob("lib/python3*/site-packages"):
-            for package in ("hostrouting", "phases", "attr"):
-                yield layout.relative(folder / package)
+    unit = (read_text(layout.unit(WATCH)) or "").replace("%%", "%")
+    for text, pattern in (
+        (script, r"^readonly PYTHON=(.+)$"),
+        (unit, r"^ExecStart=(.+) -I -m hostrouting "),
+    ):
+        found = re.search(pattern, text, re.MULTILINE)
+        for python in shlex.split(found[1]) if found is not None else ():
+            yield from files_of(layout, python)
 
 
 def access(examined: ExaminedHost) -> Iterator[DoctorFinding]:

@@ -8,6 +8,7 @@ check, and starts the oneshots.
 from __future__ import annotations
 
 import errno
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -268,8 +269,15 @@ def _watch_warnings(config: Config, wanted: Wanted, host: Host) -> Iterator[str]
             "there is nothing to watch, so no watcher is installed: "
             "CONFIG names no route and no CIDR"
         )
+    if WATCH not in wanted.part_names:
+        return
+    if host.is_image and not host.layout.followed(sys.executable).exists():
+        yield (
+            f"{sys.executable} isn't in the image: install hostrouting there at that path, where "
+            "only root can change it, or the watcher's unit fails"
+        )
     textfile = config.watch.textfile
-    if textfile is None or WATCH not in wanted.part_names:
+    if textfile is None:
         return
     folder = textfile.rpartition("/")[0] or "/"
     if not host.layout.of(folder).is_dir():

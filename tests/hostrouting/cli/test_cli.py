@@ -362,6 +362,19 @@ def test_render_names_the_python_of_the_watcher(
     how, to = words
     code, _, err = run("render", path, how, tmp_path / to if how == "--out" else to)
     assert (code, f"the watcher's unit starts {sys.executable}: install " in err) == (0, True)
+    assert err.count("\n") == 1
+
+
+def test_render_warns_of_a_python_that_others_can_replace(
+    run: Any, write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write({"hostRouting": section(watch={"enabled": True})})
+    python = write_file(tmp_path / "venv/python", "")
+    python.parent.chmod(0o777)
+    monkeypatch.setattr(sys, "executable", str(python))
+    code, _, err = run("render", path, "--format", "ignition")
+    told = f"a user other than root can change {python.parent}, and the unit runs it as root\n"
+    assert (code, err.splitlines(keepends=True)[1:]) == (0, [f"hostrouting: here {told}"])
 
 
 @pytest.mark.parametrize("words", [("--out", "none"), ("--format", "ignition")])

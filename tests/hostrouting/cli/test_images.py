@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,24 @@ def test_a_program_that_only_this_machine_has_is_missing(run: Any, image: Path) 
     write_link(image / "etc/alternatives/loop", "loop")
     run("apply", "--root", image)
     assert findings(run, image) == {"tool-missing": "awk"}
+
+
+def test_the_watchers_python_is_looked_for_in_the_image(
+    run: Any, image: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/run/venv/bin/python")
+    document = {"hostRouting": CONFIG["hostRouting"] | {"watch": {"enabled": True}}}
+    write_file(image / "etc/aks-flex-node/config.json", json.dumps(document))
+    code, _, told = run("apply", "--root", image)
+    assert (code, "/run/venv/bin/python isn't in the image: " in told) == (0, True)
+    write_file(image / "run/venv/bin/python", mode=0o755)
+    (image / "run/venv").chmod(0o777)
+    code, _, told = run("apply", "--root", image)
+    assert code == 1
+    assert f"a user other than root can change {image}/run/venv" in told
+    (image / "run/venv").chmod(0o755)
+    code, _, told = run("apply", "--root", image)
+    assert (code, "in the image: " in told) == (0, False)
 
 
 def test_metrics_belong_to_the_image(run: Any, image: Path, tmp_path: Path) -> None:

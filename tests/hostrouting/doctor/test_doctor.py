@@ -689,6 +689,33 @@ def test_a_python_that_others_may_change_is_found(node: Node) -> None:
     assert found == {("file-mode", "/opt/venv/lib/python3.12/site-packages")}
 
 
+def test_a_python_of_the_watcher_that_others_may_change_is_found(node: Node) -> None:
+    watched = config(SHADOWED, watch={"enabled": True})
+    phases.run(Configure(watched, host=node.host))
+    write_file(node.layout.of("/run/my venv%/bin/python"), "")
+    node.layout.of("/run/my venv%").chmod(0o777)
+    unit = node.layout.unit("hostrouting-watch")
+    text = re.sub('(?m)^ExecStart=".*"', 'ExecStart="/run/my venv%%/bin/python"', unit.read_text())
+    unit.write_text(text)
+    found = {(each.kind, each.subject) for each in examine(watched, host=node.host).findings}
+    assert found == {("file-mode", "/run/my venv%")}
+
+
+def test_a_default_config_that_others_may_write_is_a_risk(node: Node) -> None:
+    write_file(node.layout.config, "{}")
+    node.layout.config.chmod(0o660)
+    assert examine(host=node.host).findings == ()
+    node.layout.config.chmod(0o606)
+    (found,) = examine(host=node.host).findings
+    assert (found.kind, found.subject, found.severity, found.hint) == (
+        "file-mode",
+        "/etc/aks-flex-node/config.json",
+        Severity.RISK,
+        "chmod go-w /etc/aks-flex-node/config.json",
+    )
+    assert found.message.endswith("users other than root can change what the next apply installs")
+
+
 HIDING = (
     *(f"BindPaths=/bin/true:/{CHECK}:rbind", "BindReadOnlyPaths=/bin/true:/usr/bin/timeout"),
     *(
