@@ -178,11 +178,12 @@ class Parallel(Several[T_co]):
     def do(self, scope: CancelScope) -> T_co:
         """Run the tasks and wait for all of them, even if one fails.
 
-        A task may raise an exception that isn't an `Exception`: `KeyboardInterrupt`, `SystemExit`,
-        or a `Cancelled` that doesn't come from the run's scopes. A failure also cancels the other
-        tasks. The exception is re-raised unchanged in the calling thread, with the failures as
-        notes. The same happens if a signal handler raises an exception while the calling thread is
-        waiting.
+        A failure cancels the other tasks.
+
+        A task may also raise an exception that isn't an `Exception`: `KeyboardInterrupt`,
+        `SystemExit`, or a `Cancelled` that doesn't come from the run's scopes. Such an exception is
+        re-raised unchanged in the calling thread, with the failures as notes. The same happens if a
+        signal handler raises an exception while the calling thread is waiting.
 
         Returns:
             The results, in task order.

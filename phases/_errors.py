@@ -39,7 +39,7 @@ class Cancelled(BaseException):
 class TimedOut(Exception):
     """The exception for a scope whose own deadline passed.
 
-    Its child scopes raise `Cancelled` instead.
+    The scope's child scopes raise `Cancelled` instead.
 
     Unlike `TimeoutError`, `TimedOut` isn't an `OSError`, so `except OSError` doesn't catch it.
 

@@ -80,7 +80,7 @@ class SystemClock:
 class CancelScope(AbstractContextManager["CancelScope"]):
     """A scope that can be cancelled from any thread, by a signal handler, or at a deadline.
 
-    When the scope's deadline passes, the scope raises `TimedOut`. Its child scopes raise
+    When the scope's deadline passes, the scope raises `TimedOut`. Child scopes raise
     `Cancelled`, because their own deadlines haven't passed. Used as a context manager, the scope
     converts a child's `Cancelled` to `TimedOut` on exit. The scope's `path` is its task's path,
     such as `configure/check-route-overlap`, or empty outside a run.

@@ -277,12 +277,13 @@ def _finish_manifest(plan: BootPlan, layout: Layout) -> Iterator[Changes]:
         if manifests.new != manifests.interim:
             files.write_if_changed(layout.manifest, manifests.new.to_text())
         return
+    # A file that can't be accessed may still be there, so the manifest must go on to list it.
     if plan.files.access_errors:
         return
-    changes = list(_remove_all(layout, [layout.manifest]))
-    # If this run has reconstructed the manifest, its removal isn't reported.
+    removed = [*_remove_all(layout, [layout.manifest])]
+    # A manifest that only this run has written isn't in the plan, and its removal isn't reported.
     if layout.manifest in plan.files.remove:
-        yield from changes
+        yield from removed
     files.remove_empty_folder(layout.manifest.parent)
     _remove_folders(layout, manifests.interim)
 

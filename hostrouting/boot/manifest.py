@@ -303,8 +303,8 @@ def _reconstruct(layout: Layout) -> Manifest:
     units = filter(_is_ours, files.matching(layout.units, "*.service"))
     names = {path.stem for path in units}
     if gated:
-        # Drop-ins make the consumer run all existing scripts, even those without units. So both
-        # parts count as installed.
+        # A drop-in makes the consumer run each of our scripts that is there, even without a unit.
+        # So both parts count as installed.
         names |= {ROUTES, CHECK}
     parts = {name: _reconstruct_part(name, layout, folders) for name in names}
     consumer, *former = [folder.name.removesuffix(".d") for folder in gated] or [""]

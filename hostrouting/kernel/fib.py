@@ -61,6 +61,21 @@ _ERRNO_OF_ACTION = {
 }
 
 
+class _RuleIndex(NamedTuple):
+    """The positions of the policy rules, by what the rules match.
+
+    Args:
+        destinations: the rules' destination prefixes; 0/0 for a rule without one.
+        sources: the rules' source prefixes, likewise.
+        positions: the positions by destination and source prefix, and then by table. The table is
+            None for rules that must be evaluated even if their table has no entry for the address.
+    """
+
+    destinations: PrefixIndex
+    sources: PrefixIndex
+    positions: dict[tuple[Prefix, Prefix], dict[int | None, list[int]]]
+
+
 class Decision(NamedTuple):
     """The final result of a lookup.
 
@@ -196,41 +211,31 @@ class Fib:
         entries, tables = self._tables_by_prefix
         single = (int(flow.address), self.family.bits)
         around = {None}.union(*(tables[prefix] for prefix in entries.around(single)))
-        destinations, sources, positions = self._rules_by_ends
-        ends = product(
-            destinations.around(single),
-            sources.around((int(flow.source), self.family.bits)),
+        index = self._rule_index
+        pairs = product(
+            index.destinations.around(single),
+            index.sources.around((int(flow.source), self.family.bits)),
         )
-        groups = [positions[pair] for pair in ends if pair in positions]
+        groups = [index.positions[pair] for pair in pairs if pair in index.positions]
         return sorted(
             chain.from_iterable(group[table] for group in groups for table in group.keys() & around)
         )
 
     @cached_property
-    def _rules_by_ends(
-        self,
-    ) -> tuple[
-        PrefixIndex,
-        PrefixIndex,
-        dict[tuple[Prefix, Prefix], dict[int | None, list[int]]],
-    ]:
-        """Return the positions of the rules, grouped by destination, source and table.
-
-        The table is None for rules that must always be evaluated.
-        """
+    def _rule_index(self) -> _RuleIndex:
         positions: dict[tuple[Prefix, Prefix], dict[int | None, list[int]]] = {}
         for position, rule in enumerate(self.rules):
-            ends = (_end(rule, rule.destination), _end(rule, rule.source))
+            pair = (_prefix(rule, rule.destination), _prefix(rule, rule.source))
             is_of_other = rule.action is RuleAction.TO_TABLE and rule.table not in (
                 Table.LOCAL,
                 Table.MAIN,
             )
-            group = positions.setdefault(ends, {})
+            group = positions.setdefault(pair, {})
             group.setdefault(rule.table if is_of_other else None, []).append(position)
         bits = self.family.bits
         destinations = PrefixIndex({destination for destination, _ in positions}, bits)
         sources = PrefixIndex({source for _, source in positions}, bits)
-        return destinations, sources, positions
+        return _RuleIndex(destinations, sources, positions)
 
     @cached_property
     def _tables_by_prefix(self) -> tuple[PrefixIndex, dict[Prefix, set[int]]]:
@@ -252,9 +257,8 @@ class Fib:
             flow: the lookup key.
             positions: the positions of the rules to evaluate. By default, rules that can't affect
                 the address are skipped.
-            through: the interface of a hypothetical host route. Where a rule finds an entry in
-                table main, the lookup ends or continues as if the rule had found this host route
-                instead. The entry is yielded nevertheless.
+            through: the interface of a hypothetical host route in table main. A rule that finds an
+                entry in main doesn't end the lookup if the rule would suppress the host route.
 
         Yields:
             A rule, whether it matches (None if unknown), and the longest match in its table, if
@@ -274,11 +278,9 @@ class Fib:
                 continue
             if rule.action is RuleAction.GOTO:
                 next_ = self._position_of(rule.goto)
-            elif self._ends_with(rule, found) and not self._suppresses_host_route(
-                rule,
-                found,
-                through,
-            ):
+            elif not self._ends_with(rule, found):
+                continue
+            elif not self._suppresses_host_route(rule, found, through):
                 return
 
     def _position_of(self, preference: int | None) -> int:
@@ -293,7 +295,7 @@ class Fib:
         return 0
 
     def _suppresses_host_route(self, rule: Rule, found: Route | None, dev: str | None) -> bool:
-        """Return whether a rule would suppress a host route instead of the entry found in main."""
+        """Return whether a rule that found an entry in main would suppress a host route there."""
         if dev is None or found is None or found.table != Table.MAIN:
             return False
         return self.suppresses(rule, self.family.bits, dev)
@@ -467,5 +469,5 @@ class Fib:
         )
 
 
-def _end(rule: Rule, network: IpNetwork | None) -> Prefix:
+def _prefix(rule: Rule, network: IpNetwork | None) -> Prefix:
     return (0, 0) if network is None or rule.is_inverted else numbers(network)

@@ -190,9 +190,9 @@ class NetlinkBackend6(NetlinkBackend):
         swaps = [_Swap(route, there.get(route.key, {}), _by_hop(route)) for route in routes]
         added = [hop for swap in swaps for hop in swap.added]
         failures = {failure.route.key: failure for failure in self._append(added)}
-        # The kernel shows only the first next hop's protocol. Another program may have added a next
-        # hop before our new next hops. That next hop would become the first when our old next hops
-        # are deleted.
+        # Another program may have added a next hop before our new ones. If our old next hops were
+        # deleted, that one would be the first, and the kernel would show its protocol as that of
+        # the whole route. So read the routes again; ``_take_old`` refuses to change such a route.
         now = self._our_hops(routes) if added else there
         for swap in swaps:
             key = swap.route.key

@@ -88,9 +88,9 @@ def _load(known: KnownHost) -> Net:
 def _as_held(route: Route) -> Route:
     """Return a dumped route as the kernel holds it.
 
-    The kernel removes a route when all its hops die. If a dump nevertheless shows all hops as dead,
-    the hops without a carrier are alive. The kernel ignores these hops only because of the sysctl
-    ignore_routes_with_linkdown.
+    The kernel removes a route when all its hops die. So if a dump shows all hops as dead, some hops
+    only lack a carrier, and the dump shows these as dead because of the sysctl
+    ignore_routes_with_linkdown. They are returned as alive.
     """
     if not route.is_dead:
         return route

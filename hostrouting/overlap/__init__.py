@@ -47,9 +47,10 @@ between default routes (fib_select_default), every one of them counts.
 Judge (``_judge``). This is done for each expected CIDR that contains the place, and for each lookup
 that decides where packets go (``decides``). The first of these that applies is the result:
 
-- Nothing carries the packet, or TCP can't connect: NO-ROUTE or BLACKHOLE. A CNI's discard of its
-  own free addresses is a note.
+- Nothing carries the packet: NO-ROUTE or BLACKHOLE. A CNI's discard of its own free addresses is a
+  note.
 - Table local has an entry for this address alone: a note, or GATEWAY for the router's address.
+- TCP can't connect, because the entry is for multicast or broadcast: BLACKHOLE.
 - The packet leaves through expected interfaces only: fine, unless the interface is a port of a
   bridge (PORT), or the gateway is an address of this host (GATEWAY).
 - It leaves through allowed interfaces or pods': a note, unless the CIDR names its own devs.

@@ -233,7 +233,7 @@ class Constraints:
             # shorter prefix.
             if self._looks_up_main(rule, dev):
                 suppressed = rule.suppress_prefix_length  # and all shorter ones
-                length = -1 if found is None else longest_without_effect(found)
+                length = -1 if found is None else longest_behind(found)
                 lengths.append(length if suppressed is None else max(length, suppressed))
         if lengths:
             return min(lengths)
@@ -366,7 +366,7 @@ def unmodelled(address: IpAddress, family: Family, source: IpAddress | None = No
     return Obstacle(f"the kernel's answer doesn't follow from its tables and rules{passed}; {see}")
 
 
-def longest_without_effect(found: Route) -> int:
+def longest_behind(found: Route) -> int:
     """Return the longest prefix of a new entry in table main that doesn't precede the found entry.
 
     Our entries have the lowest metric in common use. So they precede an entry with the same prefix

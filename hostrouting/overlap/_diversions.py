@@ -312,7 +312,7 @@ class Diversions:
         return dev in self._bridges
 
     def is_vpn(self, dev: str) -> bool:
-        """Return whether an interface is one of a VPN, by its name or because it has no link."""
+        """Return whether an interface is a VPN's, by its name or because it is point-to-point."""
         return is_like(dev, _VPNS) or self._links[dev].is_point_to_point
 
     def is_infiniband(self, dev: str) -> bool:

@@ -44,8 +44,11 @@ _SPLITS = 12
 # The maximum prefix length in either family.
 _ANY_LENGTH = 128
 
-# Lengths that no prefix has. A segment that isn't a target needs no prefix around it.
+# The length of the innermost chosen prefix around a segment, if there is none. A target needs one
+# that is longer than -1 at least, so having none doesn't serve it.
 _NONE_AROUND = -1
+# The length that this prefix must exceed for a segment that isn't a target. No prefix around it is
+# enough, so this is less than _NONE_AROUND.
 _NOT_NEEDED = -2
 
 
@@ -106,6 +109,7 @@ def fewest_prefixes(
         return slice(bisect_left(lasts, first), bisect_left(firsts, first + size(length)))
 
     def is_served(first: int, length: int, around: int) -> bool:
+        """Return whether a prefix needs no more chosen ones, given the innermost one around it."""
         return max(exceeds[part(first, length)], default=_NOT_NEEDED) < around
 
     def smallest_around(inner: slice, first: int, length: int) -> tuple[int, int, bool]:

@@ -83,7 +83,7 @@ class Judge:
         lookups: Sequence[SocketLookup],
         expected: ExpectedCidr,
     ) -> list[Judgement]:
-        """Judge the lookups that decide as ``judge_place`` does, and each other lookup alone."""
+        """Judge the deciding lookups together, like ``judge_place``, and each other one alone."""
         deciding = [lookup for lookup in lookups if decides(lookup, lookups)]
         judged = iter(self._judge_deciding(deciding, expected))
         return [

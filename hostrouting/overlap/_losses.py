@@ -8,10 +8,10 @@ the change may affect are compared. These prefixes are cut at each prefix of eit
 models are asked about one address of each place. Three kinds of packets are compared: without a
 source, from each of the host's own addresses, and from outside.
 
-A packet to a failing address isn't a loss, because it didn't work before. There are two exceptions:
-packets that may be wanted where they are. The destination may be a neighbour in the connected
-network of the interface that carries the packet. Or the packet's source may be an address of that
-interface.
+A packet to a failing address isn't a loss, because the change is meant to divert it. There are two
+exceptions, for packets that may be wanted on the interface that carries them now: the destination
+may be a neighbour in that interface's connected network, or the source may be one of that
+interface's addresses.
 """
 
 from __future__ import annotations

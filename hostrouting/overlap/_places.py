@@ -176,7 +176,7 @@ class NoRoute(NamedTuple):
 
     Args:
         obstacle: the reason.
-        cover: which routes may cover the place.
+        cover: which routes may cover the place; by default, none.
     """
 
     obstacle: Obstacle

@@ -183,7 +183,7 @@ class RouteSearch:
         """
         proposal = proposed.proposal
         fix = proposal.fix
-        unfixed = self._unfixed_spans(proposal.fixable, unruled)
+        unfixed = self._unfixable_spans(proposal.fixable, unruled)
         still_failing = self._still_failing(proposed, unruled)
         unfixable = [
             *self._unfixable(unfixed),
@@ -303,8 +303,8 @@ class RouteSearch:
 
     # --- what it leaves -------------------------------------------------------------------------
 
-    def _unfixed_spans(self, fixed: Container[int], unruled: _Unruled) -> _Unfixed:
-        """Return the failing spans that no entry fixes, given an address of each fixed span."""
+    def _unfixable_spans(self, fixable: Container[int], unruled: _Unruled) -> _Unfixed:
+        """Return the failing spans that no entry fixes, given an address of each fixable span."""
         taken = Obstacle("an unused route has the same destination and metric: remove it")
         by_constraint: dict[tuple[tuple[str, ...], Obstacle], list[Span]] = {}
         by_taken: dict[tuple[tuple[str, ...], Obstacle], list[Span]] = {}
@@ -317,7 +317,7 @@ class RouteSearch:
                 by_constraint.setdefault((devs, obstacle), []).append(span)
             # Entries fix a whole span or nothing of it, so its first address is enough. A taken
             # destination cuts spans. A place that needs too many routes has an obstacle.
-            elif _needs_route(span) and span.first not in fixed:
+            elif _needs_route(span) and span.first not in fixable:
                 by_taken.setdefault((devs, taken), []).append(span)
         return by_constraint | by_taken
 

@@ -158,16 +158,18 @@ class OwnAddresses:
 
 
 class _Selectors:
-    """The selectors that match packets by their source.
+    """The selectors: each run of rules with sources, and each route's source prefix.
+
+    ``by_source`` tells which selectors match packets from a source prefix.
+
+    ``by_destination`` tells which selectors may match packets to a destination prefix. A route's
+    source prefix is listed at the destination of the route. A run of rules for a table is listed at
+    the destination of each entry in that table. A run of rules for table local or main, or without
+    a table, is listed at 0/0, so it counts for all destinations.
 
     Args:
         rules: the policy rules before a change, and those after it.
         routes: the entries in all tables.
-
-    ``by_source`` maps each source prefix to the selectors that match it. ``by_destination`` maps
-    destinations to the selectors that matter to packets there: a route's destination to the route's
-    source prefix, and to the rules that look up the route's table. Rules that look up table local,
-    table main or no table matter to all destinations, and have the key 0/0.
     """
 
     def __init__(self, rules: Sequence[Sequence[Rule]], routes: Iterable[Route]) -> None:

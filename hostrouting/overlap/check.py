@@ -316,12 +316,12 @@ def _with_fix(
     settings = _settings_of(host)
     findings, fix = find_fix(report.findings, moment, config, why_no_default, settings)
     if host is not None and host.snapshot is not None and not host.snapshot.is_ours:
-        fix = attrs.evolve(fix, unfixable=tuple(map(_with_doubt, fix.unfixable)))
+        fix = attrs.evolve(fix, unfixable=tuple(map(_marked_if_hidden, fix.unfixable)))
     return attrs.evolve(report, findings=findings, fix=fix)
 
 
-def _with_doubt(unfixable: Unfixable) -> Unfixable:
-    """Return a failure, with a doubt if a snapshot by ip may not show the whole rule."""
+def _marked_if_hidden(unfixable: Unfixable) -> Unfixable:
+    """Return a failure, marked if ip(8) may have left selectors of its rule out of a snapshot."""
     obstacle = unfixable.obstacle
     is_hidden = obstacle.rule is not None and obstacle.rule.has_unknown
     return attrs.evolve(unfixable, obstacle=obstacle._replace(is_hidden=is_hidden))

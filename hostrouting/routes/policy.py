@@ -199,7 +199,7 @@ class KeptInterface:
     Args:
         dev: its name.
         sources: its addresses.
-        networks: its connected networks, each with its first address there.
+        networks: its connected networks, each with the interface's first address in it.
         gateway: the next hop of the default route in its side table, or None if it has none.
     """
 
@@ -526,16 +526,17 @@ class PolicyPlan:
         new rule behind these. So from the first wanted rule that is missing or out of order, all
         are added again, and their present copies are removed.
         """
-        there = self.there.rules
-        # If rules are equal, the kernel deletes the first one, so the last one stays.
-        positions = {rule: position for position, rule in enumerate(there)}
+        # The kernel deletes the first of equal rules, so the last one stays: take its position.
+        positions = {rule: position for position, rule in enumerate(self.there.rules)}
         staying: set[int] = set()
         add: list[Rule] = []
         for alike in _by_selectors(self.wanted.rules):
             in_order = _in_order(alike, positions)
             staying.update(in_order)
             add += alike[len(in_order) :]
-        gone = [rule for position, rule in enumerate(there) if position not in staying]
+        gone = [rule for position, rule in enumerate(self.there.rules) if position not in staying]
+        # The present copies of rules to add are among the first, because each rule may be mistaken
+        # for an equal one.
         first = [rule for rule in gone if any(_may_be_mistaken(rule, new) for new in add)]
         later = [rule for rule in gone if rule not in first]
         return RuleSteps(tuple(first), tuple(add), tuple(later))
@@ -547,7 +548,10 @@ class PolicyPlan:
         return tuple(rule for rule in dict.fromkeys(self.there.rules) if rule in staying)
 
     def without_removals(self) -> PolicyPlan:
-        """Return the plan without pure removals."""
+        """Return the plan without removals, except those that an added rule requires.
+
+        The rules and routes that would be removed become wanted.
+        """
         wanted = attrs.evolve(
             self.wanted,
             rules=(*self.wanted.rules, *self.rule_steps.remove),

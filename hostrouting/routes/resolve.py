@@ -95,7 +95,7 @@ def why_impossible(
     main: Sequence[Route],
     uplinks: tuple[str, ...] | None,
 ) -> str:
-    """Return why ``resolve`` would refuse a static route or miss something, or an empty string."""
+    """Return why ``resolve`` would refuse a static route or find something missing, or ""."""
     try:
         _resolver([entry], links, addresses, main, uplinks).template(entry.dev, entry.gateway)
     except _NotThere as reason:

@@ -165,19 +165,13 @@ class Reconciler:
         contested = self._count_losses(plan, follows, now)
         attempted = plan.only(lambda route: self._next_attempt(route) <= now)
         written, refused = _write_possible(attempted, backends, scope)
-        for route, reason in refused.items():
-            self.failures[route.key] = self.failures[route.key].again(now, reason)
-        written_routes = _writes(written)
-        for key in written_routes:
-            # The kernel no longer refuses the route. If the route was lost, the counter stays.
-            if self.failures[key].reason:
-                del self.failures[key]
+        self._count_refusals(written, refused, now)
 
         # If the kernel has refused nothing, all attempts have succeeded. ``written`` may still lack
         # a route to remove, because that route is gone or now belongs to another program.
         succeeded = _changes(written if refused else attempted)
         postponed = {key: self.failures[key] for key in _changes(plan) if key not in succeeded}
-        self.kept = {route.key: route for route in plan.unchanged} | written_routes
+        self.kept = {route.key: route for route in plan.unchanged} | _writes(written)
         self.due = min((each.due for each in postponed.values()), default=None)
         return Repair(
             len(self.kept),
@@ -211,7 +205,22 @@ class Reconciler:
                 contested.setdefault(failures, []).append(route)
         return contested
 
+    def _count_refusals(
+        self,
+        written: RoutePlan,
+        refused: Mapping[Route, str],
+        now: float,
+    ) -> None:
+        """Count a failure for each refused route, and forget former refusals of written routes."""
+        for route, reason in refused.items():
+            self.failures[route.key] = self.failures[route.key].again(now, reason)
+        for key in _writes(written):
+            # A counter without a reason counts losses, and stays.
+            if self.failures[key].reason:
+                del self.failures[key]
+
     def _remember(self, plan: RoutePlan, unmoved: Iterable[Replacement]) -> None:
+        """Update ``former``, which keeps a lost route as long as it is wanted."""
         wanted = {*_writes(plan), *(move.new.key for move in unmoved)}
         lost = {key: route for key, route in self.former.items() if key in wanted}
         left = {move.old.key: move.old for move in unmoved}

@@ -39,7 +39,7 @@ def plan_stale(
     Args:
         config: the Azure config. Without ``staleAzureVnet``, the plan is empty.
         host: the host; defaults to this host. Images aren't supported.
-        node: the host's bridge; this host's by default.
+        node: the node with the bridge to clean up; None means this host.
 
     Returns:
         The items to remove and to keep.
@@ -73,7 +73,7 @@ class RemoveStaleAzureVnet(HostTask):
 
     Args:
         config: the Azure config. Without ``staleAzureVnet``, the task is a no-op.
-        node: the host's bridge; this host's by default.
+        node: the node with the bridge to clean up; None means this host.
     """
 
     name = "remove-stale-azure-vnet"

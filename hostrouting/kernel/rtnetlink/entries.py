@@ -116,6 +116,8 @@ class RouteReader:
         length = stretch.length
         step = stretch.step
         if step == length < len(block) and block[_DST_HEADER] == self._has_dst:
+            # All entries are alike if their messages are equal without the destinations. So set the
+            # destinations' bytes to zero, one position in all messages at a time.
             blanked = bytearray(block)
             zeros = bytes(len(block) // length)
             for column in (_LENGTH_AT, *range(self._address.start, self._address.stop)):

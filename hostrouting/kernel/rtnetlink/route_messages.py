@@ -214,8 +214,8 @@ class RoutePacker:
         """
         # The kernel shows a route with a blackhole nexthop object as a blackhole, but stores it as
         # unicast. Type 0 is used instead, which matches any type. Scope 0 would mean universe and
-        # cause ESRCH for on-link routes, so use NOWHERE, which matches any scope. For IPv4, the
-        # kernel compares only the first hop.
+        # cause ESRCH for on-link routes, so use NOWHERE, which matches any scope. One hop is
+        # enough: for IPv4, the kernel compares no other, and an IPv6 route comes here hop by hop.
         kind = route.type if route.nexthop_id is None else 0
         return self._pack(
             rtnl.RTM_DELROUTE,

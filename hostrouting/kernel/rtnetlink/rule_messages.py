@@ -184,7 +184,7 @@ def selects_any_source_port(rules: Iterable[bytes]) -> bool:
 
 
 def port_of_any(rules: Iterable[bytes]) -> int | None:
-    """Return a port that only rules for all ports match.
+    """Return a port that is in no rule's range, apart from the range of all ports.
 
     Args:
         rules: rule messages from a dump.
@@ -200,7 +200,7 @@ def port_of_any(rules: Iterable[bytes]) -> int | None:
     if ALL_PORTS not in ranges:
         return None
     some = ranges - {ALL_PORTS}
-    # If other rules together cover all ports, any port will do.
+    # If the other ranges together cover all ports, any port will do.
     free = (
         port for port in range(*ALL_PORTS) if not any(first <= port <= last for first, last in some)
     )
