@@ -292,6 +292,18 @@ class Host:
         return os.path.lexists(self._record)
 
     @property
+    def expects_verified(self) -> bool:
+        """Return whether the installed check expects the verified uplinks."""
+        if self.snapshot is not None:
+            return self.snapshot.keeps_uplinks
+        from hostrouting.boot.manifest import Manifest
+
+        try:
+            return Manifest.of_host(self.layout).is_strict
+        except FileError:  # a broken manifest
+            return True
+
+    @property
     def _record(self) -> str:
         # Import the layout only for another root, because a check doesn't need the module
         # otherwise.
@@ -301,12 +313,15 @@ class Host:
         """Return a config with this host's verified uplinks, or unchanged if it doesn't keep any.
 
         A config keeps uplinks only in STRICT mode with an expected CIDR, and only on a running
-        host.
+        host. If the config ``is_as_installed``, the installed check determines whether it does.
 
         Raises:
             FileError: the record of them can't be read.
         """
-        if not config.keeps_uplinks or self.is_image:
+        if self.is_image or not (
+            config.keeps_uplinks
+            or (config.is_as_installed and self.has_record and self.expects_verified)
+        ):
             return config
         return attrs.evolve(config, verified=self.verified)
 

@@ -94,7 +94,7 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
         verb="" if is_for_monitoring else "checked",
     )
     document = chosen.document
-    config = _with_kept_uplinks(chosen.config, on, document)
+    config = chosen.config
     if is_for_monitoring:
         config = _without_waits(config)
     # A snapshot may be of another host than CONFIG's. So CONFIG's other keys aren't compared with
@@ -157,17 +157,6 @@ def _uplinks_to_set(
     if not uplinks or is_set or not report.fix.routes:
         return []
     return [f'these routes need hostRouting\'s "uplinks": {json.dumps(uplinks)}, too']
-
-
-def _with_kept_uplinks(config: Config, host: Host, document: object) -> Config:
-    """Return a config with the uplinks that the installed check keeps, unless CONFIG was read."""
-    if document is not None or config.keeps_uplinks or not host.has_record:
-        return config
-    from hostrouting.overlap.snapshots import keeps_uplinks
-
-    if not keeps_uplinks(host):
-        return config
-    return attrs.evolve(config, verified=host.verified)
 
 
 def _metrics(report: OverlapReport, host: Host) -> str:
@@ -372,7 +361,7 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     on = asked_host(options, host)
     chosen = _chosen_to_fix(options, host)
     document = chosen.document
-    config = _with_kept_uplinks(chosen.config, on, document)
+    config = chosen.config
     result = _unfixed(config, on, has_config=document is not None)
     said = fix_lines(
         result,
@@ -449,7 +438,7 @@ def _unfixed(config: Config, host: Host, *, has_config: bool) -> OverlapReport:
     proposal into a config that isn't known here.
     """
     if not has_config:
-        return _with_offers(_check_on(config, host, None), config, host.routes_of)
+        return _with_offers(_check_on(config, host, None), config, host, host.routes_of)
     from hostrouting.overlap.planned_host import as_installed, on_top
 
     planned = as_installed(config, host)
@@ -462,7 +451,7 @@ def _unfixed(config: Config, host: Host, *, has_config: bool) -> OverlapReport:
                 "check",
                 lambda scope: on_top(now, report, planned, config, scope),
             )
-    return _with_offers(report, config, planned.backend)
+    return _with_offers(report, config, host, planned.backend)
 
 
 def _check_on(
@@ -525,6 +514,7 @@ def _proposal_text(proposal: Any) -> str:
 def _with_offers(
     report: OverlapReport,
     config: Config,
+    host: Host,
     backends: Callable[[Family], RouteBackend],
 ) -> OverlapReport:
     """Return a report, with offers to keep interfaces if nothing fails."""
@@ -533,6 +523,7 @@ def _with_offers(
     from hostrouting.overlap.offers import keep_offers
 
     backend = backends(Family.IPV4)
+    config = host.with_verified(config)
     offers = run_function("check", lambda scope: keep_offers(config, backend, scope))
     lines = tuple(map(str, offers))
     return attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=lines))

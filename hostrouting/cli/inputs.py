@@ -277,7 +277,7 @@ def _choose(options: argparse.Namespace, host: Host, *, is_needed: bool, verb: s
     if options.config is not None:
         return _read(options, host)
     if getattr(options, "cidr", ()):
-        return Chosen(None, Config(), _NAMELESS)
+        return Chosen(None, Config(is_as_installed=True), _NAMELESS)
     from hostrouting.boot.manifest import Manifest
 
     installed = Manifest.load(host.layout).config
@@ -285,7 +285,7 @@ def _choose(options: argparse.Namespace, host: Host, *, is_needed: bool, verb: s
         return _choose_installed(installed, host, verb)
     if is_needed or has_config(options, host):
         return _read(options, host)
-    return Chosen(None, Config(), "")
+    return Chosen(None, Config(is_as_installed=True), "")
 
 
 def _choose_installed(installed: Config, host: Host, verb: str) -> Chosen:

@@ -529,6 +529,8 @@ class Config(Section):
             field: the host remembers the uplinks, and ``Host.with_verified`` fills them in. They
             belong here because they take the place of ``uplinks`` in each function that a config
             reaches.
+        is_as_installed: whether each host's installed check determines whether the verified uplinks
+            are expected, and not the mode. So it is without a document, as with ``--cidr`` alone.
 
     Raises:
         ConfigError: one or more fields are invalid; the error lists all of them.
@@ -541,6 +543,7 @@ class Config(Section):
     consumer: str = attrs.field(default="systemd-nspawn@.service", converter=parse_consumer)
     watch: Watch = attrs.field(default=Watch(), converter=_watch)
     verified: tuple[VerifiedUplink, ...] = attrs.field(default=(), eq=False, repr=False)
+    is_as_installed: bool = attrs.field(default=False, eq=False, repr=False)
 
     @property
     def keeps_uplinks(self) -> bool:

@@ -7,7 +7,6 @@ import errno as errnos
 import attrs
 
 from hostrouting.boot.host import Host
-from hostrouting.boot.manifest import Manifest
 from hostrouting.host_files.proc_sys import devs_ignoring_linkdown, strict_devs
 from hostrouting.host_files.resolv_conf import nameservers
 from hostrouting.kernel.snapshot import Snapshot
@@ -40,7 +39,7 @@ def snapshot_of(host: Host, scope: CancelScope | None = None) -> Snapshot:
         routes6 = None
     # The kept interfaces of a fix, or of a config that isn't installed yet, select by source.
     recorded = take_snapshot(host.routes, routes6, selects_source=True, scope=scope)
-    is_kept = keeps_uplinks(host)
+    is_kept = host.expects_verified
     return attrs.evolve(
         recorded,
         verified=_verified(host, is_kept=is_kept),
@@ -58,13 +57,3 @@ def _verified(host: Host, *, is_kept: bool) -> tuple[VerifiedUplink, ...]:
         if is_kept:
             raise
         return ()
-
-
-def keeps_uplinks(host: Host) -> bool:
-    """Return whether the host's installed check expects the verified uplinks."""
-    if host.snapshot is not None:
-        return host.snapshot.keeps_uplinks
-    try:
-        return Manifest.of_host(host.layout).is_strict
-    except FileError:  # a broken manifest
-        return True

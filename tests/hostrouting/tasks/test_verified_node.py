@@ -652,8 +652,11 @@ def test_a_snapshot_agrees_with_the_host(node: Node) -> None:
 
 @pytest.mark.parametrize("installed", ["WARN", "STRICT"])
 @pytest.mark.parametrize("asked", ["WARN", "STRICT", None])
-def test_a_snapshot_agrees_in_each_mode(node: Node, installed: str, asked: str | None) -> None:
-    """The config's mode decides. A check of CIDRs without a config is like the installed check."""
+@pytest.mark.usefixtures("judged_here")
+def test_a_snapshot_agrees_in_each_mode(
+    node: Node, elsewhere: Any, installed: str, asked: str | None
+) -> None:
+    """The config's mode decides. Without a config, each command is like the installed check."""
     node.apply(config(*HALVES, cidrs=["172.16.0.0/16"], mode=installed))
     dhcp_beside(node)
     taken = Snapshot.from_document(snapshot(host=node.host).to_document())
@@ -664,8 +667,8 @@ def test_a_snapshot_agrees_in_each_mode(node: Node, installed: str, asked: str |
     given = ["--cidr", "172.16.0.0/16"]
     if asked is not None:
         file = node.layout.root / "config.json"
-        cidrs = config(cidrs=["172.16.0.0/16"], mode=asked)
-        file.write_text(json.dumps(cidrs.to_mapping()))
+        wanted = config(*HALVES, cidrs=["172.16.0.0/16"], mode=asked)
+        file.write_text(json.dumps(wanted.to_mapping()))
         given = [str(file)]
     words = ("check", *given, "--output", "json")
     live = json.loads(said(node, *words))
@@ -674,6 +677,20 @@ def test_a_snapshot_agrees_in_each_mode(node: Node, installed: str, asked: str |
     assert live["defaultDevs"] == there["defaultDevs"] == expected
     assert live["verifiedSince"] == there["verifiedSince"]
     assert (live["verifiedSince"] is not None) == (expected == ["eth0"])
+
+    def there_says(command: str, *words: str) -> Any:
+        return json.loads(elsewhere(command, *words, "--output", "json")[1])
+
+    of_file = ("--snapshot", str(path))
+    assert there_says("check", *given, *of_file)["defaultDevs"] == expected
+    assert there_says("fix", *given, *of_file)["overlap"]["defaultDevs"] == expected
+    (group,) = there_says("judge", *given, str(path))["groups"]
+    assert group["report"]["defaultDevs"] == expected
+    named = [] if asked is None else given
+    assert there_says("explain", CLUSTER, *named, *of_file)["defaultDevs"] == expected
+    if asked is not None:
+        unchanged = there_says("plan", *given, *of_file)["unchanged"]
+        assert bool(unchanged) == (expected == ["eth0"])
 
 
 # --- since when -----------------------------------------------------------------------------------
