@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -318,3 +319,67 @@ def test_ansible_refuses_a_shortened_list(elsewhere: Run, tmp_path: Path) -> Non
     assert "gpu-0015" in pasted
     assert all(" " in pattern for pattern in manager.split_host_pattern(pasted))
     assert subprocess.run(["sh", "-nc", f"limit {pasted}"], stderr=subprocess.DEVNULL).returncode
+
+
+# --- docs/howto/fleet.md --------------------------------------------------------------------------
+
+
+SSH = """\
+#!/bin/sh
+[ "$1" = -n ] && shift
+cat "of-$1.json"
+"""
+
+
+def test_the_loops_of_the_fleets_page(tmp_path: Path) -> None:
+    """They name each host that stops a roll-out in WARN, with the cause."""
+    page = (Path(__file__).parents[3] / "docs/howto/fleet.md").read_text()
+    blocks = re.findall(r"^```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (by_ssh,) = (block for block in blocks if "ssh HOST" in block)
+    (planning,) = (block for block in blocks if "plan" in block)
+    (fixing,) = re.findall(r"`(hostrouting fix [^`]*)`", page)
+    bare, fine = FakeKernel(), FakeKernel()
+    for kernel in (bare, fine):
+        add_nics(kernel, eth0="10.1.0.4/24")
+    play(fine, "route add default via 10.1.0.1 dev eth0")
+    texts = {
+        "fine": take_snapshot(fine).to_text(),
+        "gpu-0107": FINE.to_text(),
+        "bare": take_snapshot(bare).to_text(),
+        "empty": "",
+    }
+    for name, text in texts.items():
+        write_file(tmp_path / f"of-{name}.json", text)
+    write_file(tmp_path / "hosts", "fine\ngpu-0107\n")
+    write_file(tmp_path / "hosts-without-hostrouting", "bare\nempty\n")
+    write_file(tmp_path / "snap.sh", "")
+    config = {"hostRouting": section(cidrs=[CIDR], mode="WARN")}
+    write_file(tmp_path / "config.json", json.dumps(config))
+    write_file(tmp_path / "bin/ssh", SSH, mode=0o755)
+    (tmp_path / "snapshots").mkdir()
+    path = f"{tmp_path / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+    def shell(line: str) -> list[str]:
+        done = subprocess.run(
+            ["sh", "-c", line],
+            cwd=tmp_path,
+            env=os.environ | {"PATH": path},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        return sorted(done.stdout.splitlines())
+
+    assert shell(by_ssh) == []
+    warns = "the next start of systemd-nspawn@.service would be let through: the mode is WARN"
+    told = [
+        f"snapshots/bare.json: {warns}, although the check can't judge: no-default-route",
+        "snapshots/empty.json: hostrouting: snapshots/empty.json: is empty",
+        f"snapshots/gpu-0107.json: {warns}, although OVERLAP: expected CIDR {CIDR}",
+    ]
+    for line, start in zip(shell(planning), told, strict=True):
+        assert line.startswith(start)
+    shell(" ".join(fixing.split()))
+    bare_line, empty_line = shell(planning)
+    assert bare_line.startswith("snapshots/bare.json: the next start")
+    assert "held back: the static routes can't be installed without" in bare_line
+    assert empty_line.startswith(told[1])
