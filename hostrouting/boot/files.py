@@ -199,7 +199,7 @@ def rewrite(path: Path, edit: Callable[[BinaryIO], str | None]) -> bool:
 
 
 def _followed(path: Path) -> Path:
-    """Return a path without its symlinks, each of which only root can have made.
+    """Return a path with its symlinks resolved. Refuse those that another user may have made.
 
     Raises:
         FileError: a symlink, or its folder, belongs to another user, or others can write there.

@@ -57,7 +57,7 @@ def merged(
 
 
 def _object(parent: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return the value of a key, or an empty one if the key is missing or null."""
+    """Return the object under a key, or an empty one if the key is missing or null."""
     return parent.get(key) or {}
 
 

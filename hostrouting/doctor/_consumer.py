@@ -539,7 +539,7 @@ def restarts(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _why_it_stays_down(properties: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return why a unit isn't restarted, and better settings in printf's format, or None."""
+    """Return why a failed unit isn't restarted, and a drop-in for printf that helps, or None."""
     if properties["Restart"] not in ("on-failure", "always"):  # systemd.service(5)
         is_set = properties["Restart"] not in ("", "no")
         because = f"Restart={properties['Restart']}" if is_set else "it has no Restart="

@@ -164,8 +164,8 @@ def examine(
         host: the host to examine; defaults to the local host.
         checks: the checks to run, in order. To add a plug-in's checks, pass e.g. ``CHECKS +
             azure.CHECKS``.
-        config_name: the config file that suggested commands name. An empty string if commands need
-            no config argument.
+        config_name: the config file that suggested commands name; empty if they need no config
+            argument.
         scope: cancels the run.
 
     Returns:

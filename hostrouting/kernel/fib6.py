@@ -79,8 +79,8 @@ class Fib6(Fib):
 
         The destination's prefix length takes precedence over the source's. A destination may have
         both source-specific entries and entries for any source. Until a first group is found, the
-        lookup skips the latter, unless the destination is ::/0 (fib6_node_lookup_1,
-        fib6_backtrack).
+        lookup skips the entries for any source at such a destination, unless it is ::/0
+        (fib6_node_lookup_1, fib6_backtrack).
         """
         number = int(flow.address)
         lengths = self.tables.get(table, {})

@@ -106,7 +106,7 @@ class IpCommands:
             rule add|del [pref N] [not] [from PREFIX] [to PREFIX] [fwmark N] … lookup T
 
         Unlike a link of ``ip``, a new link is up, has a carrier and is like an Ethernet interface.
-        The command therefore has no ``type``. Words that ``ip`` would read in an unexpected way,
+        ``link add`` therefore takes no ``type``. Words that ``ip`` would read in an unexpected way,
         such as octal numbers (``metric 010``), are refused.
 
         Args:

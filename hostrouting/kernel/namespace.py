@@ -254,7 +254,7 @@ class NamespaceKernel(IpCommands, NetlinkBackend):
     def add_rule(self, rule: Rule) -> None:
         """Add a policy rule.
 
-        ``has_ports`` doesn't say which ports, so an arbitrary destination port is used.
+        A rule that ``has_ports`` doesn't say which ones. It gets an arbitrary destination port.
 
         Raises:
             RouteError: the kernel rejected the request, for example with EEXIST if an identical

@@ -103,9 +103,8 @@ def rule_failure(rule: Rule, refusal: NetlinkError) -> RuleFailure:
 def rule_deleted_for(request: Rule, rules: Iterable[Rule]) -> Rule | None:
     """Return the rule that the kernel deletes for a request, or None (rule_find).
 
-    The kernel deletes the first rule that has all selectors of the request. Further selectors of
-    the rule don't count. A request contains no ``not``, no target of ``goto`` and no ports, so
-    these don't count either.
+    The kernel deletes the first rule that has all selectors of the request, even if the rule has
+    more. A request contains no ``not``, no target of ``goto`` and no ports, so these don't count.
 
     Args:
         request: the rule to delete. Protocol 0 stands for any.

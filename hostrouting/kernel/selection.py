@@ -136,7 +136,7 @@ class Selection:
 
 
 EVERYTHING = Selection()
-# The entries for 0.0.0.0/0 or ::/0 in table main.
+# The entries for 0.0.0.0/0 or ::/0 in table main: default routes are never omitted, but all others.
 DEFAULT_ROUTES = Selection(Table.MAIN, is_omitted=_all)
 
 # The entries with our protocol in table main. ``Route.is_ours`` excludes default routes from our

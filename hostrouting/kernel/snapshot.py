@@ -431,7 +431,7 @@ def _rules(key: str, family: Family, default: object) -> Key:
     )
 
 
-# The other family, with the key of its routes.
+# For each family, the other family and the key of that family's routes.
 _OTHER = {Family.IPV4: (Family.IPV6, "routes6"), Family.IPV6: (Family.IPV4, "routes")}
 
 

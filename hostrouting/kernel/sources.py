@@ -139,8 +139,8 @@ class Sources:
 
         Returns:
             The interface's address. If the interface has no suitable address, the kernel uses the
-                first interface that has one. If the order isn't known, several interfaces may be
-                the first. The result contains an address for each of these interfaces.
+                first interface that has one. If the interfaces' order isn't known, the result
+                contains an address of each interface that may be the first.
         """
         local = [
             each

@@ -89,13 +89,13 @@ def find_verified(
     verified: Iterable[VerifiedUplink],
     links: Sequence[Link],
 ) -> tuple[str, ...]:
-    """Return the names of the links that the verified uplinks are by now.
+    """Return the names of the links that are verified uplinks now.
 
-    A verified uplink is the link with its MAC address. If several links have that address, it is
-    the one of them with the recorded name. If no link has the address, or a bond with ports has the
-    recorded name, it is the link with that name. If the link found is a port of a bridge or bond,
-    the topmost bridge or bond takes its place. Ports of other interfaces are no uplinks. A link on
-    top of another is one only under its recorded name.
+    A verified uplink is the link with its MAC address. If several links have that address, the
+    recorded name tells which of them it is. If no link has the address, or a bond with ports has
+    the recorded name, it is the link with that name. If the link found is a port of a bridge or
+    bond, the topmost bridge or bond takes its place. Ports of other interfaces are no uplinks. A
+    link on top of another is a verified uplink only if it has the recorded name.
     """
     by_name = {link.name: link for link in links}
     found: dict[str, None] = {}
@@ -163,7 +163,7 @@ def find_awaited_uplinks(
 ) -> str | None:
     """Return a phrase about the verified uplinks that may still appear, or None if one is there.
 
-    One that has become a port of another interface isn't awaited.
+    An uplink that has become a port of another interface isn't awaited.
     """
     if find_verified(verified, links):
         return None

@@ -65,7 +65,7 @@ class Constraints:
         judgement = place.unconnected
         if judgement.is_local:
             return self._of_local(expected, judgement)
-        if judgement.is_of_lost_router and (lost := _lost_gateway(judgement)) is not None:
+        if judgement.is_to_own_gateway and (lost := _of_own_gateway(judgement)) is not None:
             return NoRoute(lost, self._of_local(expected, judgement))
         if judgement.is_failure:
             return self._within_reason(place, self._of_failure(place, expected, judgement))
@@ -174,7 +174,7 @@ class Constraints:
         ports = [port for dev in path.devs if (port := self._ports.get(dev)) is not None]
         if ports:
             return _of_port(ports[0])
-        if (lost := _lost_gateway(failure)) is not None:
+        if (lost := _of_own_gateway(failure)) is not None:
             return lost
         for expected in place.judgements:
             if not all(expected.is_expected(dev, self._uplinks) for dev in path.devs):
@@ -401,7 +401,7 @@ def _of_bridge(bridge: str) -> Obstacle:
     return Obstacle(f"{whose}: bring that up, or move its network", is_policy=True)
 
 
-def _lost_gateway(failure: Judgement) -> Obstacle | None:
+def _of_own_gateway(failure: Judgement) -> Obstacle | None:
     """Return the obstacle if a failure's gateway is an address of this host, or else None."""
     own = failure.gateway
     if own is None:

@@ -278,7 +278,8 @@ class Diversions:
     def _rival_around(self, address: IpAddress) -> str | None:
         """Return the rival of the uplinks whose network contains an address, if any.
 
-        A rival is another interface with a default route. An uplink's gateway has none.
+        A rival is another interface with a default route. An address of an uplink's gateway has no
+        rival, even inside such a network.
         """
         networks, index = self._rivals
         inner = next(index.around((int(address), self._state.family.bits)), None)

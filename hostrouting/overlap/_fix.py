@@ -89,11 +89,11 @@ def _complete(
 ) -> tuple[Fix, Sequence[Caution]]:
     """Return a fix with rules and interfaces to keep, and the cautions about this fix."""
     state = moment.state
-    wanted = _with_new_rules(config, rules)
+    planned = _with_new_rules(config, rules)
     before = host_now(state, moment.places)
     host = _with_all_changes(before, found.host)
     is_infiniband = found.search.diversions.is_infiniband
-    keeping = KeepSearch(before, host, found.lost, _ranges(findings), wanted, is_infiniband).find()
+    keeping = KeepSearch(before, host, found.lost, _ranges(findings), planned, is_infiniband).find()
     cautions = [*cautions_about(state, settings, keeping.lost, host.model.fib, keeping)]
     fix = attrs.evolve(
         found.fix,
@@ -129,9 +129,9 @@ def _with_rules(
 ) -> tuple[tuple[StaticRule, ...], Collection[IpAddress], Found]:
     """Return the rules that help, the places that they help, and the routes that go with them.
 
-    Each round proposes rules for the wanted places, and searches for routes on the host with these
-    rules. Places that the rules don't help are left out of the next round, and places that an
-    earlier rule decides are added.
+    Each round proposes rules for the wanted places, about which main must decide, and searches for
+    routes on the host with these rules. Places that the rules don't help are left out of the next
+    round, and places that an earlier rule decides are added.
     """
     search = RuleSearch(moment, config)
     wanted = dict(first.blocked)

@@ -58,8 +58,8 @@ class _Lost(NamedTuple):
 def why_not_received(state: State, expected: Iterable[ExpectedCidr], kernel: Lookups) -> str:
     """Return why this host doesn't receive packets to its addresses, or an empty string.
 
-    Three kinds of addresses count: on uplinks, inside an expected CIDR, and on the loopback
-    interface if replies from them are judged.
+    Three kinds of addresses count: those on uplinks, those inside an expected CIDR, and, if replies
+    from them are judged, those on the loopback interface.
 
     Args:
         state: the host's state.

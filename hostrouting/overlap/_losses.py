@@ -43,8 +43,8 @@ from hostrouting.overlap._state import State
 _SHOWN = 8
 # If more prefixes would be needed, the single prefix around them is shown.
 _EXACT_MAX = 3
-# How many packets from own addresses are compared. A comparison would take minutes for hundreds of
-# prefixes, and hundreds of addresses that rules distinguish.
+# Up to this number of packets from own addresses, a change is compared. With hundreds of prefixes,
+# and hundreds of addresses that rules distinguish, a comparison would take minutes.
 _COMPARED_MAX = 50_000
 
 
@@ -260,9 +260,9 @@ class _Comparison:
         still = {*after.model.known.addresses}
         own = [address for address in _sending(state) if address in still]
         rules = (before.model.known.rules, after.model.known.rules)
-        self._addresses = own
+        self._still_own = own
         sending = affected(own, self._old, self._new)
-        self._own = OwnAddresses(sending, rules, self._routes, self._bits)
+        self._senders = OwnAddresses(sending, rules, self._routes, self._bits)
         known = before.model.known
         self._depended_on_source = selects_source(known.rules, known.routes, self._family)
         self._own_addresses = {address.local for address in state.addresses}
@@ -309,7 +309,7 @@ class _Comparison:
     def _count(self, places: Iterable[Place]) -> int:
         """Return how many packets from own addresses to places are to be compared."""
         probes = (int(place.probe) for place in places)
-        senders = sum(len(self._own.senders_to(each)) - 1 for each in probes)
+        senders = sum(len(self._senders.senders_to(each)) - 1 for each in probes)
         return senders * len(self._protocols)
 
     def _losses(self, change: _Change, spans: Sequence[Span]) -> Iterator[Loss]:
@@ -388,8 +388,8 @@ class _Comparison:
         if place.probe in self._gone:
             return
         number = int(place.probe)
-        senders = self._own.senders_to(number)
-        depend_on_source = self._own.depend_on_source(number)
+        senders = self._senders.senders_to(number)
+        depend_on_source = self._senders.depend_on_source(number)
         for protocol in self._protocols:
             flow = Flow(place.probe, protocol=protocol)
             before = _result(self._old, flow)
@@ -454,7 +454,7 @@ class _Comparison:
         if asks_local_first(self._old.rules) and asks_local_first(self._new.rules):
             return
         senders = [NO_SOURCE, *self._strangers()]
-        for address in self._addresses:
+        for address in self._still_own:
             number = int(address.local)
             if not self._is_changed.overlaps(number, number):
                 continue
@@ -490,7 +490,7 @@ class _Comparison:
 
     def _strangers(self) -> Iterator[IpAddress]:
         """Yield a foreign address for each source prefix of the rules."""
-        own = {address.local for address in self._addresses}
+        own = {address.local for address in self._still_own}
         for prefix in dict.fromkeys(rule.source for rule in self._rules):
             if prefix is None:
                 continue

@@ -59,7 +59,7 @@ class ModelledHost:
     ) -> list[Rejudged]:
         """Judge places again, by expected CIDR in config order.
 
-        Only places that the model's changes reach are asked about. The others keep their
+        The model is asked only about places that its changes reach. Other places keep their
         judgements.
 
         Args:

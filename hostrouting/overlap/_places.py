@@ -121,8 +121,8 @@ class Judgement(NamedTuple):
         return self.kind in (NoteKind.LOCAL, NoteKind.BROADCAST)
 
     @property
-    def is_of_lost_router(self) -> bool:
-        """Return whether this host delivers packets to its router to itself."""
+    def is_to_own_gateway(self) -> bool:
+        """Return whether packets to the gateway end here, because this host has its address."""
         route = self.lookup.route
         return self.gateway is not None and route is not None and route.type is RouteType.LOCAL
 

@@ -192,9 +192,10 @@ def _state_and_cutter(
 ) -> tuple[State, Cutter]:
     """Return the cutter, and the state with all that the cutter needs.
 
-    Which routes to read depends on the routes. To read a large table only once, two assumptions are
-    made. Named uplinks have a default route (``_with_routes_if_default``), and only connected
-    networks are suspects (``_with_routes``). If an assumption is wrong, the table is read again.
+    Which routes to read depends on the routes. To read a large table only once, it is first
+    assumed that named uplinks have a default route (``_with_routes_if_default``), and that no
+    suspects exist except connected networks (``_with_routes``). If that is wrong, the table is read
+    again.
     """
     facts = backend.facts()
     links = facts.links

@@ -100,7 +100,7 @@ class Found:
         proposed: the proposal, which ``RouteSearch.explained`` takes.
         fix: the routes, and the failures that remain.
         host: the host after the fix.
-        lost: what the fix takes away.
+        lost: the packets that the fix diverts or drops.
         blocked: the places that fail because a policy rule decides before table main. Each probe
             maps to the lowest preference of such a rule.
         stuck: the places that fail for another reason, by their probes.
@@ -315,8 +315,9 @@ class RouteSearch:
                 why = unruled.get(span.place.probe)
                 obstacle = _with_why_unruled(constraint.obstacle, why)
                 by_constraint.setdefault((devs, obstacle), []).append(span)
-            # Entries fix a whole span or nothing of it, so its first address is enough. A taken
-            # destination cuts spans. A place that needs too many routes has an obstacle.
+            # An entry fixes all of a span or none of it, because taken destinations cut spans, too.
+            # So the span's first address is enough. If no entry fixes the span, the destination is
+            # taken: a place that needs too many routes has an obstacle instead.
             elif _needs_route(span) and span.first not in fixable:
                 by_taken.setdefault((devs, taken), []).append(span)
         return by_constraint | by_taken

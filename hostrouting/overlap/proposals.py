@@ -28,7 +28,7 @@ class AnswerKind(StrEnum):
     """The statement of an answer about packets that bypass the uplinks."""
 
     NEAR = "near"
-    """They belong into the connected network of another interface than the one that takes them."""
+    """They belong into the connected network of an interface that doesn't take them now."""
     WANTED = "wanted"
     """They are meant to go where they go."""
     UNWANTED = "unwanted"

@@ -176,7 +176,7 @@ def _beaten(
     fib: Fib,
     source: IpAddress | None = None,
 ) -> Refusal:
-    """Return a refusal that names the rule that decides instead of ours."""
+    """Return the refusal of a rule of ours, naming the rule that decides instead."""
     origin = "" if source is None else f" from {source}"
     where = f"by {answer.route}"
     if answer.route is None:

@@ -580,7 +580,7 @@ class _Former:
 
 
 def _restore(former: _Former, host: Host) -> None:
-    """Restore our former routes and rules in the kernel, and the adopted ones, if any changed."""
+    """Restore our former routes and rules and the adopted ones, unless all are in place."""
     if not _are_in_place(former.routes, host):
         with locked(host.layout.lock, CancelScope()):
             for backend in host.backends({route.family for route in former.routes}):

@@ -77,8 +77,8 @@ def _shared_hops(net: Net, route: Route) -> tuple[NextHop, ...]:
     """Return the hops with their state.
 
     Routes with the same attributes share one fib_info, including the hop state. The state of shared
-    hops differs from the state of new hops in two cases. One case: some hops are dead, but not all.
-    The other: a hop doesn't track the carrier, because its gateway is an IPv6 address.
+    hops differs from the state of new hops in two cases: if some hops are dead, but not all, and if
+    a hop has an IPv6 gateway, because such a hop doesn't track the carrier.
     """
     is_gateway6 = any(isinstance(hop.gateway, IPv6Address) for hop in route.hops)
     if len(route.hops) > 1 or is_gateway6:

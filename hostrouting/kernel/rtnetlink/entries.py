@@ -41,7 +41,7 @@ _ADDRESS_AT = 40
 _EXPIRES = struct.Struct("=8xi")  # in struct rta_cacheinfo, in clock ticks
 _TICKS = os.sysconf("SC_CLK_TCK")  # per second
 
-_KEPT_MAX = 4096  # a limit for the decoded attributes, in case each entry has others
+_KEPT_MAX = 4096  # limits the cache, in case each entry has attributes of its own
 
 
 @attrs.frozen
