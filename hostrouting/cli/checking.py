@@ -53,7 +53,13 @@ from hostrouting.model.errors import ConfigError, FileError, HostRoutingError, R
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import to_json_text
 from hostrouting.model.text import clean, with_runs
-from hostrouting.overlap.findings import NoteKind, OverlapReport, UnknownReason, Verdict
+from hostrouting.overlap.findings import (
+    NoteKind,
+    OverlapReport,
+    RouteOverlapError,
+    UnknownReason,
+    Verdict,
+)
 from hostrouting.overlap.proposals import Fix
 from hostrouting.overlap.summary import advice, summary
 from hostrouting.overlap.taken_networks import taken_networks
@@ -436,12 +442,25 @@ def _unfixed(config: Config, host: Host, *, has_config: bool) -> OverlapReport:
 
     If there is a CONFIG, it names all of our routes. With --cidr alone, the user will merge the
     proposal into a config that isn't known here.
+
+    Raises:
+        RouteOverlapError: something fails, and CONFIG's routes can't be installed.
+        RouteError: they can't, and nothing fails.
     """
     if not has_config:
         return _with_offers(_check_on(config, host, None), config, host, host.routes_of)
     from hostrouting.overlap.planned_host import as_installed, on_top
 
-    planned = as_installed(config, host)
+    try:
+        planned = as_installed(config, host)
+    except RouteError as error:
+        report = _check_on(_without_waits(config), host, None)
+        if not report.findings:
+            raise
+        bare = attrs.evolve(report, fix=Fix(unfixable=report.fix.unfixable))
+        for line in fix_lines(bare):
+            complain(line)
+        raise RouteOverlapError(error.message, report, hint=error.hint) from error
     report = _check_on(config, host, planned.backend)
     is_lacking = planned.lacking(config.static_routes).is_wanted
     if is_lacking and report.verdict is not Verdict.UNKNOWN:
@@ -582,11 +601,12 @@ def judge(options: argparse.Namespace, host: Host) -> Result:
 
     Each FILE is the output of hostrouting snapshot from one host, and a FOLDER holds such files
     (*.json). Without CONFIG, the CIDRs of --cidr are expected, or those that are installed on this
-    host. Hosts with the same failures (kind, CIDR, interfaces) and the same fix are one group,
-    listed by the names of their files, as Ansible's --limit takes them; -v lists all. A FILE that
-    can't be read, or takes too much time or memory, has the verdict unknown, with the reason. With
-    --since, hosts are also grouped by what has changed their lookups since the earlier snapshots in
-    that folder. The command uses all cores; docs/howto/fleet.md shows how to use several machines.
+    host; beside --cidr, CONFIG needs the key hostRouting. Hosts with the same failures (kind, CIDR,
+    interfaces) and the same fix are one group, listed by the names of their files, as Ansible's
+    --limit takes them; -v lists all. A FILE that can't be read, or takes too much time or memory,
+    has the verdict unknown, with the reason. With --since, hosts are also grouped by what has
+    changed their lookups since the earlier snapshots in that folder. The command uses all cores;
+    docs/howto/fleet.md shows how to use several machines.
 
     It exits with 0 if all hosts pass, with 1 if any host fails, and otherwise with 2 if any verdict
     is unknown.

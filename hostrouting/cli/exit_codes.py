@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hostrouting.cli.inputs import UsageError
 from hostrouting.model.errors import ConfigError, HostRoutingError
-from hostrouting.overlap.findings import Verdict
+from hostrouting.overlap.findings import RouteOverlapError, Verdict
 
 EXIT_FAILURE = 1
 EXIT_CHECK_UNKNOWN = 2
@@ -34,6 +34,8 @@ def exit_of_error(error: HostRoutingError, failed: int) -> int:
         return EXIT_USAGE
     if isinstance(error, ConfigError):
         return EXIT_CONFIG
+    if isinstance(error, RouteOverlapError) and error.findings:
+        return EXIT_FAILURE
     return EXIT_NOT_PERMITTED if error.is_not_permitted else failed
 
 

@@ -44,7 +44,8 @@ def fleet_text(report: FleetReport, width: int | None, *, is_verbose: bool = Fal
     Returns:
         Lines with colours.
     """
-    page: Page = [_counts(report), *_outdated(report), *_repeated(report)]
+    page: Page = [_counts(report), *_outdated(report), *_gone(report, is_verbose=is_verbose)]
+    page += _repeated(report)
     for group in report.groups:
         fix = [good(clean(line)) for line in advice(group.report)]
         if is_verbose:
@@ -104,6 +105,15 @@ def _outdated(report: FleetReport) -> list[str]:
     are = "is" if len(report.outdated) == 1 else "are"
     count = counted(len(report.outdated), "snapshot")
     return [f"{count} {are} more than a day older than the newest"]
+
+
+def _gone(report: FleetReport, *, is_verbose: bool) -> list[str]:
+    """Return a line on hosts without a later snapshot, if there are any."""
+    if not report.gone:
+        return []
+    have = "has" if len(report.gone) == 1 else "have"
+    names = _names(report.gone, is_verbose=is_verbose)
+    return [f"{counted(len(report.gone), 'host')} {have} no later snapshot: {names}"]
 
 
 def _repeated(report: FleetReport) -> list[str]:
@@ -189,7 +199,7 @@ def fleet_page(report: FleetReport) -> str:
     ]
     text = environment.from_string(_read("fleet.html")).render(
         counts=_counts(report),
-        outdated=[*_outdated(report), *_repeated(report)],
+        outdated=[*_outdated(report), *_gone(report, is_verbose=True), *_repeated(report)],
         groups=sections,
         script=script,
         script_hash=_base64(hashlib.sha256(script.encode()).digest()),

@@ -64,7 +64,8 @@ def load_snapshot(path: str) -> Snapshot:
 def config_and_snapshots(options: argparse.Namespace) -> tuple[str | None, list[str]]:
     """Return CONFIG, or None if it isn't given, and the files of the FILE and FOLDER arguments.
 
-    The first of several arguments is CONFIG, unless it is a folder or a snapshot. A file that is
+    The first of several arguments is CONFIG, unless it is a folder or a snapshot. With --cidr, it
+    must have the key hostRouting: a broken snapshot would otherwise be in no count. A file that is
     given twice is returned once.
 
     Raises:
@@ -73,7 +74,8 @@ def config_and_snapshots(options: argparse.Namespace) -> tuple[str | None, list[
         UsageError: the only argument is a CONFIG.
     """
     given = [*([] if options.config is None else [options.config]), *options.snapshots]
-    config = given.pop(0) if len(given) > 1 and _may_be_config(given[0]) else None
+    is_first_config = _is_config if options.cidr else _may_be_config
+    config = given.pop(0) if len(given) > 1 and is_first_config(given[0]) else None
     if len(given) == 1 and config is None and _is_config(given[0]):
         raise UsageError(
             f"{given[0]} is a CONFIG, and no snapshot is given",

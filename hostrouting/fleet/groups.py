@@ -130,13 +130,15 @@ class FleetReport(JsonObject):
         groups: the groups, ordered by verdict (``ok``, ``overlap``, ``unknown``) and then by size,
             largest first.
         outdated: the hosts whose snapshots are more than a day older than the newest one.
+        gone: the hosts that only have an earlier snapshot, if later ones are compared with these.
     """
 
     schema: ClassVar[Literal[1]] = 1
-    json_names = ("schema", "counts", "outdated", "groups")
+    json_names = ("schema", "counts", "outdated", "gone", "groups")
 
     groups: tuple[HostGroup, ...]
     outdated: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, hosts: Iterable[JudgedHost]) -> FleetReport:

@@ -86,7 +86,8 @@ def judge(
         since: a folder with an earlier snapshot of each host. The files of an earlier and a later
             snapshot have the same name. If the later snapshot isn't a file, the earlier one's name
             is the host's name with ``.json``. With ``since``, hosts are also grouped by the changes
-            behind differing lookups, and by whether the snapshots can be compared.
+            behind differing lookups, and by whether the snapshots can be compared. Hosts that only
+            have an earlier snapshot are ``gone``.
 
     Returns:
         The groups. If a snapshot can't be read, its verdict is ``unknown``, and the reason starts
@@ -111,7 +112,19 @@ def judge(
             f"can't compare with the snapshots in {os.fspath(since)}: it isn't a folder"
         )
     judging = _Judging(config, max_mib, since, _shared_names(snapshots))
-    return FleetReport.of(_reports(snapshots, judging, executor, scope or CancelScope()))
+    hosts = _reports(snapshots, judging, executor, scope or CancelScope())
+    if since is None:
+        return FleetReport.of(hosts)
+    earlier = dict.fromkeys(sorted(map(_stem, Path(since).glob("[!.]*.json"))))
+    report = FleetReport.of(_dropped(earlier, hosts))
+    return attrs.evolve(report, gone=tuple(earlier))
+
+
+def _dropped(names: dict[str, None], hosts: Iterable[JudgedHost]) -> Iterator[JudgedHost]:
+    """Yield the hosts, and drop their names."""
+    for host in hosts:
+        names.pop(host.name.rpartition("/")[2], None)
+        yield host
 
 
 def _reports(

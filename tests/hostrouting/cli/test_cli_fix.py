@@ -381,12 +381,23 @@ def test_an_unfixable_failure_is_1_and_the_rest_is_printed(run: Run, kernel: Fak
         ({"destination": EXPECTED}, "name its halves instead, 172.16.0.0/17 and 172.16.128.0/17"),
     ],
 )
-def test_a_route_that_can_not_be_installed_is_2(
+def test_beside_a_route_that_can_not_be_installed_only_failures_are_told(
     run: Run, write: Any, entry: dict[str, Any], why: str
 ) -> None:
-    code, out, err = run("fix", write(expecting(EXPECTED, staticRoutes=static(entry))))
-    assert (code, out) == (2, "")
-    assert re.search(why, err)
+    path = write(expecting(EXPECTED, staticRoutes=static(entry)))
+    code, out, err = run("fix", path)
+    assert (code, out) == (1, "")
+    assert f"✗ OVERLAP: expected CIDR {EXPECTED} " in err
+    assert re.search(why, err, re.MULTILINE)
+    assert run("check", path)[0] == 1
+    told = json.loads(run("fix", path, "--output", "json")[1])
+    assert (told["overlap"]["verdict"], bool(told["error"])) == ("overlap", True)
+    before = path.read_text()
+    assert run("fix", "--in-place", path)[0] == 1
+    assert path.read_text() == before
+    entry = {"destination": "10.99.0.0/24", "dev": "eth9", "gateway": "10.9.0.1"}
+    path = write(expecting("10.99.0.0/24", staticRoutes=static(entry)))
+    assert run("fix", path)[0] == 2
 
 
 # --- the file of CONFIG ---------------------------------------------------------------------------

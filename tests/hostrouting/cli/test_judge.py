@@ -135,10 +135,20 @@ def test_without_any_config_it_is_an_error(elsewhere: Run, today: Path) -> None:
 def test_a_broken_first_file_is_a_broken_config(elsewhere: Run, today: Path) -> None:
     """Judging with another config instead would be worse."""
     empty = write_file(today / "empty.json", "")
-    code, _, err = elsewhere("judge", empty, today / "gpu-0000.json", "--cidr", CIDR)
+    code, _, err = elsewhere("judge", empty, today / "gpu-0000.json")
     assert (code, "hint: the first of several arguments is CONFIG, unless" in err) == (78, True)
-    assert elsewhere("judge", empty, "--cidr", CIDR)[0] == 2
-    assert elsewhere("judge", today, empty, "--cidr", CIDR)[0] == 1
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}", '{"schema": 1}', "[]"])
+def test_with_cidrs_a_broken_first_file_is_no_snapshot(
+    elsewhere: Run, today: Path, text: str
+) -> None:
+    broken = write_file(today / "broken.json", text)
+    words = ("--cidr", CIDR, "--output", "json")
+    for given in ((broken, today / "gpu-0000.json"), (today / "gpu-0000.json", broken)):
+        code, out, _ = elsewhere("judge", *given, *words)
+        assert (code, hosts(out)) == (1, [["gpu-0000"], ["broken"]])
+    assert elsewhere("judge", broken, *words)[0] == 2
 
 
 def test_a_forgotten_folder_is_asked_for(elsewhere: Run, write: Any) -> None:

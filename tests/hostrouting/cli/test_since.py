@@ -124,6 +124,27 @@ def test_a_host_without_an_earlier_snapshot_has_a_heading(
     ]
 
 
+def test_hosts_without_a_later_snapshot_are_named(
+    run: Callable[..., tuple[int, str, str]],
+    folders: tuple[Path, Path],
+    write: Callable[[object], Path],
+) -> None:
+    """A host that didn't answer may have no file."""
+    before, after = folders
+    words = ("judge", write(CONFIG), after, "--since", before)
+    line = "1 host has no later snapshot: detour"
+    assert "no later snapshot" not in run(*words)[1]
+    (after / "detour.json").unlink()
+    (before / "README.txt").touch()
+    assert run(*words)[1].splitlines()[1] == line
+    assert f"<p>{line}</p>" in run(*words, "--output", "html")[1]
+    assert json.loads(run(*words, "--output", "json")[1])["gone"] == ["detour"]
+    (after / "moved-2.json").unlink()
+    assert "2 hosts have no later snapshot: detour, moved-2\n" in run(*words)[1]
+    report = judge([host("same")], Config.from_mapping(CONFIG), since=before)
+    assert report.gone == ("detour", "moved-1", "moved-2")
+
+
 def test_each_unreadable_earlier_snapshot_has_its_reason(folders: tuple[Path, Path]) -> None:
     before, after = folders
     (before / "same.json").write_text("{")
