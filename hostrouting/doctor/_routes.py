@@ -23,7 +23,7 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.routes import Protocol, Route
 from hostrouting.routes.formats import as_networkd
-from hostrouting.routes.plan import MISSING_HINT, RoutePlan, uplinks_of
+from hostrouting.routes.plan import RoutePlan, missing_hint, uplinks_of
 from hostrouting.routes.policy import PolicyPlan, rule_words
 from hostrouting.routes.verify import verify_routes
 from hostrouting.routes.verify_policy import verify_policy
@@ -54,7 +54,8 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         plan, missing = examined.route_plan
         if missing is not None:
             message = f"they wait for {missing}"
-            yield DoctorFinding("route-waits", "static routes", message, MISSING_HINT)
+            hint = missing_hint(missing, backends)
+            yield DoctorFinding("route-waits", "static routes", message, hint)
         for route in plan.add:
             yield DoctorFinding(
                 "route-missing",

@@ -18,7 +18,7 @@ from hostrouting.model.changes import Change, Changes, Replacement
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.integer_prefixes import Prefix, numbers
-from hostrouting.model.links import Link
+from hostrouting.model.links import VPN_DEVS, Link, is_like
 from hostrouting.model.routes import NextHop, Protocol, Route, Route6, Table
 from hostrouting.model.rules import Rule
 from hostrouting.model.verified_uplinks import (
@@ -425,7 +425,7 @@ def resolve_with(
     if config.uplinks is None and is_vpn_instead(config.verified, facts.links, devs):
         gone = ",".join(uplink.name for uplink in config.verified)
         missing = f"{gone}, with which the check passed, is gone"
-        return (), f"an uplink other than the VPN {','.join(devs)}, since {missing}"
+        return (), f"{_OTHER_THAN_VPN}{','.join(devs)}, since {missing}"
     resolved = resolve(wanted, facts.links, facts.addresses, main, uplinks)
     if resolved[1] is not None:
         refuse_swapped(config, facts.links, is_lacking=True)
@@ -616,7 +616,28 @@ def find_awaited(config: Config, backend: RouteBackend) -> str | None:
     return ", ".join(found.awaited) or None
 
 
-MISSING_HINT = "bring it up or add it, or name another gateway or dev"
+# What is missing if only VPNs have taken a verified uplink's place.
+_OTHER_THAN_VPN = "an uplink other than the VPN "
+
+
+def missing_hint(missing: str, backends: Iterable[RouteBackend]) -> str:
+    """Return what to do about something that ``plan_now`` says is missing.
+
+    Raises:
+        RouteError: the kernel can't be queried.
+    """
+    if not missing.startswith(_OTHER_THAN_VPN):
+        return "bring it up or add it, or name another gateway or dev"
+    defaults = (route for backend in backends for route in read_default_routes(backend))
+    others = {dev for route in defaults for dev in route.devs if not is_like(dev, VPN_DEVS)}
+    return naming(others)
+
+
+def naming(devs: Collection[str]) -> str:
+    """Return how to name the node's uplinks, given the candidates."""
+    name = next(iter(devs)) if len(devs) == 1 else "NAME"
+    answer = f'set hostRouting\'s "uplinks": ["{name}"]'
+    return f"name the node's uplinks: {answer}, then: hostrouting apply"
 
 
 def plan_or_raise(
@@ -631,5 +652,5 @@ def plan_or_raise(
     """
     plan, missing = plan_now(config, *backends, adopted=adopted)
     if missing is not None:
-        raise RouteError(f"can't {attempt} without {missing}", hint=MISSING_HINT)
+        raise RouteError(f"can't {attempt} without {missing}", hint=missing_hint(missing, backends))
     return plan

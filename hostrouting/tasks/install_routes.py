@@ -20,16 +20,16 @@ from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.routes import Route6, Table
-from hostrouting.model.verified_uplinks import VERIFIED_PATH, find_verified
+from hostrouting.model.verified_uplinks import find_verified
 from hostrouting.routes.install import apply_routes
 from hostrouting.routes.install_policy import apply_policy
 from hostrouting.routes.plan import (
-    MISSING_HINT,
     RoutePlan,
     RoutesReport,
     find_awaited,
     find_gone_uplink,
     find_missing,
+    missing_hint,
     plan_now,
     uplinks_of,
 )
@@ -84,9 +84,10 @@ def wait_for_network(
 
 
 def _waited_in_vain(missing: str, config: Config, host: Host) -> RouteError:
+    hint = missing_hint(missing, host.backends(config.static_routes.families))
     hints = (
         *why_no_default6(config, host),
-        f"{MISSING_HINT}, or raise waitSeconds",
+        hint if "uplinks" in hint else f"{hint}, or raise waitSeconds",
         *_ways_to_another_uplink(missing, config, host),
     )
     return RouteError(
@@ -100,13 +101,11 @@ def _ways_to_another_uplink(missing: str, config: Config, host: Host) -> tuple[s
     """Return a sentence if the verified uplink or its default route is missing."""
     verified = find_verified(config.verified, host.routes.facts().links)
     names = ",".join(verified)
-    out = f"rm /{VERIFIED_PATH} && hostrouting apply"
-    if missing.startswith("an uplink other than the VPN "):
-        return (f"if that VPN is wanted as the uplink now: {out}",)
     is_missing = bool(verified) and missing.startswith(f"the default route on {names} ")
     if config.uplinks is not None or not is_missing:
         return ()
     since = config.verified[0].since
+    out = 'set hostRouting\'s "uplinks": ["NAME"], then: hostrouting apply'
     return (f"{names} is the uplink since {since}; if another one is wanted now: {out}",)
 
 

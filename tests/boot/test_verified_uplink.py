@@ -16,7 +16,7 @@ pytestmark = pytest.mark.each_release
 RECORD = "/etc/hostrouting/uplink"
 HALVES = ({"destination": "172.16.0.0/17"}, {"destination": "172.16.128.0/17"})
 CIDRS = ("172.16.0.0/16", "10.96.0.0/12")
-OUT = "if another uplink is wanted now: rm /etc/hostrouting/uplink && hostrouting apply"
+OUT = 'if another uplink is wanted now: set hostRouting\'s "uplinks": ["NAME"]'
 
 
 def verified(node: Machine, **more: object) -> Payload:

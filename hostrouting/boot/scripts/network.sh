@@ -4,7 +4,7 @@
 # The uplinks with which the check has passed, a line "NAME MAC" each.
 readonly RECORD=/etc/hostrouting/uplink
 readonly RECORD_LINES=64
-readonly ANOTHER="if another uplink is wanted now: rm $RECORD && $AGAIN"
+readonly ANOTHER="if another uplink is wanted now: set hostRouting's \"uplinks\": [\"NAME\"], then: hostrouting apply"
 readonly NAME='([A-Za-z0-9_.-]{1,15})'
 # Files with the commands that awk passes to ip, with ip's output and errors, with the errors of a listing, and with the
 # changes that a listener records. make_files() opens them. A pipe for ip's output would wake awk for each line.

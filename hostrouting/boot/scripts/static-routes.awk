@@ -248,6 +248,7 @@ function resolve(gateway, name, rank,    best, count, h, head, legs, source, tai
       name = devs_of[best]
       gsub("/", ",", name)
       fail("lacking", "an uplink other than the VPN " name ", since " gone ", with which the check passed, is gone")
+      way_out = "; name the node\047s uplinks: set hostRouting\047s \"uplinks\": [\"" other_than_vpns() "\"], " THEN
       return ""
     }
     if (name == "*" && uplink_pattern == "" && default_count > 1 && devs_of[best] !~ "/" && is_of_vpn(devs_of[best]))
@@ -270,6 +271,14 @@ function resolve(gateway, name, rank,    best, count, h, head, legs, source, tai
   tail = onlink_by[head] tail (head == "" ? legs : "")
   source = (family == 4 && head ~ /^ dev / ? " scope 253" : "") source
   return head " proto 217" source (rank == "0" ? "" : " metric " rank) tail
+}
+
+# Returns the only interface with a default route that isn't a VPN's, or "NAME".
+function other_than_vpns(    i, name) {
+  for (i = 1; i <= default_count; i++)
+    if (!is_of_vpn(devs_of[defaults[i]]) && devs_of[defaults[i]] != name)
+      name = (name == "" ? "" : "/") devs_of[defaults[i]]
+  return name == "" || index(name, "/") ? "NAME" : name
 }
 
 function await(name) {
@@ -893,7 +902,7 @@ END {
   if (wanted && awaited_uplink != "" && !("refused" in reason))
     print "lacking", awaited_uplink
   else if (kind in reason)
-    print kind, reason[kind]
+    print kind, reason[kind] (kind == "lacking" ? way_out : "")
   else if (awaited != "" && !is_settled)
     print "pending", awaited
   else if (task == "plan")

@@ -214,7 +214,7 @@ fi
 NETWORK_LIMIT=$LIMIT
 heed_signals
 if [ -n "$IS_END" ]; then end_trial; else install; fi || {
-  [[ -z ${VERIFIED-}${GONE-} || $MESSAGE != *' passed, '* || $MESSAGE = *' swapped: '* ]] ||
+  [[ -z ${VERIFIED-}${GONE-} || $MESSAGE != *' passed, '* || $MESSAGE = *'then: hostrouting apply'* ]] ||
     MESSAGE+="; `since`$ANOTHER"
   complain "$MESSAGE"
   exit 1

@@ -44,6 +44,7 @@ from hostrouting.doctor.check_types import Severity
 from hostrouting.model.verified_uplinks import VerifiedUplink
 from hostrouting.overlap.check import check_families
 from hostrouting.overlap.findings import NoteKind, UnknownReason, Verdict
+from hostrouting.routes.plan import plan_or_raise
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeKernel, FakeSystemd
 from hostrouting.watch._repair import plan_repair
@@ -181,7 +182,7 @@ def test_without_a_default_route_on_the_uplink_no_route_moves(node: Node, move: 
         node.apply()
     assert caught.value.hint.endswith(
         f"\neth0 is the uplink since {SINCE}; if another one is wanted now:"
-        " rm /etc/hostrouting/uplink && hostrouting apply"
+        ' set hostRouting\'s "uplinks": ["NAME"], then: hostrouting apply'
     )
     assert node.devs_of_ours() == {"eth0"}
 
@@ -374,8 +375,16 @@ def test_a_vpn_alone_doesnt_take_the_place_of_a_nic(node: Node) -> None:
     with pytest.raises(RouteError) as caught:
         node.apply()
     assert missing in caught.value.message
-    out = "rm /etc/hostrouting/uplink && hostrouting apply"
-    assert caught.value.hint.endswith(f"\nif that VPN is wanted as the uplink now: {out}")
+    naming = (
+        'name the node\'s uplinks: set hostRouting\'s "uplinks": ["{}"], then: hostrouting apply'
+    )
+    assert caught.value.hint == naming.format("NAME")
+    (found,) = (f for f in examine(host=node.host).findings if f.kind == "route-waits")
+    assert found.hint == naming.format("NAME")
+    node.add_default(ETH1)
+    with pytest.raises(RouteError) as caught:
+        plan_or_raise(node.host.with_verified(STRICT), "fill in the routes", node.kernel)
+    assert caught.value.hint == naming.format("eth1")
     repair, problems = plan_repair(node.host.with_verified(STRICT), node.kernel)
     assert (bool(repair.changes), problems) == (
         False,
