@@ -693,7 +693,7 @@ WORDS = {
     "docs/tutorial.md": 1000,
     "docs/howto/azure-vnet.md": 650,
     "docs/howto/embed.md": 1600,
-    "docs/howto/fleet.md": 1270,
+    "docs/howto/fleet.md": 1280,
     "docs/howto/h200.md": 800,
     "docs/howto/held.md": 800,
     "docs/howto/images.md": 650,

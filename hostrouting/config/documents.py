@@ -114,7 +114,7 @@ def parse_document(
     except RecursionError:
         raise ConfigError([(name, f"is not a {what}: it is nested too deeply")]) from None
     except json.JSONDecodeError as error:
-        cause = _likely_cause(text, error.pos, what)
+        cause = _likely_cause(text, error, what)
         raise ConfigError([(name, f"is not JSON: {error}{cause}")]) from None
     except ValueError:  # from int(), which refuses thousands of digits
         problem = f"is not a {what}: a number in it has thousands of digits"
@@ -130,15 +130,15 @@ def _read_at_most(file: BinaryIO, count: int) -> bytes:
     return b"".join(chunks)
 
 
-def _likely_cause(text: str, position: int, what: str) -> str:
+def _likely_cause(text: str, error: json.JSONDecodeError, what: str) -> str:
     """Return why a document isn't JSON, as a clause, or an empty string.
 
     Args:
         text: the document.
-        position: where it is wrong.
+        error: what is wrong with it, and where.
         what: as for ``read_document``.
     """
-    found = text[position:]
+    found = text[error.pos :]
     if found.startswith(("//", "/*", "#")):
         return "; JSON has no comments"
     if what != "snapshot":
@@ -148,7 +148,9 @@ def _likely_cause(text: str, position: int, what: str) -> str:
         begins = f"it begins with {word[1]!r}" if word else "it doesn't begin with {"
         wanted = "expected the output of hostrouting snapshot, or of ip -j, and nothing else"
         return f"; {begins}: {wanted}"
-    if text[:position].rstrip().endswith(":"):
+    if not found.strip() or error.msg.startswith("Unterminated string"):
+        return "; it ends early"
+    if text[: error.pos].rstrip().endswith(":"):
         printed = "nothing" if found.startswith((",", "}")) else "no JSON"
         return f"; the command before it printed {printed}: does its ip know -j?"
     return ""

@@ -213,6 +213,9 @@ def test_links_have_different_names_and_indexes(key: str, value: object) -> None
         ('{"links": []\n, "routes": default via 10.1.0.1}', "before it printed no JSON: does its"),
         ('{"links": [], // of eth0\n "rules": []}', "; JSON has no comments"),
         ('{"links": [1 2]}', "(char 13)"),
+        ('{"links": [{"ifname": "et', "(char 22); it ends early"),
+        ('{"links": [], "routes":\n', "; it ends early"),
+        ('{"links": [],', "; it ends early"),
     ],
 )
 def test_what_isnt_json_has_a_likely_cause(text: str, cause: str, tmp_path: Path) -> None:
