@@ -9,6 +9,7 @@ from hostrouting.boot.files import matching
 from hostrouting.boot.installed_units import UNIT_PATH
 from hostrouting.boot.layout import CHECK, ROUTES, WATCH, Layout
 from hostrouting.model.errors import ConfigError
+from hostrouting.model.opening import translate_errors
 
 # The folders of systemd's own units, relative to an image's root. If neither exists, the image
 # isn't mounted, or only a part of it is.
@@ -21,8 +22,15 @@ def image_layout(root: str | os.PathLike[str]) -> Layout:
     Raises:
         ConfigError: the folder doesn't exist, doesn't contain an OS, contains a symlink that
             escapes it, or is this host's own root.
+        FileError: this user can't look at it.
     """
     layout = Layout(root)
+    with translate_errors(f"look at {layout.root}"):
+        _refuse_unsuitable(layout)
+    return layout
+
+
+def _refuse_unsuitable(layout: Layout) -> None:
     if not layout.root.is_dir():
         raise ConfigError([("root", f"there is no folder {layout.root}; is the image mounted?")])
     _refuse_this_hosts_folders(layout)
@@ -31,7 +39,6 @@ def image_layout(root: str | os.PathLike[str]) -> Layout:
     if not any((layout.root / name).is_dir() for name in _SYSTEM):
         lacking = f"{layout.root} has no system: it lacks {_SYSTEM[0]}"
         raise ConfigError([("root", f"{lacking}; is the image mounted?")])
-    return layout
 
 
 def _our_folders(layout: Layout) -> tuple[Path, ...]:

@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import attrs
 
+from hostrouting.model.opening import translate_errors
 from hostrouting.model.verified_uplinks import VERIFIED_PATH
 
 CONFIG_DIR = PurePosixPath("etc/aks-flex-node")
@@ -175,7 +176,14 @@ class Layout:
 
         Symlinks are resolved. A user who can write to one of these folders can replace everything
         that comes after it.
+
+        Raises:
+            FileError: this user can't look at a part of the path.
         """
+        with translate_errors(f"look at {path}"):
+            return self._passed(path)
+
+    def _passed(self, path: str) -> list[Path]:
         folder = self.root
         passed = [folder]
         steps = [*reversed(PurePosixPath(path).parts[1:])]

@@ -27,7 +27,7 @@ def python_of(layout: Layout) -> str:
     """Return the path of this Python if units and scripts can run it, or an empty string.
 
     Raises:
-        FileError: running the interpreter times out.
+        FileError: running the interpreter times out, or this user can't look at its files.
     """
     return "" if why_unsuitable(layout) else sys.executable
 
@@ -42,20 +42,26 @@ def why_unsuitable(layout: Layout) -> str:
     can change a file that it imports.
 
     Raises:
-        FileError: running the interpreter times out.
+        FileError: running the interpreter times out, or this user can't look at its files.
     """
     # An image's Python can't be run on the build host. Assume that its path is the same as this
     # Python's.
     if not layout.is_this_host:
-        return _told(_changeable_in_image(layout, sys.executable))
+        with translate_errors(f"tell whether other users can change the image's {sys.executable}"):
+            return _told(_changeable_in_image(layout, sys.executable))
     if not _finds_hostrouting(sys.executable):
         return f"{sys.executable or 'Python'} -I finds no hostrouting"
     return why_unsafe()
 
 
 def why_unsafe() -> str:
-    """Return why this Python isn't safe to run as root on this host, or an empty string."""
-    return _told(_changeable_path(Layout(), sys.executable))
+    """Return why this Python isn't safe to run as root on this host, or an empty string.
+
+    Raises:
+        FileError: this user can't look at its files.
+    """
+    with translate_errors(f"tell whether other users can change {sys.executable}"):
+        return _told(_changeable_path(Layout(), sys.executable))
 
 
 def files_of(layout: Layout, python: str) -> Iterator[str]:

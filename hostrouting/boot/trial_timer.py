@@ -34,7 +34,7 @@ def read_trial(path: Path) -> dict[str, Any] | None:
         FileError: the file can't be parsed.
     """
     text = read_text(path)
-    if text is None and not path.is_symlink():
+    if text is None and not is_present(path):
         return None
     try:
         document = json.loads(text or "")

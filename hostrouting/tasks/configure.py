@@ -32,6 +32,7 @@ from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import FileError, UnitError
 from hostrouting.model.family import Family
 from hostrouting.model.links import Link
+from hostrouting.model.opening import translate_errors
 from hostrouting.model.routes import Route, Table
 from hostrouting.model.verified_uplinks import (
     VerifiedUplink,
@@ -280,7 +281,9 @@ def _watch_warnings(config: Config, wanted: Wanted, host: Host) -> Iterator[str]
     if textfile is None:
         return
     folder = textfile.rpartition("/")[0] or "/"
-    if not host.layout.of(folder).is_dir():
+    with translate_errors(f"look at {folder}"):
+        is_there = host.layout.of(folder).is_dir()
+    if not is_there:
         yield (
             f"there is no folder {folder}: make it, "
             "and restart the watcher, which can't write metrics"

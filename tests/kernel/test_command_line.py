@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import venv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
 
@@ -22,11 +22,14 @@ from command_line import CONFIG, KEEPING, on_a_host, script_on_a_host
 from file_trees import write_file
 from nightly import IS_NIGHTLY, by_day
 from node import shadowed_kernel, until
+from scenario import skip_without_other_users
 from terminals import PATIENCE_SECONDS, Terminal, await_looks, opened
 
+from hostrouting.boot.images import image_layout
 from hostrouting.boot.layout import Layout
-from hostrouting.boot.python import python_of, why_unsuitable
+from hostrouting.boot.python import python_of, why_unsafe, why_unsuitable
 from hostrouting.kernel.taking_snapshots import take_snapshot
+from hostrouting.model.errors import FileError
 
 pytestmark = pytest.mark.kernel
 
@@ -220,6 +223,31 @@ def test_a_python_that_others_can_replace_is_never_rendered(
     why = "" if is_suitable else f"a user other than root can change {folder}"
     assert why_unsuitable(Layout()) == why
     assert python_of(Layout()) == (str(python) if is_suitable else "")
+
+
+LOOKS: dict[str, Callable[[Path], object]] = {
+    "this Python": lambda _: why_unsafe(),
+    "an image's Python": lambda closed: why_unsuitable(Layout(closed)),
+    "an image": image_layout,
+    "a symlink": lambda closed: Layout().followed(f"{closed}/python"),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+def test_a_user_who_may_not_look_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: Callable[[Path], object]
+) -> None:
+    skip_without_other_users()
+    closed = tmp_path / "closed"
+    closed.mkdir(0o700)
+    monkeypatch.setattr(sys, "executable", str(write_file(closed / "python", "")))
+    os.seteuid(65534)
+    try:
+        with pytest.raises(FileError, match="can't .*: Permission denied") as caught:
+            look(closed / "image")
+    finally:
+        os.seteuid(0)
+    assert caught.value.is_not_permitted
 
 
 # --- refused calls --------------------------------------------------------------------------------
