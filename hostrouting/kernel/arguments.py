@@ -5,7 +5,7 @@ A backend is unsuitable if it lacks a method, or if a method returns another typ
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from contextlib import AbstractContextManager
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from hostrouting.kernel.port import Facts, Write
 from hostrouting.kernel.selection import Entries
 from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.lookups import Lookup, RouteFailure, RuleFailure
 from hostrouting.model.routes import Route
 from hostrouting.model.rules import Rule
 from hostrouting.model.text import shown
@@ -23,11 +24,17 @@ _ADDRESSES: dict[Family, type] = {Family.IPV4: IPv4Address, Family.IPV6: IPv6Add
 _RETURNED: dict[str, tuple[type, str]] = {
     "facts": (Facts, "Facts"),
     "entries": (Entries, "Entries, such as wanted.filter(routes)"),
-    "lookup": (tuple, "a tuple of Lookup"),
-    "sources": (tuple, "a tuple of tuples of addresses"),
+    "lookup": (tuple, "a tuple of Lookup, one for each address"),
+    "sources": (tuple, "a tuple of tuples of addresses, one for each entry"),
     "write": (tuple, "a tuple of RouteFailure, which is empty if none failed"),
     "write_rules": (tuple, "a tuple of RuleFailure, which is empty if none failed"),
     "changes": (AbstractContextManager, "a context manager, which yields a ChangeListener"),
+}
+_ELEMENTS: dict[str, type] = {
+    "lookup": Lookup,
+    "sources": tuple,
+    "write": RouteFailure,
+    "write_rules": RuleFailure,
 }
 
 
@@ -100,18 +107,41 @@ def _lacks(value: object, name: str, declared: object) -> bool:
     return found is declared or (found is None and not hasattr(value, name))
 
 
-def check_returned(backend: object, method: str, value: object) -> None:
-    """Raise a ``TypeError`` unless a method of a backend has returned the type that the port says.
+def check_returned(backend: object, method: str, value: object, asked: object = None) -> None:
+    """Raise a ``TypeError`` unless a method of a backend has returned what the port says.
 
-    Only the type of a container is checked, because a table may hold a million entries.
+    A table's entries aren't checked, because there may be a million.
 
     Args:
         backend: the backend, whose class the error names.
         method: the method's name.
         value: the value that the method has returned.
+        asked: the addresses of a lookup, or the entries of ``sources``.
     """
-    expected, words = _RETURNED[method]
-    if not isinstance(value, expected):
+    found = _mismatch(method, value, asked)
+    if found:
         name = f"{type(backend).__name__}.{method}"
-        found = "None" if value is None else shown(value)
-        raise TypeError(f"{name} returned {found}; expected {words}")
+        raise TypeError(f"{name} returned {found}; expected {_RETURNED[method][1]}")
+
+
+def _mismatch(method: str, value: object, asked: object) -> str:
+    """Return what of a returned value isn't as the port says, or an empty string."""
+    if not isinstance(value, _RETURNED[method][0]):
+        return "None" if value is None else shown(value)
+    if not isinstance(value, tuple):
+        return ""
+    for each in value:
+        if not isinstance(each, _ELEMENTS[method]) or not _is_complete(each):
+            return f"a tuple with {shown(each)}"
+    if method in ("lookup", "sources") and isinstance(asked, Sized) and len(asked) != len(value):
+        return f"a tuple of {len(value)} for {len(asked)}"
+    return ""
+
+
+def _is_complete(element: Any) -> bool:
+    """Return whether the fields of a failure, if it is one, have the types that they should."""
+    if not isinstance(element, RouteFailure | RuleFailure):
+        return True
+    kinds = (Route if isinstance(element, RouteFailure) else Rule, int, str, bool)
+    fields: tuple[object, ...] = element
+    return all(isinstance(field, kind) for field, kind in zip(fields, kinds, strict=True))

@@ -39,6 +39,11 @@ def checked(backend: B) -> B:
     return cast("B", _Checking(backend))
 
 
+def foreign_name(backend: RouteBackend) -> str:
+    """Return the class name of a backend that isn't this library's, or an empty string."""
+    return type(backend.inner).__name__ if isinstance(backend, _Checking) else ""
+
+
 def innermost(backend: RouteBackend) -> RouteBackend:
     """Return the backend beneath all wrappers."""
     *_, last = _layers(backend)
@@ -69,7 +74,7 @@ class _Checking:
     def _call(self, name: str, *args: object, **named: object) -> Any:
         with self._translating(name):
             value = getattr(self.inner, name)(*args, **named)
-        check_returned(self.inner, name, value)
+        check_returned(self.inner, name, value, next(iter((*args, *named.values())), None))
         return value
 
     @contextmanager

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from hostrouting.kernel.port import Facts, RouteBackend, read_routes
 from hostrouting.kernel.rules import KERNEL_RULES, Flow
 from hostrouting.kernel.selection import Group, Selection
+from hostrouting.kernel.translating import foreign_name
 from hostrouting.model.errors import NAMED_MAX, Refusal, RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers, uncovered_addresses
@@ -100,7 +101,7 @@ def _explained(
 ) -> list[tuple[Route, Refusal]]:
     """Return the losing routes, each with the reason that a model of the tables gives."""
     fib = read_fib(backend, facts)
-    losing = [(route, _beaten(route, answer, fib)) for route, answer in beaten]
+    losing = [(route, _beaten(route, answer, fib, backend)) for route, answer in beaten]
     main = [route for route in fib.routes if route.table == Table.MAIN]
     return losing + _covered(covered, main, local, backend.family)
 
@@ -157,15 +158,12 @@ def _is_carried(route: Route, answer: Lookup, wanted: Mapping[tuple[object, ...]
     return winner.key in wanted and winner.has_same_next_hops(wanted[winner.key])
 
 
-def _beaten(route: Route, answer: Lookup, fib: Fib) -> Refusal:
+def _beaten(route: Route, answer: Lookup, fib: Fib, backend: RouteBackend) -> Refusal:
     """Return why packets don't use a route."""
     number, length = numbers(route.destination)
     same = fib.tables.get(route.table, {}).get(length, {}).get(number, [])
     if all(entry.key != route.key for entry in same):
-        return Refusal(
-            f"{route} isn't in the table any more: another program has just removed it",
-            "look at: ip monitor route",
-        )
+        return _gone(route, backend)
     if isinstance(answer.route, Route6) and answer.route.key == route.key:
         return Refusal(
             f"another program has added a next hop to {route}: {answer.route}",
@@ -180,6 +178,14 @@ def _beaten(route: Route, answer: Lookup, fib: Fib) -> Refusal:
             return Refusal(f"{reason}, {why}", hint)
     family = route.family.value
     return Refusal(reason, f"look at: ip -{family} rule; ip -{family} route show table all")
+
+
+def _gone(route: Route, backend: RouteBackend) -> Refusal:
+    if name := foreign_name(backend):
+        reason = f"{name}.write reported no failure, but {route} isn't in the table"
+    else:
+        reason = f"{route} isn't in the table any more: another program has just removed it"
+    return Refusal(reason, "look at: ip monitor route")
 
 
 def _why_behind(route: Route, same: Iterable[Route], fib: Fib) -> tuple[str, str]:

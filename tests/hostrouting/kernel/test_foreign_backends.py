@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
+from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
 import pytest
@@ -26,6 +27,8 @@ from hostrouting import (
 )
 from hostrouting.backend import (
     ForwardingBackend,
+    NextHop,
+    Route,
     RouteBackend,
     RouteFailure,
     RuleFailure,
@@ -186,6 +189,8 @@ def test_an_assertion_in_a_backend_ends_the_test(
 
 # --- a backend that returns something else --------------------------------------------------------
 
+GONE = Route(IPv4Network("172.16.9.0/24"), (NextHop("ib0"),))
+NO: Any = None
 RETURNED: dict[str, tuple[str, Any, str]] = {
     "facts": ("facts", None, "expected Facts"),
     "entries": ("entries", [], r"expected Entries, such as wanted.filter\(routes\)"),
@@ -193,6 +198,18 @@ RETURNED: dict[str, tuple[str, Any, str]] = {
     "sources": ("sources", [], "expected a tuple of tuples of addresses"),
     "write": ("write", None, "expected a tuple of RouteFailure, which is empty if none failed"),
     "write_rules": ("write_rules", None, "expected a tuple of RuleFailure"),
+    "lookups of another number": (
+        "lookup",
+        (),
+        r"returned a tuple of 0 for 1; expected a tuple of Lookup, one for each address",
+    ),
+    "sources of another number": ("sources", ((), ()), "returned a tuple of 2 for 0; expected"),
+    "sources without addresses": ("sources", (None,), "returned a tuple with null; expected"),
+    "lookups of routes": ("lookup", (GONE,), r"a tuple with Route\(.*; expected a tuple of Lookup"),
+    "routes that failed": ("write", (GONE,), r"a tuple with Route\(.*; expected a tuple of RouteF"),
+    "texts": ("write_rules", ("no",), "a tuple with 'no'; expected a tuple of RuleFailure"),
+    "no errno": ("write", (RouteFailure(GONE, NO, "no"),), r"with RouteFailure\(.*; expected"),
+    "no route": ("write", (RouteFailure(NO, 1, "no"),), r"with RouteFailure\(.*; expected"),
     "changes": ("changes", None, "expected a context manager, which yields a ChangeListener"),
     "listener": ("changes", nullcontext(), "takes a ChangeListener, not null"),
 }
@@ -215,7 +232,7 @@ def test_what_a_backend_returns_is_checked(
     setattr(backend, method, lambda *_, **__: value)
     used = pass_on(backend, layout)
     arguments: dict[str, tuple[Any, ...]] = {
-        "lookup": ([],),
+        "lookup": ([IPv4Address("10.9.9.9")],),
         "sources": ([],),
         "write": (Write.ADD, []),
         "write_rules": (Write.ADD, []),
@@ -237,3 +254,13 @@ def test_a_write_that_returns_nothing_is_taken_back(layout: Layout) -> None:
     with pytest.raises(TypeError, match=r"^Forgetful\.write returned None; expected a tuple of"):
         phases.run(Configure(CONFIG, host=host(Forgetful(kernel), layout)))
     assert read_routes(kernel) == before
+
+
+def test_a_write_that_does_nothing_is_told_from_another_programs_change(layout: Layout) -> None:
+    class Idle(ForwardingBackend):
+        def write(self, change: Write, routes: Any) -> tuple[RouteFailure, ...]:
+            return ()
+
+    told = r"^Idle\.write reported no failure, but 172\.16\..* isn't in the table\n"
+    with pytest.raises(RouteError, match=told):
+        phases.run(Configure(CONFIG, host=host(Idle(shadowed_kernel()), layout)))
