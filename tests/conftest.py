@@ -79,6 +79,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 _MEMORY, _MEMORY_BYTES = "/dev/shm", 1 << 30
 
+_HYPOTHESIS_WARNING = "hypothesis.errors.HypothesisWarning"
+
 _refused: str | None = None
 
 
@@ -87,6 +89,7 @@ _refused: str | None = None
 # is killed after another quarter of the time, and pytest-xdist reports the test and replaces the
 # worker.
 
+_SECONDS = 120.0
 _LATER = 1.25
 _EXIT_SECONDS = 120.0
 
@@ -105,8 +108,7 @@ def _limit_of(item: pytest.Item, *, has_fixtures: bool) -> float:
         # wait for it.
         fixtures = 2 * trees.BUILD_SECONDS if has_fixtures and marker.kwargs.get("func_only") else 0
         return float(marker.args[0]) * _LATER + fixtures
-    asked = item.config.getoption("timeout")
-    return float(item.config.getini("timeout") if asked is None else asked) * _LATER
+    return float(item.config.option.timeout) * _LATER
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -129,8 +131,15 @@ def pytest_unconfigure() -> None:
 # --- the world of the tests -----------------------------------------------------------------------
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-timeout reads its option
 def pytest_configure(config: pytest.Config) -> None:
     global _refused, _limit
+    # pyproject.toml has neither, because the tests in examples/ need only pytest.
+    if config.option.timeout is None:
+        config.option.timeout = _SECONDS
+    # From Python 3.14 on, gc.freeze() hides the references for which Hypothesis looks.
+    unseen = "It looks like `register_random` was passed an object"
+    config.addinivalue_line("filterwarnings", f"ignore:{unseen}:{_HYPOTHESIS_WARNING}")
     program = Path(__file__).parent / "support/limit.py"
     read_end, _limit = os.pipe()
     argv = [sys.executable, "-I", str(program), str(os.getpid())]

@@ -89,3 +89,14 @@ def test_another_python_than_the_environments_is_refused(tmp_path: Path) -> None
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert f"another Python than PYTHON={other}" in done.stderr
     assert (done.returncode == 0, done.stdout) == (False, "")
+
+
+def test_the_tests_of_the_examples_need_no_plugin_of_pytest() -> None:
+    """Their readers install hostrouting and pytest, but not what the other tests need."""
+    root = HERE.parent
+    options = re.search(
+        r"\[tool\.pytest\.ini_options\](.*?)\n\[", (root / "pyproject.toml").read_text(), re.S
+    )
+    assert options is not None
+    assert "hypothesis" not in options[1]
+    assert not re.search(r"^timeout", options[1], re.M)
