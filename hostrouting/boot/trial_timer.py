@@ -69,8 +69,8 @@ def times_of(seconds: int) -> dict[str, Any]:
 def is_overdue(layout: Layout) -> bool:
     """Return whether the current trial's deadline has passed.
 
-    A trial outlives its deadline after a soft reboot or ``systemctl isolate``, which remove its
-    timer.
+    A soft reboot or ``systemctl isolate`` removes the trial's timer, so the trial may outlive the
+    deadline.
 
     Raises:
         FileError: the trial's file can't be parsed.

@@ -53,7 +53,7 @@ def _rules(cls: type) -> tuple[dict[str, _Rule], dict[str, object]]:
 
 
 def checked_at_once(_class: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
-    """Leave the converters to ``Section`` (a ``field_transformer`` for ``attrs.frozen``)."""
+    """Take the converters off fields, for ``Section`` to run (an attrs ``field_transformer``)."""
     deferred = []
     for field in fields:
         if field.converter:

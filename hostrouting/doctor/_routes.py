@@ -183,8 +183,8 @@ def _networkd_fix(dev: str, routes: Sequence[Route]) -> str:
 
 def network_manager(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that NetworkManager doesn't remove our routes."""
-    # NetworkManager's documentation of Reapply() says this. A caller that passes
-    # preserve-external-ip avoids it.
+    # See NetworkManager's documentation of Reapply(). With the flag preserve-external-ip, it keeps
+    # the routes.
     message = (
         "NetworkManager removes our routes on it when its connection is applied again (nmcli "
         "device reapply) or taken "

@@ -278,9 +278,8 @@ class Fib:
                 continue
             if rule.action is RuleAction.GOTO:
                 next_ = self._position_of(rule.goto)
-            elif not self._ends_with(rule, found):
-                continue
-            elif not self._suppresses_host_route(rule, found, through):
+            is_end = self._ends_with(rule, found)
+            if is_end and not self._suppresses_host_route(rule, found, through):
                 return
 
     def _position_of(self, preference: int | None) -> int:

@@ -3,11 +3,11 @@
 This module does no I/O.
 
 Two snapshots are compared key by key. The key of a link is its name, that of an address its
-interface, that of a rule its preference, that of a label its prefix. Entries have ``Route.key``
+interface, that of a rule its preference, and that of a label its prefix. Entries have ``Route.key``
 (table, destination, metric and so on). A silent router is its own key. A different order of the
-values with one key is a change too. To undo a change, the old values of its keys are restored in
-the later snapshot. An entry is left out if its interfaces or its source address are missing,
-because no kernel accepts such an entry.
+values with one key is a change too. To undo a change, the old values of the key are restored in the
+later snapshot. An entry whose interfaces or source address are missing there is left out, because
+no kernel accepts such an entry.
 """
 
 from __future__ import annotations

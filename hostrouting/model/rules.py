@@ -49,7 +49,7 @@ _FIELDS: dict[str, Types] = {
 
 @attrs.frozen
 class Rule:
-    """A policy rule (ip-rule(8)). Packets that match its selectors are looked up in its table.
+    """A policy rule (ip-rule(8)): what happens to packets that match its selectors.
 
     Args:
         preference: 0-4294967295; lower values are evaluated first.

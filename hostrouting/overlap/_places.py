@@ -223,7 +223,7 @@ class Place:
     def deciding_cidr(self) -> ExpectedCidr:
         """Return the expected CIDR whose judgement decides which routes the place needs.
 
-        If the place fails in some of its CIDRs, it is one of these.
+        If the place fails in some of its CIDRs, the last of these decides.
         """
         failing = [each for each in self.judgements if self.judgement_for(each).is_failure]
         # One route serves all these CIDRs or none. The last CIDR in config order is taken, because

@@ -56,9 +56,9 @@ class Uplinks:
             interface may take precedence.
         default: the default route to compare with, limited to live next hops on uplinks, or None if
             there is none.
-        contested: default routes that make the expected interface ambiguous. Either several with
-            the lowest metric lead through different interfaces, or one through a container's
-            interface precedes the others. For IPv6, these may be IPv4 default routes.
+        contested: default routes that make the expected interface ambiguous. Either several default
+            routes with the lowest metric lead through different interfaces, or one through a
+            container's interface precedes the others. For IPv6, these may be IPv4 default routes.
         unknown: why there is nothing to compare with, or None.
         is_configured: whether the config names the uplinks.
         is_verified: whether they are the verified uplinks, because the config names none.
@@ -262,7 +262,7 @@ def how_to_name(
 
 
 def _inside(routes: Iterable[Route], cidrs: Iterable[ExpectedCidr]) -> Iterator[Route]:
-    """Yield other programs' routes of table main that meet an expected CIDR, but no default route.
+    """Yield other programs' routes in main, except default routes, that meet an expected CIDR.
 
     A CIDR that names its interfaces doesn't count.
     """

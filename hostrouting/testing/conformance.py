@@ -33,8 +33,8 @@ disables some of the rules (swarm testing). Hypothesis then also finds effects t
 would always undo.
 
 For each call, the test compares the errors of refused routes by errno. After each step, it compares
-the addresses, the rules, the lookup results, the sources of the entries that were found, also of
-those with several hops, and the links except for their indexes. It also compares dumps, with all
+the addresses, the rules, the lookup results, the sources of the entries that were found (even with
+several hops), and the links except for their indexes. It also compares dumps, with all
 flags and in order: of all tables, of each single table, of a table that never exists, and of other
 selections.
 """

@@ -163,8 +163,8 @@ class _Watch:
         config: the last valid config.
         reconciler: the route reconciler.
         snapshots: the snapshots for ``diff``.
-        report: the last check's report. If its verdict is unknown, its findings are those of the
-            last report with a verdict.
+        report: the last check's report. If the verdict is unknown, the report has the findings of
+            the last one with a verdict.
         said: the problems reported in the last round.
         unmoved: the routes that didn't follow the default route in the last round.
         problems: problems collected since the last round.
