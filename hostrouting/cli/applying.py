@@ -27,7 +27,7 @@ from hostrouting.cli.running import (
     say_result,
 )
 from hostrouting.config.routing import Config, OverlapMode
-from hostrouting.model.errors import RouteError
+from hostrouting.model.errors import HostRoutingError, RouteError
 from hostrouting.model.text import clean
 from hostrouting.overlap.findings import RouteOverlapError, Verdict
 
@@ -75,8 +75,9 @@ def apply(options: argparse.Namespace, host: Host) -> Result | int:
     on = options.image or host
     document, config = read(options, on)
     _refuse_to_remove(options, document, on)
+    taken = _taken_away(config, on)
     if options.try_seconds is not None:
-        return _try_routes(options, config, host)
+        return _try_routes(options, config, host, taken)
     if options.routes_only:
         from hostrouting.cli.default_config import note_on_gate
         from hostrouting.tasks.configure import led_away_by
@@ -84,14 +85,36 @@ def apply(options: argparse.Namespace, host: Host) -> Result | int:
 
         routes = run_task(InstallRoutes(config, host=host))
         text = partial(changed_text, routes.plan, routes.changes, is_verbose=options.verbose)
-        warnings = (*led_away_by(config, routes.plan, host), *note_on_gate(config, host))
+        led_away = led_away_by(config, routes.plan, host)
+        warnings = (*taken, *led_away, *note_on_gate(config, host))
         document = routes.to_json() | {"overlap": None, "warnings": [*warnings]}
         return Result(lambda: document, text, warnings=(*warnings, *routes.plan.notes))
     from hostrouting.tasks.configure import Configure
 
     is_held = options.image is not None and config.is_gated
     ending = f"{on.layout.root} is set up from its first boot on" if is_held else ""
-    return _applied(options, Configure(config, host=on), on, ending, options.config)
+    return _applied(options, Configure(config, host=on), on, ending, options.config, taken)
+
+
+def _taken_away(config: Config, host: Host) -> tuple[str, ...]:
+    """Return what ``plan`` says about packets that no expected CIDR asks to divert."""
+    if host.is_image:
+        return ()
+    from hostrouting.boot.go_package import routes_to_adopt
+    from hostrouting.routes.plan import plan_now
+
+    config = host.with_verified(config)
+    try:
+        adopted = routes_to_adopt(host, replaces_script=config.static_routes.is_wanted)
+        routes, missing = plan_now(config, *host.planned_backends(config), adopted=adopted)
+        if missing is not None or not routes.changes:
+            return ()
+        from hostrouting.overlap.planned_host import planned_host
+
+        planned = planned_host(config, host, routes, phases.CancelScope())
+        return tuple(planned.taken_away(config))
+    except HostRoutingError:  # the run raises it again
+        return ()
 
 
 def _refuse_to_remove(options: argparse.Namespace, document: Mapping[str, Any], host: Host) -> None:
@@ -108,6 +131,7 @@ def _applied(
     host: Host,
     ending: str,
     source: str | None = "",
+    taken: tuple[str, ...] = (),
 ) -> Result:
     """Run a task that installs a config. If the default CONFIG differs from it, add a warning.
 
@@ -118,12 +142,14 @@ def _applied(
         ending: a line for the end of the output, or an empty string.
         source: the path of the config, an empty string if it isn't known, or None for the default
             CONFIG.
+        taken: a line for each kind of packets that the routes take away.
     """
     try:
         report = run_task(task)
     except RouteOverlapError as error:  # everything is installed
-        error.warnings += _notes_on_default(host, source)
+        error.warnings += (*taken, *_notes_on_default(host, source))
         raise
+    report = attrs.evolve(report, warnings=(*taken, *report.warnings))
     notes = _notes_on_default(host, source)
     noted = attrs.evolve(report, warnings=(*report.warnings, *notes))
     kept = _kept_uplinks(report, host)
@@ -153,7 +179,12 @@ def _notes_on_default(host: Host, source: str | None) -> tuple[str, ...]:
     return (note,) if note else ()
 
 
-def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> Result | int:
+def _try_routes(
+    options: argparse.Namespace,
+    config: Config,
+    host: Host,
+    taken: tuple[str, ...],
+) -> Result | int:
     """Try the routes, print how to confirm them and, on a terminal, wait for Enter to do so."""
     from hostrouting.boot.trial_timer import end_trial, trial_deadline
     from hostrouting.tasks.trial import TryRoutes
@@ -167,6 +198,7 @@ def _try_routes(options: argparse.Namespace, config: Config, host: Host) -> Resu
         stood = trial_deadline(host.layout.trial)
         try:
             report = run_task(TryRoutes(config, seconds, host=host), scope)
+            report = attrs.evolve(report, warnings=(*taken, *report.warnings))
             until = report.until
             ending = f"the installed routes return at {until}, or now: hostrouting revert; "
             ending += "to keep these: hostrouting confirm"

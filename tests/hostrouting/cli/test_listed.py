@@ -140,6 +140,12 @@ def test_routes_left_from_wider_cidrs_are_told_by_what_they_take_away(
     for word, warning in (("check", "caution: "), ("fix", "caution: "), ("plan", "hostrouting: ")):
         told = "".join(run(word, path)[1:])
         assert [line for line in unasked if f"{warning}{line}\n" not in told] == []
+    for words in (["--try", "60"], [], ["--routes-only"]):
+        run("remove")
+        told = run("apply", *words, path, "--output", "json")[1]
+        assert [line for line in unasked if line not in json.loads(told)["warnings"]] == []
+        assert not any(line in run("apply", "--routes-only", path)[2] for line in unasked)
+    run("remove")
     assert not any(line in run("plan", write(LISTED))[2] for line in unasked)
     assert "neighbours" not in run("plan", write(LISTED))[2], "its CIDR asks for that"
 
