@@ -327,7 +327,11 @@ def with_kept(host: ModelledHost, keep: Sequence[Keep], config: Config) -> Model
         routing = routing_of(host.state, StaticRoutes(enabled=True, keep=keep), config.uplinks)
         if claimed := _claimed_gateway(routing.routes, host.model.fib):
             return f"apply would refuse it: {claimed}"
-        rules = with_added(host.state.rules, routing.rules)
+        sources = {rule.source for rule in routing.rules}
+        others = [
+            rule for rule in host.state.rules if not (rule.is_ours and rule.source in sources)
+        ]
+        rules = with_added(others, routing.rules)
         model = host.model.with_routes(routing.routes).with_rules(rules)
         if _may_come_late(host.state.rules):
             verify_policy(routing, model)

@@ -37,6 +37,7 @@ _FIRST_ADDRESSES = 5
 # A limit for human-readable lines.
 _SHOWN_NETWORKS = 4
 _GATEWAY = "GATEWAY"
+_BY_DEFAULT = " that only a default route carries"
 
 
 class Offer(NamedTuple):
@@ -178,7 +179,9 @@ class _Offers:
             is_kept = address in can_keep
             devs = self._devs_in(address.network) if is_kept else [address.dev]
             done.update(devs)
-            fact = f"with these routes, {self._fact(address, lost[0], _around(lost, routes))}"
+            fact = (
+                f"with these routes, {self._fact(address, lost[0], _within(address, lost, routes))}"
+            )
             yield self._kept_beside(address, lost[0], devs, fact) if is_kept else Offer(fact)
 
     def _kept_beside(
@@ -193,7 +196,7 @@ class _Offers:
         if lost is None:
             return Offer(fact)
         is_fabric = all(map(self._diversions.is_infiniband, devs))
-        return Offer(fact, _what_to_do(address.dev, keep, lost), keep if is_fabric else ())
+        return Offer(fact, self._what_to_do(address.dev, keep, lost), keep if is_fabric else ())
 
     def _may_be_meant(self, dev: str) -> bool:
         is_of_pods = is_like(dev, self._config.route_overlap.container_devs)
@@ -260,12 +263,25 @@ class _Offers:
             return
         lost = lost_by_keeping(self._host, proven, [(to, address)], self._config)
         if lost is not None:
-            where = "" if to == ELSEWHERE else f" to {address.network}"
+            is_beyond = to == ELSEWHERE
+            where = _BY_DEFAULT if is_beyond else f" to {address.network}"
             fact = self._fact(address, to, where)
             without = _through(self._fib_without_ours, to, address)
             is_ours = self._through(to, address) != without
             cause = "because of hostrouting's routes" if is_ours else "as without hostrouting"
-            yield Offer(f"{fact}, {cause}", _what_to_do(dev, keep, lost))
+            yield Offer(f"{fact}, {cause}", self._what_to_do(dev, keep, lost, is_beyond))
+
+    def _what_to_do(
+        self,
+        dev: str,
+        keep: tuple[Keep, ...] | None,
+        lost: Sequence[str],
+        is_beyond: bool = False,
+    ) -> str:
+        but = "".join(f", but {line}" for line in lost)
+        listed = (entry.dev for entry in self._config.static_routes.keep)
+        adding = f"{OFFER}, as its first entry" if is_like(dev, tuple(listed)) else OFFER
+        return f"{_promise(dev, keep, is_beyond)}, {adding}: {_to_paste(dev, keep)}{but}"
 
     def _fact(self, address: Address, to: IpAddress, where: str) -> str:
         through = ",".join(self._through(to, address)) or "no interface"
@@ -277,20 +293,28 @@ def _through(fib: Fib, to: IpAddress, address: Address) -> tuple[str, ...]:
     return () if route is None else route.devs
 
 
-def _around(addresses: Sequence[IpAddress], routes: Sequence[Route]) -> str:
-    """Return the destinations of routes to addresses, in words."""
-    around: list[IPv4Network] = []
+def _within(
+    address: Address,
+    neighbours: Sequence[IpAddress],
+    routes: Sequence[Route],
+) -> str:
+    """Return the parts of an address's network in which routes carry neighbours, in words."""
+    parts: list[IPv4Network] = []
     for route in routes:
         to = route.destination
-        if isinstance(to, IPv4Network) and any(address in to for address in addresses):
-            around.append(to)
-    networks = map(str, collapse_addresses(around))
+        if not isinstance(to, IPv4Network) or to.prefixlen <= address.prefix_length:
+            continue
+        if any(each in to for each in neighbours):
+            parts.append(to)
+    networks = map(str, collapse_addresses(parts))
     return f" to {shortened([*networks], ' ', _SHOWN_NETWORKS)}"
 
 
-def _what_to_do(dev: str, keep: tuple[Keep, ...] | None, lost: Sequence[str]) -> str:
-    but = "".join(f", but {line}" for line in lost)
-    return f"to keep them on {dev}, {OFFER}: {_to_paste(dev, keep)}{but}"
+def _promise(dev: str, keep: tuple[Keep, ...] | None, is_beyond: bool) -> str:
+    gateway = keep[0].gateway if keep else _GATEWAY
+    if not is_beyond or gateway in (None, ONLINK):
+        return f"to keep them on {dev}"
+    return f"to send all of them to {gateway} through {dev}"
 
 
 def _to_paste(dev: str, keep: tuple[Keep, ...] | None) -> str:

@@ -242,6 +242,8 @@ def test_the_watcher_comes_with_rules_where_networkd_removes_them(
 # --- offers ---------------------------------------------------------------------------------------
 
 
+BY_DEFAULT = "packets from 10.2.0.4 (eth1) that only a default route carries"
+STAY = "to keep them on eth1"
 OFFERS = {
     "an unknown router": (
         [],
@@ -286,9 +288,11 @@ def test_a_second_interface_is_offered_to_be_kept(
     assert (code, lines[0]) == (0, NOTHING.rstrip())
     assert out == json.dumps(json.loads(path.read_text()), indent=2) + "\n"
     (at,) = [at for at, line in enumerate(lines) if "keep" in line]
+    gateway = re.search(r'"gateway": "([\d.]+|GATEWAY)"', offer)
+    promise = f"to send all of them to {gateway[1]} through eth1" if gateway else STAY
     assert lines[at - 1 : at + 1] == [
-        "note: packets from 10.2.0.4 (eth1) leave through eth0, as without hostrouting",
-        f"  to keep them on eth1, add to hostRouting.staticRoutes.keep: {offer}",
+        f"note: {BY_DEFAULT} leave through eth0, as without hostrouting",
+        f"  {promise}, add to hostRouting.staticRoutes.keep: {offer}",
     ]
     assert "keep" not in run("check", path)[1]
     entry = json.loads(offer.partition(" with ")[0].replace("GATEWAY", "10.2.0.1"))
@@ -303,6 +307,28 @@ def test_a_second_interface_is_offered_to_be_kept(
     assert found.route is not None
     assert found.route.devs == ("eth1",)
     assert "keep" not in run("fix", kept)[2]
+
+
+@pytest.mark.parametrize("listed", ["eth1", "e*1"])
+def test_a_gateway_is_offered_for_an_interface_kept_without_one(
+    run: Run, write: Any, kernel: FakeKernel, listed: str
+) -> None:
+    """Of the entries that match an interface, the first counts. It replaces the present rules."""
+    add_nics(kernel, eth1="10.2.0.4/24")
+    kernel.ip("route add 10.7.0.0/16 via 10.2.0.1 dev eth1")
+    path = write(expecting("10.96.0.0/12", staticRoutes={"enabled": True, "keep": [listed]}))
+    assert run("apply", "--routes-only", path)[0] == 0
+    told = run("fix", path, "--uplink", "eth0")[2]
+    entry = {"dev": "eth1", "gateway": "10.2.0.1"}
+    offer = f"add to hostRouting.staticRoutes.keep, as its first entry: {json.dumps(entry)}\n"
+    assert offer in told, "and nothing is lost"
+    static = {"enabled": True, "keep": [entry, listed]}
+    path = write(expecting("10.96.0.0/12", staticRoutes=static))
+    for dev in ("eth0", "eth1"):
+        to = [IPv4Address("198.51.100.9"), IPv4Address("172.16.9.9")]
+        found = kernel.lookup(to, source=IPv4Address("10.2.0.4"))
+        assert [each.route and each.route.devs for each in found] == [(dev,), ("ib0",)]
+        assert run("apply", "--routes-only", path)[0] == 0
 
 
 # --- the other formats ----------------------------------------------------------------------------

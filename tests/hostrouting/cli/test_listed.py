@@ -146,6 +146,9 @@ def test_routes_left_from_wider_cidrs_are_told_by_what_they_take_away(
         assert [line for line in unasked if line not in json.loads(told)["warnings"]] == []
         assert not any(line in run("apply", "--routes-only", path)[2] for line in unasked)
     run("remove")
+    unkept = write({"hostRouting": section(*left, "10.0.0.0/9", cidrs=[EXPECTED])})
+    said = "packets from 10.100.0.5 (eth1) to 10.100.0.128/25 leave through eth0; to keep them on"
+    assert said in run("plan", unkept)[2], "keep holds no more than the connected network"
     assert not any(line in run("plan", write(LISTED))[2] for line in unasked)
     assert "neighbours" not in run("plan", write(LISTED))[2], "its CIDR asks for that"
 
