@@ -27,7 +27,7 @@ from hostrouting.cli.running import (
     say_result,
 )
 from hostrouting.config.routing import Config, OverlapMode
-from hostrouting.model.errors import HostRoutingError, RouteError
+from hostrouting.model.errors import RouteError
 from hostrouting.model.text import clean
 from hostrouting.overlap.findings import RouteOverlapError, Verdict
 
@@ -75,7 +75,9 @@ def apply(options: argparse.Namespace, host: Host) -> Result | int:
     on = options.image or host
     document, config = read(options, on)
     _refuse_to_remove(options, document, on)
-    taken = _taken_away(config, on)
+    from hostrouting.tasks.preview import taken_away
+
+    taken = taken_away(config, on)
     if options.try_seconds is not None:
         return _try_routes(options, config, host, taken)
     if options.routes_only:
@@ -94,27 +96,6 @@ def apply(options: argparse.Namespace, host: Host) -> Result | int:
     is_held = options.image is not None and config.is_gated
     ending = f"{on.layout.root} is set up from its first boot on" if is_held else ""
     return _applied(options, Configure(config, host=on), on, ending, options.config, taken)
-
-
-def _taken_away(config: Config, host: Host) -> tuple[str, ...]:
-    """Return what ``plan`` says about packets that no expected CIDR asks to divert."""
-    if host.is_image:
-        return ()
-    from hostrouting.boot.go_package import routes_to_adopt
-    from hostrouting.routes.plan import plan_now
-
-    config = host.with_verified(config)
-    try:
-        adopted = routes_to_adopt(host, replaces_script=config.static_routes.is_wanted)
-        routes, missing = plan_now(config, *host.planned_backends(config), adopted=adopted)
-        if missing is not None or not routes.changes:
-            return ()
-        from hostrouting.overlap.planned_host import planned_host
-
-        planned = planned_host(config, host, routes, phases.CancelScope())
-        return tuple(planned.taken_away(config))
-    except HostRoutingError:  # the run raises it again
-        return ()
 
 
 def _refuse_to_remove(options: argparse.Namespace, document: Mapping[str, Any], host: Host) -> None:

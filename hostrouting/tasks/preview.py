@@ -15,7 +15,7 @@ from hostrouting.boot.parts import Wanted
 from hostrouting.boot.plan import BootPlan, plan_next_boot
 from hostrouting.config.routing import Config, OverlapMode
 from hostrouting.model.changes import Changes
-from hostrouting.model.errors import RouteError, UnitError
+from hostrouting.model.errors import HostRoutingError, RouteError, UnitError
 from hostrouting.model.jsonable import fields_in_json
 from hostrouting.model.text import shortened
 from hostrouting.overlap.check import check_families
@@ -158,6 +158,24 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
         warnings += why_no_default6(config, host)
     changes = boot.changes | _changes_to_record(config, host, outcome)
     return attrs.evolve(planned, boot=changes, warnings=tuple(warnings))
+
+
+def taken_away(config: Config, host: Host) -> tuple[str, ...]:
+    """Return the plan's lines about packets that it diverts, though no CIDR asks for it.
+
+    The result is empty if the routes can't be planned, which their installation reports.
+    """
+    if host.is_image:
+        return ()
+    config = host.with_verified(config)
+    try:
+        adopted = routes_to_adopt(host, replaces_script=config.static_routes.is_wanted)
+        routes, missing = plan_now(config, *host.planned_backends(config), adopted=adopted)
+        if missing is not None or not routes.changes:
+            return ()
+        return tuple(planned_host(config, host, routes, CancelScope()).taken_away(config))
+    except HostRoutingError:
+        return ()
 
 
 def _decisions(config: Config, outcome: OverlapReport | str) -> Iterator[str]:
