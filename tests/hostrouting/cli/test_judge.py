@@ -30,6 +30,7 @@ pytestmark = pytest.mark.usefixtures("judged_here")
 
 Run = Callable[..., tuple[int, str, str]]
 
+ROOT = Path(__file__).parents[3]
 CIDR = "172.16.0.0/16"
 CONFIG = {"hostRouting": section(cidrs=[CIDR])}
 FINE = take_snapshot(shadowed_kernel())
@@ -343,7 +344,7 @@ cat "of-$1.json"
 
 def test_the_loops_of_the_fleets_page(tmp_path: Path) -> None:
     """They name each host that stops a roll-out in WARN, with the cause."""
-    page = (Path(__file__).parents[3] / "docs/howto/fleet.md").read_text()
+    page = (ROOT / "docs/howto/fleet.md").read_text()
     blocks = re.findall(r"^```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     (by_ssh,) = (block for block in blocks if "ssh HOST" in block)
     (planning,) = (block for block in blocks if "plan" in block)
@@ -366,14 +367,19 @@ def test_the_loops_of_the_fleets_page(tmp_path: Path) -> None:
     config = {"hostRouting": section(cidrs=[CIDR], mode="WARN")}
     write_file(tmp_path / "config.json", json.dumps(config))
     write_file(tmp_path / "bin/ssh", SSH, mode=0o755)
+    program = f'#!/bin/sh\nexec "{sys.executable}" -m hostrouting "$@"\n'
+    write_file(tmp_path / "bin/hostrouting", program, mode=0o755)
     (tmp_path / "snapshots").mkdir()
-    path = f"{tmp_path / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    env = os.environ | {
+        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+    }
 
     def shell(line: str) -> list[str]:
         done = subprocess.run(
             ["sh", "-c", line],
             cwd=tmp_path,
-            env=os.environ | {"PATH": path},
+            env=env,
             stdout=subprocess.PIPE,
             text=True,
         )
