@@ -184,7 +184,10 @@ def _command_of(words: Sequence[str]) -> Callable[[Kernel, list[str]], None]:
 
 def _link_add(kernel: Kernel, words: list[str]) -> None:
     if "type" in words:
-        raise ValueError("types aren't known here: a new link is like an Ethernet interface")
+        raise ValueError(
+            "types aren't known here: a new link is like an Ethernet interface; "
+            "for another, call add_link(name, kind=...)"
+        )
     name, options = _device(words, ("address",), ("up", "down"))
     mac = options.get("address")
     kernel.add_link(name, up="down" not in options, mac=mac and mac.lower())
