@@ -134,7 +134,7 @@ components, and hostrouting ignores them; only `check` compares `node.kubelet.no
 `networking.dnsServiceIP` with the host, and notes a difference. Inside its two keys an unknown or a
 duplicate key is an error. So is a key at the top that is probably a misspelt `hostRouting`.
 hostrouting reports all problems of a config at once, each with its path. A key whose value is
-`null` counts as missing.
+`null` counts as missing, as does an empty `gateway`, `dev` or `mode`.
 
 ## Example
 

@@ -118,7 +118,7 @@ def parse_named_patterns(value: Sequence[str] | None) -> tuple[str, ...] | None:
 
 def parse_textfile(value: str | None) -> str | None:
     """Validate a path for the node exporter's textfile collector, which reads ``*.prom``."""
-    if value is None or value == "":
+    if value is None:
         return None
     if not _is(value, _TEXTFILE) or not value.isprintable():
         raise ValueError(

@@ -268,7 +268,7 @@ REFUSED: dict[str, dict[str, list[Any]]] = {
     "uplinks": {"": [[]]},
     "watch.textfile": {
         "is not the absolute path of a textfile": [
-            *("x.prom", "/x", "/x.prom/", "/.prom", "/a/.prom", "/a\n.prom", "/a\0.prom"),
+            *("", "x.prom", "/x", "/x.prom/", "/.prom", "/a/.prom", "/a\n.prom", "/a\0.prom"),
             *("/a/../x.prom", "/./x.prom", "//x.prom", "/x.prom\n", "/a//x.prom"),
             *(7, True, ["/x.prom"]),
         ],
