@@ -302,6 +302,8 @@ def _section(path: str, cls: type[Section]) -> str:
                 _section(f"{path}.{key}{'[]' if isinstance(field.default, tuple) else ''}", within)
             )
         if not isinstance(field.default, Section):
+            if key not in said:
+                raise SystemExit(f"document {field.name} in {cls.__name__}'s docstring")
             keys.append(f"`{key}` ({_default(field)})\n: {said[key]}")
     heading = f"### {path}\n\n{(inspect.getdoc(cls) or '').partition(chr(10))[0]}\n"
     return "\n".join([heading, *(f"{key}\n" for key in keys), *below, ""])

@@ -587,7 +587,8 @@ def test_every_page_is_in_the_sites_contents() -> None:
         str(page.relative_to(ROOT / "docs").with_suffix(""))
         for page in (ROOT / "docs").rglob("*.md")
     }
-    assert pages - {"index"} <= listed
+    missing = pages - {"index"} - listed
+    assert not missing, f"add to the contents in docs/index.md: {sorted(missing)}"
 
 
 @pytest.mark.parametrize(
@@ -776,7 +777,10 @@ def test_all_pages_together_keep_to_their_words(limits: dict[str, int], most: in
 
 
 def test_each_page_has_a_limit_or_is_generated() -> None:
-    assert {*WORDS, *CONTRIBUTORS_WORDS} == ALL_NAMES - GENERATED
+    limited, pages = {*WORDS, *CONTRIBUTORS_WORDS}, ALL_NAMES - GENERATED
+    unlimited = sorted(pages - limited)
+    assert not unlimited, f"WORDS or CONTRIBUTORS_WORDS needs a limit for each of {unlimited}"
+    assert limited == pages, f"no such pages: {sorted(limited - pages)}"
 
 
 @pytest.mark.parametrize(

@@ -362,7 +362,9 @@ def test_a_good_value_is_kept_unchanged(place: str, value: Any) -> None:
         "waitSeconds": config.wait_seconds,
         "settleSeconds": config.route_overlap.settle_seconds,
     }
-    assert (held | {"consumer": config.consumer} | attrs.asdict(route))[key] == value
+    held |= {"consumer": config.consumer} | attrs.asdict(route)
+    assert key in held, f"add {key}, and where the config holds it, to `held` in this test"
+    assert held[key] == value
 
 
 def test_a_duplicate_route_is_refused_and_names_the_first() -> None:
