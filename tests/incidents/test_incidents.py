@@ -15,8 +15,9 @@ from typing import Any
 
 import attrs
 import pytest
+from incident_files import FOLDER, documents, problem_of
 from incident_outcomes import Outcome, outcome
-from incidents import FOLDER, Case, Rebuilt, documents
+from incidents import Case, Rebuilt
 from needs import needs_linux
 
 from hostrouting.kernel.release import separates_on_deletion
@@ -78,6 +79,25 @@ def test_an_incident_ends_as_its_file_expects(name: str, tmp_path: Path) -> None
     # It is an incident, and what isn't found has a reason.
     assert any(way != probe.expected for probe, way in zip(case.probes, found.leaves, strict=True))
     assert is_found(found.says) != ("why" in document)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"class": "bridges"}, "class 'bridges' isn't a key of classes.json"),
+        ({"why": "luck"}, "why 'luck' isn't a key of reasons.json"),
+        ({"dat": "2026-06-05"}, "unknown field dat; expected one of source, date, class"),
+        ({"date": "June"}, "date is 'June'; expected a date such as 2026-06-05, or unknown"),
+        ({"source": "a thread"}, "source is 'a thread'; expected OWNER/REPOSITORY#NUMBER or a URL"),
+        ({"cause": ""}, "cause is ''; expected a text"),
+        ({"probes": {}}, "probes is {}; expected a list"),
+        ({"owner": {"does": []}}, "owner.advised is missing; expected a text"),
+    ],
+)
+def test_a_wrong_field_of_an_incident_is_named(change: dict[str, Any], problem: str) -> None:
+    (document, *_) = CASES.values()
+    assert problem_of(document, "cases") == ""
+    assert problem_of(document | change, "cases").startswith(problem)
 
 
 def test_most_incidents_are_found_and_fixed() -> None:

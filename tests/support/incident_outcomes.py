@@ -160,7 +160,11 @@ def _attempts(case: Case, report: OverlapReport) -> Iterator[_Attempt]:
 
     def act(host: Rebuilt) -> OverlapReport:
         found = host.check(**case.answer) if case.answer else report
-        host.run(case.does if case.advised in _printed(report) + _printed(found) else ())
+        printed = _printed(report) + _printed(found)
+        assert case.advised in printed, (
+            f"the advice doesn't contain {case.advised!r}; it says: {printed}"
+        )
+        host.run(case.does)
         return reply(host, case.answer)
 
     said = report.fix.consequences
@@ -247,12 +251,14 @@ def _lost(attempt: _Attempt, before: _Before, host: Rebuilt, after: OverlapRepor
     found = losses(before.ways, host.ways(before.ways), meant, before.owners, report.default_devs)
     lines = "\n".join((*attempt.text, *after.fix.consequences)).splitlines()
     gone = before.owners.keys() - host.owners.keys() if attempt.name == "owner" else set()
+    gone_devs = {*before.owners.values()} - {*host.devs, ""}
 
     def is_known(loss: Loss) -> bool:
         ends = {loss.packet.to, loss.packet.source}
         is_owners = attempt.name == "owner" and (
             any(loss.packet.to in part for part in attempt.may_move)
             or bool(ends & gone)  # the whole network moves
+            or loss.packet.arrives_on in gone_devs
         )
         return is_owners or before.is_tie(loss) or any(map(loss.is_named, lines))
 

@@ -8,7 +8,6 @@ its expectation.
 from __future__ import annotations
 
 import errno as errnos
-import json
 import os
 import re
 import socket
@@ -39,8 +38,6 @@ from hostrouting.overlap.offers import keep_offers
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeSystemd
 from phases import CancelScope
-
-FOLDER = Path(__file__).parents[1] / "incidents"
 
 _ADDRESSING = ("nic", "bridge", "infiniband", "addr")
 _PORTS = range(9, 41)
@@ -130,13 +127,6 @@ class Case:
             **document.get("owner", {}),
             gateway=document.get("gateway", ""),
         )
-
-
-def documents(folder: str) -> dict[str, Any]:
-    """Return the JSON of each case in a folder by its name."""
-    return {
-        path.stem: json.loads(path.read_text()) for path in sorted((FOLDER / folder).glob("*.json"))
-    }
 
 
 class Rebuilt:
@@ -314,6 +304,8 @@ class Rebuilt:
             way = self.ways([probe.packet])[probe.packet]
             return _way(way.dev, way.gateway) if way.dev else "dropped"
         if probe.arrives_on:
+            if all(link.name != probe.arrives_on for link in links):
+                return "dropped"  # the interface has been deleted
             return seen([probe.packet], links)[probe.packet].dev or "dropped"
         return _observed(leaving, probe, ports)
 
@@ -352,6 +344,11 @@ class Rebuilt:
                 hops = {(hop.dev or "", str(hop.gateway or "")) for hop in route.hops}
                 by_entry.setdefault(entry, set()).update(hops)
         return [hops for hops in by_entry.values() if len(hops) > 1]
+
+    @property
+    def devs(self) -> list[str]:
+        """Return the names of the host's interfaces."""
+        return [link.name for link in self._kernel.facts().links]
 
     @property
     def owners(self) -> dict[IpAddress, str]:

@@ -230,7 +230,13 @@ def _asked(
             body += rtnl.number_attribute(_RTA_IIF, indexes[packet.arrives_on])
         return rtnl.message(rtnl.RTM_GETROUTE, rtnl.GET, sequence, body + user)
 
-    found: dict[Packet, tuple[Way, IpAddress | None]] = {}
+    # Nothing arrives on an interface that has been deleted.
+    found: dict[Packet, tuple[Way, IpAddress | None]] = {
+        packet: (Way(error="ENODEV"), None)
+        for packet in asked
+        if packet.arrives_on and packet.arrives_on not in indexes
+    }
+    asked = [packet for packet in asked if packet not in found]
     expected = (*NO_ROUTE, errnos.EXDEV, errnos.ENODEV, errnos.EADDRNOTAVAIL)
     for packet, answer in talk.ask(asked, pack, expected):
         if isinstance(answer, NetlinkError):
