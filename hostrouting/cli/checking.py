@@ -127,24 +127,30 @@ def _check_text(report: OverlapReport, host: Host, chosen: Chosen, *, is_verbose
     lines = [overlap_text(report, width=width, config=chosen.name, is_verbose=is_verbose)]
     if chosen.document is None and not report.cidrs:
         lines.append(f"no CONFIG is named, and there is no {host.layout.config}")
-    lines += _unkept_lines(report, chosen, host)
+    lines += _uninstalled_lines(report, chosen, host)
     return "\n".join([*lines, *_next_lines(report, host)])
 
 
-def _unkept_lines(report: OverlapReport, chosen: Chosen, host: Host) -> list[str]:
-    """Return a line if nothing fails, but the kernel lacks rules or routes of kept interfaces."""
+def _uninstalled_lines(report: OverlapReport, chosen: Chosen, host: Host) -> list[str]:
+    """Return a line if nothing fails, but a start would be held, or interfaces aren't kept."""
     static = chosen.config.static_routes
-    if report.verdict is not Verdict.OK or not static.keep or host.snapshot is not None:
+    if report.verdict is not Verdict.OK or not static.is_wanted or host.snapshot is not None:
         return []
     from hostrouting.overlap.planned_host import PlannedHost
-    from hostrouting.routes.plan import plan_now
+    from hostrouting.routes.plan import find_missing, plan_now
 
     config = host.with_verified(chosen.config)
+    backends = host.planned_backends(config)
     try:
-        plan, _ = plan_now(config, *host.planned_backends(config))
+        if missing := find_missing(config, *backends):
+            waits = f"waits for {clean(missing)}, and is then held"
+            return [f"note: the next start that the gate checks {waits}"]
+        if not static.keep:
+            return []
+        plan, _ = plan_now(config, *backends)
         devs = PlannedHost(host, plan).devs_to_keep
     except RouteError as error:
-        return [f"note: whether all interfaces are kept isn't known: {clean(error.message)}"]
+        return [f"note: whether all is installed isn't known: {clean(error.message)}"]
     if not devs:
         return []
     listed = clean(", ".join(with_runs(sorted(devs))))
@@ -375,7 +381,7 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
         shows_entries=options.in_place,
         is_verbose=options.verbose,
     )
-    said += _unkept_lines(result, chosen, on)
+    said += _uninstalled_lines(result, chosen, on)
     for line in (*said, *_next_lines(result, on), *_contested_lines(result)):
         complain(line)
 

@@ -53,7 +53,7 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     try:
         plan, missing = examined.route_plan
         if missing is not None:
-            message = f"they wait for {missing}"
+            message = f"they wait for {missing}; {_starts_without_routes(examined)}"
             hint = missing_hint(missing, backends)
             yield DoctorFinding("route-waits", "static routes", message, hint)
         for route in plan.add:

@@ -14,7 +14,7 @@ import attrs
 import pytest
 from file_trees import write_file
 from node import SECOND_GATEWAY, add_nics, default_route
-from wanted import ours, section
+from wanted import lose_default_route, ours, section
 
 from hostrouting import Config, Host, Verdict, check, judge
 from hostrouting.kernel.port import Write, read_default_routes
@@ -293,6 +293,24 @@ def test_the_doctor_says_apply(run: Run, flushed: Path) -> None:
     findings = json.loads(run("doctor", "--output", "json")[1])["findings"]
     (hint,) = {each["hint"] for each in findings if each["kind"] == "shadowed"}
     assert hint == "hostrouting apply"
+
+
+def test_a_start_that_would_wait_for_the_default_route_is_told(
+    run: Run, host: Host, kernel: FakeKernel
+) -> None:
+    """Our routes are still there, so the check passes. A start reads their gateway again."""
+    named = LISTED["hostRouting"] | {"uplinks": ["eth0"]}
+    write_file(host.layout.config, json.dumps({"hostRouting": named}))
+    assert run("apply")[0] == 0
+    told = "the next start that the gate checks waits for the default route on eth0 ("
+    assert told not in run("check")[1]
+    lose_default_route(kernel)
+    code, out, _ = run("check")
+    waits = "needed by 172.16.0.0/17, and is then held"
+    assert (code, f"note: {told}" in out, waits in out) == (0, True, True)
+    findings = json.loads(run("doctor", "--output", "json")[1])["findings"]
+    (message,) = [each["message"] for each in findings if each["kind"] == "route-waits"]
+    assert "; until that is fixed, the gate holds each start of " in message
 
 
 @pytest.mark.parametrize("word", ["check", "fix"])
