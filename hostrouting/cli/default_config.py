@@ -77,13 +77,15 @@ def refuse_in_place(document: Mapping[str, Any], config: Config, host: Host) -> 
             return
         problem = f"it asks for something else than is installed: {' and '.join(others)}"
     error = ConfigError([(str(layout.config), problem)])
-    writing = f"write there what is wanted: {_recording(host, source)}"
+    error.hint = (
+        f"write there what is wanted: {_recording(host, source)}\n"
+        "or name the CONFIG to write to: hostrouting fix --in-place CONFIG"
+    )
     if SECTION in document:
-        writing = (
-            "to install what it asks for: hostrouting apply\n"
+        error.hint = (
+            f"if it is wanted: hostrouting fix --in-place {quote(str(layout.config))}\n"
             f"to write there what is installed instead: {_recording(host, source)}"
         )
-    error.hint = f"{writing}\nor name the CONFIG to write to: hostrouting fix --in-place CONFIG"
     raise error
 
 

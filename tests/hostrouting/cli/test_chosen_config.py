@@ -127,8 +127,9 @@ def test_another_default_is_not_written_to(
     assert said in err
     undoing = f"config set {path} --from {host.layout.manifest}"
     assert undoing in err
-    installing = "hint: to install what it asks for: hostrouting apply\n"
-    assert (installing in err.partition(undoing)[0]) == (default is ANOTHER)
+    naming = f"hint: if it is wanted: hostrouting fix --in-place {path}\n"
+    assert (naming in err.partition(undoing)[0]) == (default is ANOTHER)
+    assert run("fix", "--in-place", path)[0] == 0, "it is named"
     assert run("config", "set", path, "--from", host.layout.manifest)[0] == 0
     assert run("fix", "--in-place")[0] == 0
 
