@@ -343,7 +343,8 @@ function expect_defaults(    i, best, is_contested, is_doubtful) {
       " VPN, " with_commas(expected) "; bring " gone " back, or name the node\047s uplinks (hostRouting.uplinks), " THEN
   if (is_contested && needs_uplinks && problem == "")
     problem = "contested-default: several interfaces have a default route, and the kernel may choose another one" \
-      " for each packet, or takes a container\047s or a VPN\047s; name the node\047s uplinks (hostRouting.uplinks), " THEN
+      " for each packet, or takes a container\047s or a VPN\047s;" \
+      " name the node\047s uplinks (hostRouting.uplinks), " THEN
 }
 
 # Sets the uplinks to the interfaces that the config names. No name contains ":".
