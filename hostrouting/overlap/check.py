@@ -38,7 +38,7 @@ from hostrouting.overlap.findings import (
     UnknownReason,
     Verdict,
 )
-from hostrouting.overlap.proposals import Answer, AnswerKind, Fix, HostSettings, Unfixable
+from hostrouting.overlap.proposals import Answer, AnswerKind, Fix, HostSettings, Obstacle, Unfixable
 from hostrouting.overlap.uplinks import container_devs, contested_error, wait_for_addresses
 from phases import CancelScope
 
@@ -300,7 +300,21 @@ def check_overlap(
     if not findings:
         return report
     scope.check()
-    return _with_fix(attrs.evolve(report, findings=findings), moment, config, host)
+    report = attrs.evolve(report, findings=findings)
+    if config.verified and config.static_routes.is_wanted:
+        from hostrouting.routes.plan import why_swapped
+
+        why = why_swapped(config, backend, ipv4)
+        if why is not None:
+            return attrs.evolve(report, fix=_nothing_until_edited(findings, why))
+    return _with_fix(report, moment, config, host)
+
+
+def _nothing_until_edited(findings: Sequence[Finding], why: str) -> Fix:
+    """Return a fix without entries, because the config's names are those of other NICs."""
+    ranges = tuple(chain.from_iterable(finding.ranges for finding in findings))
+    devs = tuple(sorted({dev for finding in findings for dev in finding.devs}))
+    return Fix(unfixable=(Unfixable(ranges, devs, Obstacle(why, is_policy=True)),))
 
 
 def _with_fix(

@@ -31,7 +31,7 @@ from hostrouting.overlap.offers import Offer, led_away
 from hostrouting.overlap.proposals import Fix
 from hostrouting.overlap.uplinks import find_uplinks, ipv4_defaults_for
 from hostrouting.routes.install import refuse
-from hostrouting.routes.plan import RoutePlan, plan_or_raise
+from hostrouting.routes.plan import RoutePlan, SwappedNamesError, plan_or_raise
 from hostrouting.routes.policy import PolicyPlan
 from hostrouting.routes.verify import losing_routes
 from phases import CancelScope
@@ -261,6 +261,8 @@ def with_unapplied(
         return report
     try:
         planned = as_installed(config, host, scope)
+    except SwappedNamesError:  # the report says so
+        return report
     except RouteError as error:
         return _without_listed(report, config, f"apply can't install them: {error}")
     if not planned.lacking(config.static_routes).is_wanted:

@@ -354,6 +354,10 @@ def _refuse_foreign(route: Route, there: Route) -> Refusal:
     )
 
 
+class SwappedNamesError(RouteError):
+    """A name in the config is that of another NIC by now."""
+
+
 def uplinks_of(
     config: Config,
     links: Sequence[Link],
@@ -394,7 +398,28 @@ def refuse_swapped(config: Config, links: Sequence[Link], *, is_lacking: bool = 
     swapped = swapped_uplinks(config, links) or swapped_routes(config, links, is_lacking=is_lacking)
     for swap in swapped:
         why, hint = swap_words(swap, config, links)
-        raise RouteError(f"can't install the static routes: {why}", hint=hint)
+        raise SwappedNamesError(f"{_CANT_INSTALL}{why}", hint=hint)
+
+
+_CANT_INSTALL = "can't install the static routes: "
+
+
+def why_swapped(config: Config, backend: RouteBackend, ipv4: RouteBackend | None) -> str | None:
+    """Return which name in the static routes is that of another NIC by now, and what to do.
+
+    Args:
+        config: the config.
+        backend: the backend of a family.
+        ipv4: the host's IPv4 backend.
+    """
+    backends = [backend] if ipv4 is None or backend is ipv4 else [ipv4, backend]
+    try:
+        find_missing(config, *backends)
+    except SwappedNamesError as error:
+        return f"swapped: {error.message.removeprefix(_CANT_INSTALL)}: {error.hint}"
+    except RouteError:  # installing them says why
+        return None
+    return None
 
 
 def resolve_with(

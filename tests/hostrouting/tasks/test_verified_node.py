@@ -40,10 +40,13 @@ from hostrouting import (
 )
 from hostrouting.backend import NextHop, Route, Write, read_default_routes
 from hostrouting.cli import main
+from hostrouting.cli.checking import _unfixed
 from hostrouting.doctor.check_types import Severity
 from hostrouting.model.verified_uplinks import VerifiedUplink
 from hostrouting.overlap.check import check_families
 from hostrouting.overlap.findings import NoteKind, UnknownReason, Verdict
+from hostrouting.overlap.proposals import Fix
+from hostrouting.overlap.summary import reasons
 from hostrouting.routes.plan import plan_or_raise
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeKernel, FakeSystemd
@@ -291,6 +294,43 @@ def test_a_swapped_name_in_the_config_is_no_verdict(node: Node) -> None:
     node.apply(attrs.evolve(STRICT, uplinks=("eth*",)))
     warn = config(*HALVES, cidrs=["172.16.0.0/16"], mode="WARN", uplinks=["eth0"])
     assert check(warn, host=node.host).verdict is Verdict.OK
+
+
+NAMING_ROUTES = {
+    "dev": {
+        "routes": [*HALVES, {"destination": "10.50.0.0/16", "gateway": "onlink", "dev": "eth1"}]
+    },
+    "dev and gateway": {
+        "routes": [*HALVES, {"destination": "10.50.0.0/16", "gateway": "10.9.0.1", "dev": "eth1"}]
+    },
+    "keep": {"routes": [*HALVES], "keep": ["eth1"]},
+}
+
+
+@pytest.mark.parametrize("name", NAMING_ROUTES)
+def test_a_swapped_name_in_routes_is_why_nothing_is_proposed(node: Node, name: str) -> None:
+    static = dict(NAMING_ROUTES[name])
+    wider = config(*static.pop("routes"), cidrs=["172.16.0.0/16", "10.96.0.0/12"], **static)
+    node.kernel.add_link("eth1", mac=OTHER_MAC)
+    node.kernel.add_address("eth1", "10.9.0.5/24")
+    node.apply(wider)
+    node.kernel.del_link("eth1")
+    swap_names(node)
+    reports = [check(wider, host=node.host)]
+    with pytest.raises(RouteOverlapError, match="can't install the static routes: ") as caught:
+        _unfixed(wider, node.host, has_config=True)
+    reports.append(caught.value.report)
+    for report in reports:
+        assert report.findings
+        (told,) = report.fix.unfixable
+        assert told.reason.startswith("swapped: the interface with which the check passed as eth0")
+        assert told.reason.endswith("; then: hostrouting apply")
+        assert report.fix == Fix(unfixable=(told,))
+        assert not told.answers
+        assert reasons(report)[0].startswith("no route is proposed for ")
+    found = [each for each in examine(host=node.host).findings if each.kind == "shadowed"]
+    assert found
+    assert all(told.reason in each.hint for each in found)
 
 
 def test_the_doctor_says_what_to_do_after_the_edit(node: Node) -> None:
