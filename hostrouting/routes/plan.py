@@ -9,9 +9,9 @@ from typing import Any
 
 import attrs
 
-from hostrouting.config.routing import ONLINK, Config, StaticRoute
+from hostrouting.config.routing import ONLINK, Config, StaticRoute, StaticRoutes
 from hostrouting.config.swapped_names import swap_words, swapped_routes, swapped_uplinks
-from hostrouting.kernel.default_routes import default_route, uplink_patterns
+from hostrouting.kernel.default_routes import default_route, unicast_defaults, uplink_patterns
 from hostrouting.kernel.port import Facts, RouteBackend, read_default_routes, read_routes
 from hostrouting.kernel.selection import Selection
 from hostrouting.model.changes import Change, Changes, Replacement
@@ -525,6 +525,7 @@ def plan_now(
         routes, missing = resolve_with(config, facts, main, backend, backends)
         if missing is not None:
             return RoutePlan(), missing
+        _refuse_to_follow_vpn(config, facts.links, main, backend, backends)
         plan |= plan_routes(
             routes,
             main,
@@ -532,6 +533,65 @@ def plan_now(
         )
         plan |= RoutePlan(policies=plan_policy(config, backend, facts, main))
     return plan, None
+
+
+def _refuse_to_follow_vpn(
+    config: Config,
+    links: Sequence[Link],
+    main: Sequence[Route],
+    backend: RouteBackend,
+    backends: Iterable[RouteBackend],
+) -> None:
+    """Raise an error if our routes would move to a VPN, and nothing says that it is an uplink.
+
+    A VPN's default route wins beside another interface's, and no uplink is named or verified.
+
+    Raises:
+        RouteError: some of our routes would.
+    """
+    is_known = config.uplinks is not None or bool(find_verified(config.verified, links))
+    if is_known or not config.keeps_uplinks:
+        return
+    ipv4 = next((each for each in backends if each.family is Family.IPV4), backend)
+    defaults = main if backend is ipv4 else read_default_routes(ipv4) or main
+    vpn = _vpn_beside(defaults)
+    moved = _devs_of_inheriting(config.static_routes, backend.family, main) - {(), vpn}
+    if vpn is not None and moved:
+        devs = sorted({dev for each in moved for dev in each})
+        why = f"the default route that wins is a VPN's, by the name of {','.join(vpn)}"
+        raise RouteError(
+            f"{_CANT_INSTALL}{why}, and our routes leave through {','.join(devs)}",
+            hint=naming(devs),
+        )
+
+
+def _devs_of_inheriting(
+    static: StaticRoutes,
+    family: Family,
+    main: Iterable[Route],
+) -> set[tuple[str, ...]]:
+    """Return where our installed routes lead whose interface the config doesn't name."""
+    inheriting = {
+        (numbers(route.destination), route.metric or family.usual_metric)
+        for route in static.of(family)
+        if route.dev is None
+    }
+    ours = (route for route in main if route.is_ours)
+    return {each.devs for each in ours if (numbers(each.destination), each.metric) in inheriting}
+
+
+def _vpn_beside(defaults: Sequence[Route]) -> tuple[str, ...] | None:
+    """Return the VPN whose default route wins beside another interface's, or None."""
+    best = default_route(defaults)
+    if best is None or not _has_vpn(best.devs):
+        return None
+    others = (route.devs for route in unicast_defaults(defaults))
+    is_beside = any(devs and not _has_vpn(devs) for devs in others)
+    return best.devs if is_beside else None
+
+
+def _has_vpn(devs: Iterable[str]) -> bool:
+    return any(is_like(dev, VPN_DEVS) for dev in devs)
 
 
 def _plan_removal(backends: Iterable[RouteBackend]) -> RoutePlan:

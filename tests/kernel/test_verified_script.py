@@ -174,7 +174,7 @@ CASES = {
         cidrs=(*COVERED, BEHIND),
         uplinks=("eth0",),
         way_out=f": {SWAPPED}in hostRouting.uplinks name eth1; in devs of 10.50.0.0/16 name eth0;"
-        " then: hostrouting apply\n",
+        " see static-routes' line; then: hostrouting apply\n",
     ),
     "A7 one of two names is edited": Case(
         SWAP,
@@ -647,6 +647,46 @@ def test_before_the_first_apply_a_later_default_route_counts(tmp_path: Path) -> 
         judged = sandbox.run(render_check(each))
         assert (judged.returncode == 0) == (each is named), judged
         assert each is named or "contested-default" in judged.stderr
+
+
+@pytest.mark.parametrize("mode", ["STRICT", "WARN"])
+@pytest.mark.parametrize("family", [4, 6])
+def test_without_a_record_a_vpn_moves_no_installed_route(
+    family: int, mode: str, tmp_path: Path
+) -> None:
+    kernel = build()
+    run_ip("address add 2001:db8:1::4/64 dev eth0 nodad")
+    run_ip6("route add default via 2001:db8:1::1 dev eth0")
+    ours = HALVES if family == 4 else ("fd00:96::/108",)
+    wanted = config(*ours, cidrs=["172.16.0.0/16", "fd00:96::/108"], mode=mode)
+    bare: dict[str, Any] = recorded([ETH0])
+    bare["prepare"] = str(bare["prepare"]).replace("STRICT", mode)
+    bare["prepare"] += "\nrm /etc/hostrouting/uplink"
+    host = Host(kernel, FakeSystemd(), Layout(tmp_path / "library"), routes6=NetlinkBackend6())
+    script = render_static_routes(wanted)
+    assert Sandbox(tmp_path).run(script, **bare).returncode == 0
+    run_ip(*_words(VPN))
+    run_ip6("route add default dev wg0 metric 1")
+    says = (
+        "can't install the static routes: contested-default: the default route is that of the"
+        " VPN wg0, and our routes leave through eth0; name the node's uplinks:"
+        ' set hostRouting\'s "uplinks": ["eth0"], then: hostrouting apply\n'
+    )
+    for sandbox in sandboxes(f"IPv{family}", tmp_path):
+        done = sandbox.run(script, "gate", **bare)
+        moves = mode == "WARN"
+        assert (done.returncode == 0, done.stderr) == (moves, "" if moves else says)
+        there = tool("ip", f"-{family}", "route", "show", "proto", "217")
+        assert ("wg0" in there, "eth0" in there) == (moves, not moves)
+    if not moves:
+        with pytest.raises(RouteError) as caught:
+            plan_now(host.with_verified(wanted), *host.backends(wanted.static_routes.families))
+        assert caught.value.hint == says.partition("; ")[2].rstrip()
+        named = render_static_routes(attrs.evolve(wanted, uplinks=("eth0",)))
+        assert Sandbox(tmp_path).run(named, **bare).returncode == 0
+        run_ip("route flush proto 217")
+        tool("ip", "-6", "route", "flush", "proto", "217")
+        assert Sandbox(tmp_path).run(script, **bare).returncode == 0
 
 
 def test_in_warn_mode_the_scripts_follow_the_default_route(tmp_path: Path) -> None:

@@ -340,7 +340,8 @@ function expect_defaults(    i, best, is_contested, is_doubtful) {
   expected = default_devs[best]
   if (is_nic_gone && is_of_vpn(expected) && needs_uplinks && problem == "")
     problem = "contested-default: " gone ", with which the check passed, is gone, and the default route is that of a" \
-      " VPN, " with_commas(expected) "; bring " gone " back, or name the node\047s uplinks (hostRouting.uplinks), " THEN
+      " VPN, " with_commas(expected) "; bring " gone " back, or name the node\047s uplinks (hostRouting.uplinks), " \
+      THEN
   if (is_contested && needs_uplinks && problem == "")
     problem = "contested-default: several interfaces have a default route, and the kernel may choose another one" \
       " for each packet, or takes a container\047s or a VPN\047s;" \
@@ -616,7 +617,7 @@ function places_of(was, is_named,    r, out) {
     if (devs_pattern[r] != "" && means_other(devs_pattern[r], was) && (is_named || (r, was) in led_instead) && \
       !index(out, " " expected_cidr[r] " "))
       out = out "in devs of " expected_cidr[r] " name " was "; "
-  return out
+  return out (is_named ? "see static-routes\047 line; " : "")
 }
 
 # --- the verdict -----------------------------------------------------------------------------------------------------

@@ -65,20 +65,21 @@ read_links() {
   }'
 }
 
-# If the installed check is STRICT, sets VERIFIED to the names that the recorded uplinks have by now. If none is there,
-# sets GONE to the recorded names, and AWAITED to those that may still appear. All stay empty if the config names the
-# uplinks. Sets RENAMED to each recorded name, "port" if that link is a port of another one or else "-", and the links
-# that it is by now. Or fails and sets MESSAGE. model/verified_uplinks.py has the same rules.
+# If the installed check is STRICT, sets IS_STRICT, and VERIFIED to the names that the recorded uplinks have by now. If
+# none is there, sets GONE to the recorded names, and AWAITED to those that may still appear. All stay empty if the
+# config names the uplinks. Sets RENAMED to each recorded name, "port" if that link is a port of another one or else
+# "-", and the links that it is by now. Or fails and sets MESSAGE. model/verified_uplinks.py has the same rules.
 read_verified() {
   local text='' line i name mac same how master kind depth names=() lines=()
   local -A macs=() kinds=() masters=() tops=()
-  export VERIFIED='' GONE='' AWAITED='' RENAMED=''
+  export VERIFIED='' GONE='' AWAITED='' RENAMED='' IS_STRICT=''
+  { text=`<"$CHECK"`; } 2>/dev/null
+  [[ $text != *$'\nreadonly MODE=STRICT\n'* ]] || IS_STRICT=yes
   is_present "$RECORD" && [[ ! -f $RECORD || -s $RECORD ]] || return 0
   is_present "$CHECK" || return 0
-  { text=`<"$CHECK"`; } 2>/dev/null
   [[ $text != *$'\nreadonly MODE=WARN\n'* ]] || return 0
   MESSAGE="can't read the mode in $CHECK; to write it anew: $AGAIN"
-  [[ $text == *$'\nreadonly MODE=STRICT\n'* ]] || return
+  [ -n "$IS_STRICT" ] || return
   FAMILY=d list 'link show' read_links || return # ip -d, for the kinds
   while read -r name mac kind master; do
     MESSAGE="can't list the links: ip shows $name twice, or an interface's alias looks like it; to see it: ip link"

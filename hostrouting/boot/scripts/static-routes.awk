@@ -248,7 +248,7 @@ function resolve(gateway, name, rank,    best, count, h, head, legs, source, tai
       name = devs_of[best]
       gsub("/", ",", name)
       fail("lacking", "an uplink other than the VPN " name ", since " gone ", with which the check passed, is gone")
-      way_out = "; name the node\047s uplinks: set hostRouting\047s \"uplinks\": [\"" other_than_vpns() "\"], " THEN
+      way_out = how_to_name(other_than_vpns())
       return ""
     }
     if (name == "*" && uplink_pattern == "" && default_count > 1 && devs_of[best] !~ "/" && is_of_vpn(devs_of[best]))
@@ -273,12 +273,37 @@ function resolve(gateway, name, rank,    best, count, h, head, legs, source, tai
   return head " proto 217" source (rank == "0" ? "" : " metric " rank) tail
 }
 
-# Returns the only interface with a default route that isn't a VPN's, or "NAME".
+# Returns the interfaces with a default route that isn't a VPN's.
 function other_than_vpns(    i, name) {
   for (i = 1; i <= default_count; i++)
     if (!is_of_vpn(devs_of[defaults[i]]) && devs_of[defaults[i]] != name)
       name = (name == "" ? "" : "/") devs_of[defaults[i]]
-  return name == "" || index(name, "/") ? "NAME" : name
+  return name
+}
+
+function how_to_name(name) {
+  return "; name the node\047s uplinks: " setting(name) ", " THEN
+}
+
+# Returns how to name an uplink, which isn't known if there are several or none.
+function setting(name) {
+  return "set hostRouting\047s \"uplinks\": [\"" (name ~ /^$|\// ? "NAME" : name) "\"]"
+}
+
+# Returns the VPN whose default route wins beside another interface's, or "".
+function vpn_beside(    best) {
+  best = devs_of[default_on("*")]
+  return is_of_vpn(best) && other_than_vpns() != "" ? best : ""
+}
+
+# Returns the interface from which our routes would move to that VPN, although nothing says that it is an uplink, or "".
+function moved_from(    i, word, old) {
+  for (i = contested_vpn == "" || ENVIRON["IS_STRICT"] == "" ? 0 : wanted; i > 0; i--) {
+    split(words_for[i], word, " ")
+    old = there[wanted_id[i]]
+    if (word[2] == "*" && proto_of[old] == 217 && devs_of[old] != "" && devs_of[old] != contested_vpn)
+      return devs_of[old]
+  }
 }
 
 function await(name) {
@@ -530,7 +555,7 @@ function unlist(    i, word, words, name, id, row_of) {
     split("", reason)
     split(words_for[i], word, " ")
     words = resolve(word[1], word[2], word[3])
-    if ("lacking" in reason || "refused" in reason)
+    if ("lacking" in reason || "refused" in reason || mover != "")
       row_of[wanted_id[i]] = words_for[i]
     else {
       classify(1, words)
@@ -726,6 +751,7 @@ function read_ipv4(    line, count, i) {
 }
 
 function expect_its_devices() {
+  contested_vpn = vpn_beside()
   uplink_pattern = uplink_words = devs_of[default_on("*")]
   gsub("/", ",", uplink_words)
   gsub(/[^A-Za-z0-9_\/-]/, "[&]", uplink_pattern)
@@ -867,7 +893,7 @@ function places_of(was, is_named,    i, word, out, is_sure, is_other, k, or_) {
     if (length(out) < 200)
       out = out "in dev of the static route to " wanted_to[i] " name " was "; "
     if (!is_configured)
-      or_ = "or, if " present[1] " is right there, set hostRouting\047s \"uplinks\": [\"" present[1] "\"]; "
+      or_ = "or, if " present[1] " is right there, " setting(present[1]) "; "
   }
   for (i = 1; i <= keeps; i++)
     if (means_other(keep_pattern[i], was)) {
@@ -885,10 +911,16 @@ END {
     undo()
   resolve_all()
   resolve_policy()
+  if (!is_configured && uplink_pattern == "")
+    contested_vpn = vpn_beside()
+  mover = moved_from()
   if (task == "unlist")
     unlist()
   if (find_swap() != "")
     reason["refused"] = "can\047t install the static routes: " find_swap()
+  else if (mover != "")
+    reason["refused"] = "can\047t install the static routes: contested-default: the default route is that of the" \
+      " VPN " contested_vpn ", and our routes leave through " mover how_to_name(mover)
   if (!("lacking" in reason || "refused" in reason)) {
     for (i = 1; i <= wanted; i++)
       want(i)

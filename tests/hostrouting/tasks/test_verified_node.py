@@ -296,7 +296,7 @@ def test_a_swapped_name_in_the_config_is_no_verdict(node: Node) -> None:
     assert check(warn, host=node.host).verdict is Verdict.OK
 
 
-NAMING_ROUTES = {
+NAMING_ROUTES: dict[str, dict[str, Any]] = {
     "dev": {
         "routes": [*HALVES, {"destination": "10.50.0.0/16", "gateway": "onlink", "dev": "eth1"}]
     },
@@ -309,7 +309,7 @@ NAMING_ROUTES = {
 
 @pytest.mark.parametrize("name", NAMING_ROUTES)
 def test_a_swapped_name_in_routes_is_why_nothing_is_proposed(node: Node, name: str) -> None:
-    static = dict(NAMING_ROUTES[name])
+    static = {**NAMING_ROUTES[name]}
     wider = config(*static.pop("routes"), cidrs=["172.16.0.0/16", "10.96.0.0/12"], **static)
     node.kernel.add_link("eth1", mac=OTHER_MAC)
     node.kernel.add_address("eth1", "10.9.0.5/24")
