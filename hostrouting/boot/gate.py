@@ -9,7 +9,7 @@ this:
 
 - ``Before=`` in a plain unit has no effect on instances of a template.
 - With ``Requires=``, systemd 252 starts the consumer even if the required unit is missing or
-  masked. Whenever the required unit is restarted, systemd also restarts the machine.
+  masked. Whenever the required unit is restarted, systemd also restarts the consumer.
 
 The drop-ins are the same whichever parts are installed. Only the script list changes, and the gate
 script rereads it before each step. The reason: a reload may remove the command that systemd is

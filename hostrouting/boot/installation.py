@@ -168,7 +168,7 @@ def _loaded(units: UnitManager, manifest: Manifest) -> dict[str, dict[str, str]]
 
 
 def _unread(loaded: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Return the units whose files a killed run has changed since systemd loaded them."""
+    """Return the units whose files have changed since systemd loaded them, as by a killed run."""
     return [name for name, properties in loaded.items() if properties["NeedDaemonReload"] == "yes"]
 
 

@@ -237,8 +237,9 @@ def _answer_boot_script(verdict: Verdict, host: Host) -> Result:
     stderr.
 
     Args:
-        verdict: the script's verdict, or ``unknown``. If this check's verdict differs, the host has
-            changed. Then nothing is explained, and no report is written.
+        verdict: the script's verdict, or ``unknown`` if the script couldn't judge. If it is another
+            verdict than this check's, the host has changed: nothing is explained, and no report is
+            written.
         host: this host.
     """
     from hostrouting.boot.files import write_if_changed
@@ -428,7 +429,7 @@ def _is_left(report: OverlapReport, config: Config, *, adds: bool) -> bool:
 
 
 def _chosen_to_fix(options: argparse.Namespace, host: Host) -> Chosen:
-    """Return the config to fix. One that is written back must be in a file of the user's."""
+    """Return the config to fix. For --in-place, it must not be the installation's own copy."""
     if not options.in_place:
         return choose(options, host)
     from hostrouting.cli.default_config import refuse_in_place, refuse_manifest

@@ -65,8 +65,8 @@ def config_and_snapshots(options: argparse.Namespace) -> tuple[str | None, list[
     """Return CONFIG, or None if it isn't given, and the files of the FILE and FOLDER arguments.
 
     The first of several arguments is CONFIG, unless it is a folder or a snapshot. With --cidr, it
-    must have the key hostRouting: a broken snapshot would otherwise be in no count. A file that is
-    given twice is returned once.
+    is a snapshot, too, if it lacks the key hostRouting, so a broken snapshot isn't mistaken for
+    CONFIG. A file that is given twice is returned once.
 
     Raises:
         FileError: a folder can't be read.

@@ -126,8 +126,8 @@ class Model(RouteBackend):
     def with_rules(self, rules: Iterable[Rule]) -> Model:
         """Return the model with these policy rules instead of its own."""
         new = tuple(rules)
-        # Adding a rule separates tables local and main for good (fib_unmerge). Whether deleting one
-        # does depends on the kernel.
+        # Adding a rule separates tables local and main for good (fib_unmerge). On some kernels,
+        # deleting a rule separates them, too.
         is_merged = self.known.is_merged
         uses_deleted = self.known.uses_deleted
         if not {*new} <= {*self.known.rules}:

@@ -254,7 +254,8 @@ class NamespaceKernel(IpCommands, NetlinkBackend):
     def add_rule(self, rule: Rule) -> None:
         """Add a policy rule.
 
-        A rule that ``has_ports`` doesn't say which ones. It gets an arbitrary destination port.
+        If ``rule.has_ports`` is set, the kernel's rule gets an arbitrary destination port, because
+        a ``Rule`` doesn't name ports.
 
         Raises:
             RouteError: the kernel rejected the request, for example with EEXIST if an identical

@@ -39,7 +39,8 @@ from phases import CancelScope
 # The maximum number of entries with the same next hops to try. Entries in earlier tables may shadow
 # some of them.
 _TRIED_ENTRIES = 16
-# The maximum number of IPv6 routes to try, to see whether the kernel uses deleted rules.
+# The maximum number of IPv6 routes to try, to see whether the kernel still uses tables whose rules
+# were deleted.
 _TRIED_ROUTES = 256
 
 

@@ -194,7 +194,7 @@ def find_swapped(
     links: Sequence[Link],
     patterns: tuple[str, ...],
 ) -> tuple[tuple[VerifiedUplink, str], ...]:
-    """Return the verified uplinks with a name in the config that are other links by now.
+    """Return the verified uplinks whose recorded name the config has, and another link now bears.
 
     Another link has taken the name, or the link of that name has become a port of another one.
 

@@ -8,7 +8,8 @@ passed before, or else the interfaces of main's default route.
 A check has five steps, each with a module: cut, ask, judge, group, fix. ``check`` runs them; the
 first two are called by ``_read.read_once``, because all that is read and asked must be of one
 moment. Between ask and judge, ``_local_delivery`` may end the check. A rule may bypass table local,
-so that this host doesn't receive packets to one of its addresses. Then there is no verdict.
+so that this host doesn't receive packets to one of its addresses. Then the verdict is
+``unknown``.
 
 What is known about addresses lies in one record, a *place*: addresses with the same results
 (``_places``). Cut makes the places, and each later step fills in its fields. What is known about
@@ -94,8 +95,8 @@ What the next owner must keep:
 - *Ask the kernel instead of imitating it.* The model (``State.fib``) answers only where no lookup
   can: which entry discards a packet, whether packets arrive here, and what happens after a fix. If
   the model and the kernel disagree about a failing place, no route is proposed there. Lookups are
-  RTM_GETROUTE with RTM_F_FIB_MATCH, for user 0, without an output interface: with one, nearly every
-  address counts as reachable.
+  RTM_GETROUTE with RTM_F_FIB_MATCH, for user 0, without an output interface: if a lookup names an
+  output interface, nearly every address counts as reachable.
 - *One moment is one moment.* Changes are noticed from the first read to the last lookup, and then
   all is read again. Even if the tables are equal before and after, they may have changed in
   between.

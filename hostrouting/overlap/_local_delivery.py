@@ -119,7 +119,10 @@ def _first_lost(state: State, cidrs: Sequence[Prefix], kernel: Lookups) -> _Lost
 
 
 def _sent_to(asked: Iterable[Address], state: State, *, is_first: bool) -> list[IpAddress]:
-    """Return the addresses to which this host's own packets are looked up."""
+    """Return the own addresses to which this host must be able to send packets.
+
+    If table local isn't asked first, another rule may lead packets to loopback addresses away.
+    """
     own = [address.local for address in asked]
     if not is_first:
         own += [each.local for each in state.addresses if each.local.is_loopback]

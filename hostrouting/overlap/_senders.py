@@ -58,7 +58,7 @@ class Senders:
         return (None,) if self._own is None else self._of_kind(self._own.each())
 
     def near(self, devs: Iterable[str], network: IpNetwork | None) -> Sequence[Address | None]:
-        """Return an address of each given interface, and addresses in a connected network.
+        """Return one address of each kind on given interfaces, and in a connected network.
 
         None means no source, and is included if there is a network.
         """
@@ -120,7 +120,7 @@ class OwnAddresses:
         self._no_source = Senders(NO_SOURCE)
 
     def near(self, devs: Iterable[str], network: IpNetwork | None) -> Iterable[Address]:
-        """Return an address of each given interface, and the addresses in a connected network."""
+        """Return one address of each kind on given interfaces, and in a connected network."""
         near: dict[Address, None] = {}
         for dev in devs:
             near |= dict.fromkeys(self._by_dev.get(dev, {}).values())

@@ -163,7 +163,7 @@ class _Offers:
                 yield from self._offer(address, ELSEWHERE, self._with_gateway(address))
 
     def beside(self, routes: Sequence[Route]) -> Iterator[Offer]:
-        """Yield an offer for each network into which routes lead through another interface."""
+        """Yield an offer for each connected network that routes lead away from its interface."""
         prefixes = [numbers(route.destination) for route in routes]
         index = PrefixIndex(prefixes, Family.IPV4.bits)
         others = {*self._virtual, *self._state.uplinks.devs}

@@ -128,7 +128,7 @@ def reasons(report: OverlapReport, cidr: IpNetwork | None = None) -> list[str]:
 
 def _verdict_on(unfixable: Unfixable) -> str:
     obstacle = unfixable.obstacle
-    if obstacle.question is not None:  # after an answer, it may also be a rule
+    if obstacle.question is not None:  # after an answer, a route or a rule may be proposed
         return "nothing is proposed for"
     # Selectors that the snapshot hides may except the packets.
     is_open = obstacle.is_policy or obstacle.is_hidden

@@ -209,7 +209,11 @@ class KeptInterface:
     gateway: NextHop | None
 
     def rules(self, table: int) -> Iterator[Rule]:
-        """Yield the rules that look up a side table for packets from the interface's addresses."""
+        """Yield the rules that make a side table decide about packets from the addresses.
+
+        With a gateway, the side table's connected networks come first, then main's routes except
+        the default route, then the side table's default route.
+        """
         for address in self.sources:
             rule = Rule(
                 _KEEP,

@@ -339,7 +339,8 @@ def _consumer_warnings(consumer: str, host: Host) -> Iterator[str]:
             )
     except UnitError as error:
         if error.errno not in (None, errno.ENOENT):
-            raise  # the errors above mean that no systemd runs, so nothing is known about units
+            raise
+        # Without an errno, or with ENOENT, no systemd runs, so nothing is known about units.
 
 
 @attrs.define
