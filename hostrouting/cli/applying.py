@@ -75,27 +75,22 @@ def apply(options: argparse.Namespace, host: Host) -> Result | int:
     on = options.image or host
     document, config = read(options, on)
     _refuse_to_remove(options, document, on)
-    from hostrouting.tasks.preview import taken_away
-
-    taken = taken_away(config, on)
     if options.try_seconds is not None:
-        return _try_routes(options, config, host, taken)
+        return _try_routes(options, config, host)
     if options.routes_only:
         from hostrouting.cli.default_config import note_on_gate
-        from hostrouting.tasks.configure import led_away_by
         from hostrouting.tasks.install_routes import InstallRoutes
 
         routes = run_task(InstallRoutes(config, host=host))
         text = partial(changed_text, routes.plan, routes.changes, is_verbose=options.verbose)
-        led_away = led_away_by(config, routes.plan, host)
-        warnings = (*taken, *led_away, *note_on_gate(config, host))
+        warnings = (*routes.plan.diverted, *note_on_gate(config, host))
         document = routes.to_json() | {"overlap": None, "warnings": [*warnings]}
         return Result(lambda: document, text, warnings=(*warnings, *routes.plan.notes))
     from hostrouting.tasks.configure import Configure
 
     is_held = options.image is not None and config.is_gated
     ending = f"{on.layout.root} is set up from its first boot on" if is_held else ""
-    return _applied(options, Configure(config, host=on), on, ending, options.config, taken)
+    return _applied(options, Configure(config, host=on), on, ending, options.config)
 
 
 def _refuse_to_remove(options: argparse.Namespace, document: Mapping[str, Any], host: Host) -> None:
@@ -112,7 +107,6 @@ def _applied(
     host: Host,
     ending: str,
     source: str | None = "",
-    taken: tuple[str, ...] = (),
 ) -> Result:
     """Run a task that installs a config. If the default CONFIG differs from it, add a warning.
 
@@ -123,14 +117,12 @@ def _applied(
         ending: a line for the end of the output, or an empty string.
         source: the path of the config, an empty string if it isn't known, or None for the default
             CONFIG.
-        taken: a line for each kind of packets that the routes take away.
     """
     try:
         report = run_task(task)
     except RouteOverlapError as error:  # everything is installed
-        error.warnings += (*taken, *_notes_on_default(host, source))
+        error.warnings += _notes_on_default(host, source)
         raise
-    report = attrs.evolve(report, warnings=(*taken, *report.warnings))
     notes = _notes_on_default(host, source)
     noted = attrs.evolve(report, warnings=(*report.warnings, *notes))
     kept = _kept_uplinks(report, host)
@@ -164,7 +156,6 @@ def _try_routes(
     options: argparse.Namespace,
     config: Config,
     host: Host,
-    taken: tuple[str, ...],
 ) -> Result | int:
     """Try the routes, print how to confirm them and, on a terminal, wait for Enter to do so."""
     from hostrouting.boot.trial_timer import end_trial, trial_deadline
@@ -179,7 +170,6 @@ def _try_routes(
         stood = trial_deadline(host.layout.trial)
         try:
             report = run_task(TryRoutes(config, seconds, host=host), scope)
-            report = attrs.evolve(report, warnings=(*taken, *report.warnings))
             until = report.until
             ending = f"the installed routes return at {until}, or now: hostrouting revert; "
             ending += "to keep these: hostrouting confirm"

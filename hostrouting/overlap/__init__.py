@@ -115,7 +115,8 @@ The boot script ``boot/scripts/check-route-overlap.awk`` cuts, asks and judges, 
 single spans. ``explanation`` traces a single address through rules and tables, ``difference``
 compares two snapshots place by place, ``findings`` and ``proposals`` define the result, ``summary``
 and ``markers`` format it. ``offers`` offers to keep a second NIC's packets on it, ``planned_host``
-checks a host as it would be after a plan, and ``taken_networks`` finds networks that a cluster
-shouldn't use. ``node_ip`` compares the addresses in a node's config with the host, and
-``snapshots`` takes the snapshots that a check can use instead of a host.
+checks a host as it would be after a plan, ``_diverted`` tells what that plan takes away, and
+``taken_networks`` finds networks that a cluster shouldn't use. ``node_ip`` compares the addresses
+in a node's config with the host, and ``snapshots`` takes the snapshots that a check can use instead
+of a host.
 """

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from ipaddress import IPv4Network, collapse_addresses
 from typing import NamedTuple
 
 import attrs
@@ -17,19 +16,15 @@ import attrs
 from hostrouting.config.routing import ONLINK, Config, Keep
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.port import RouteBackend, read_routes
-from hostrouting.model.errors import ConfigError, RouteError
+from hostrouting.model.errors import ConfigError
 from hostrouting.model.family import Family, IpAddress, IpNetwork
-from hostrouting.model.integer_prefixes import PrefixIndex, numbers
 from hostrouting.model.links import Address, Hardware, is_like
-from hostrouting.model.routes import Route
-from hostrouting.model.text import shortened
 from hostrouting.overlap._diversions import Diversions
 from hostrouting.overlap._judge import Judge
-from hostrouting.overlap._keep import entries_for, keepable, lost_by_keeping, neighbours
+from hostrouting.overlap._keep import entries_for, keepable, lost_by_keeping
 from hostrouting.overlap._modelled_host import ModelledHost, host_now
 from hostrouting.overlap._read import read_host
 from hostrouting.overlap.proposals import OFFER
-from hostrouting.routes.plan import RoutePlan
 from hostrouting.routes.verify_policy import ELSEWHERE
 from phases import CancelScope
 
@@ -45,16 +40,14 @@ class Offer(NamedTuple):
 
     Args:
         fact: which packets leave through which interface.
-        what_to_do: the entries of ``keep`` to add, or an empty string if none is known to help.
-        keep: these entries, if the interfaces are those of InfiniBand.
+        what_to_do: the entries of ``keep`` to add.
     """
 
     fact: str
-    what_to_do: str = ""
-    keep: tuple[Keep, ...] = ()
+    what_to_do: str
 
     def __str__(self) -> str:
-        return "; ".join(filter(None, (self.fact, self.what_to_do)))
+        return f"{self.fact}; {self.what_to_do}"
 
 
 def keep_offers(config: Config, backend: RouteBackend, scope: CancelScope) -> list[Offer]:
@@ -69,48 +62,6 @@ def keep_offers(config: Config, backend: RouteBackend, scope: CancelScope) -> li
     """
     offers = _offers(config, backend, scope)
     return [] if offers is None else [*offers.of_all()]
-
-
-def led_away(
-    config: Config,
-    backend: RouteBackend,
-    plan: RoutePlan,
-    scope: CancelScope,
-) -> list[Offer]:
-    """Return an offer for each network into which a plan's new routes divert own packets.
-
-    These packets are sent from the addresses of the network's interfaces, and then leave through
-    another interface.
-
-    Args:
-        config: the planned config.
-        backend: the kernel after the plan, or a model of it, for IPv4.
-        plan: the plan.
-        scope: cancellation scope for the reads.
-    """
-    plan = plan.of(Family.IPV4)
-    routes = [*plan.add, *(pair.new for pair in plan.replace)]
-    if not routes:
-        return []
-    kept = tuple(entry.dev for entry in config.static_routes.keep)  # as each run verifies
-    try:
-        addresses = [each for each in backend.facts().addresses if not is_like(each.dev, kept)]
-        if not any(_leads_away(routes, address) for address in addresses):
-            return []
-        offers = _offers(config, backend, scope)
-        return [] if offers is None else [*offers.beside(routes)]
-    except RouteError as error:
-        return [Offer(f"what these routes take away isn't known: {error.message}")]
-
-
-def _leads_away(routes: Sequence[Route], address: Address) -> bool:
-    """Return whether a route may take precedence over an address's connected network."""
-    return any(
-        route.destination.prefixlen > address.prefix_length
-        and route.destination.overlaps(address.network)
-        and address.dev not in route.devs
-        for route in routes
-    )
 
 
 def _offers(config: Config, backend: RouteBackend, scope: CancelScope) -> _Offers | None:
@@ -161,42 +112,6 @@ class _Offers:
             if through not in ((dev,), ()) and not self._diversions.is_infiniband(dev):
                 done.add(dev)
                 yield from self._offer(address, ELSEWHERE, self._with_gateway(address))
-
-    def beside(self, routes: Sequence[Route]) -> Iterator[Offer]:
-        """Yield an offer for each connected network that routes lead away from its interface."""
-        prefixes = [numbers(route.destination) for route in routes]
-        index = PrefixIndex(prefixes, Family.IPV4.bits)
-        others = {*self._virtual, *self._state.uplinks.devs}
-        can_keep = {*keepable(self._state)}
-        done: set[str] = set()
-        for address in self._state.addresses:
-            if address.dev in others or address.dev in done:
-                continue
-            near = neighbours(address, index, self._own)
-            lost = [to for to in near if self._through(to, address) != (address.dev,)]
-            if not lost:
-                continue
-            is_kept = address in can_keep
-            devs = self._devs_in(address.network) if is_kept else [address.dev]
-            done.update(devs)
-            fact = (
-                f"with these routes, {self._fact(address, lost[0], _within(address, lost, routes))}"
-            )
-            yield self._kept_beside(address, lost[0], devs, fact) if is_kept else Offer(fact)
-
-    def _kept_beside(
-        self,
-        address: Address,
-        to: IpAddress,
-        devs: Sequence[str],
-        fact: str,
-    ) -> Offer:
-        keep = entries_for(devs, self._state)
-        lost = lost_by_keeping(self._host, keep, [(to, address)], self._config)
-        if lost is None:
-            return Offer(fact)
-        is_fabric = all(map(self._diversions.is_infiniband, devs))
-        return Offer(fact, self._what_to_do(address.dev, keep, lost), keep if is_fabric else ())
 
     def _may_be_meant(self, dev: str) -> bool:
         is_of_pods = is_like(dev, self._config.route_overlap.container_devs)
@@ -276,7 +191,7 @@ class _Offers:
         dev: str,
         keep: tuple[Keep, ...] | None,
         lost: Sequence[str],
-        is_beyond: bool = False,
+        is_beyond: bool,
     ) -> str:
         but = "".join(f", but {line}" for line in lost)
         listed = (entry.dev for entry in self._config.static_routes.keep)
@@ -291,23 +206,6 @@ class _Offers:
 def _through(fib: Fib, to: IpAddress, address: Address) -> tuple[str, ...]:
     route = fib.lookup(to, address.local).route
     return () if route is None else route.devs
-
-
-def _within(
-    address: Address,
-    neighbours: Sequence[IpAddress],
-    routes: Sequence[Route],
-) -> str:
-    """Return the parts of an address's network in which routes carry neighbours, in words."""
-    parts: list[IPv4Network] = []
-    for route in routes:
-        to = route.destination
-        if not isinstance(to, IPv4Network) or to.prefixlen <= address.prefix_length:
-            continue
-        if any(each in to for each in neighbours):
-            parts.append(to)
-    networks = map(str, collapse_addresses(parts))
-    return f" to {shortened([*networks], ' ', _SHOWN_NETWORKS)}"
 
 
 def _promise(dev: str, keep: tuple[Keep, ...] | None, is_beyond: bool) -> str:

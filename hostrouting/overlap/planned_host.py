@@ -21,13 +21,12 @@ from hostrouting.model.links import Address, is_like
 from hostrouting.model.lookups import RouteFailure
 from hostrouting.model.routes import Route
 from hostrouting.model.rules import Rule
-from hostrouting.overlap._losses import losses, taken_away
+from hostrouting.overlap._diverted import Diverted, diverted, may_divert
 from hostrouting.overlap._modelled_host import ModelledHost
 from hostrouting.overlap._places import Places
 from hostrouting.overlap._state import State
 from hostrouting.overlap.check import check_families
 from hostrouting.overlap.findings import Finding, OverlapReport, Verdict
-from hostrouting.overlap.offers import Offer, led_away
 from hostrouting.overlap.proposals import Fix
 from hostrouting.overlap.uplinks import find_uplinks, ipv4_defaults_for
 from hostrouting.routes.install import refuse
@@ -75,25 +74,23 @@ class PlannedHost:
             reasons += [refusal.message for _, refusal in losing]
         return reasons
 
-    def led_away(self, config: Config, scope: CancelScope) -> list[Offer]:
-        """Return the offers to keep interfaces whose own packets the new routes lead away."""
-        return led_away(config, self.backend(Family.IPV4), self.plan, scope)
+    def diverted(self, config: Config, scope: CancelScope) -> list[Diverted]:
+        """Return, for each family, the packets that the plan diverts without being asked.
 
-    def taken_away(self, config: Config) -> list[str]:
-        """Return a line for each kind of packets that the plan diverts, though no CIDR asks for it.
-
-        ``led_away`` tells about packets from own addresses.
+        Args:
+            config: the planned config.
+            scope: cancels the reads.
         """
-        lines: list[str] = []
+        found: list[Diverted] = []
         for family, model in self.models.items():
             if model.before is None:
                 continue
-            intended = [each.cidr for each in config.route_overlap.of(family).expected_cidrs]
             before = self._before(config, model.before)
-            found = losses(before, attrs.evolve(before, model=model), intended)
-            unasked = [loss for loss in found if loss.source is None and not loss.is_intended]
-            lines += taken_away(unasked)
-        return lines
+            rules = model.known.rules
+            state = attrs.evolve(before.state, rules=rules, routes=model.known.routes)
+            after = ModelledHost(state, before.places, model)
+            found.append(diverted(config, before, after, self.backend(family), scope))
+        return found
 
     def _before(self, config: Config, known: KnownHost) -> ModelledHost:
         family = known.family
@@ -205,6 +202,26 @@ def planned_host(
     return PlannedHost(host, plan, models)
 
 
+def diverted_by(
+    config: Config,
+    host: Host,
+    plan: RoutePlan,
+    scope: CancelScope,
+) -> tuple[str, ...]:
+    """Return a sentence for each kind of packets that a plan diverts without being asked.
+
+    If the kernel can't be queried, the result is a sentence that says so.
+    """
+    try:
+        parts = ((plan.of(family), host.routes_of(family)) for family in plan.families)
+        if not any(may_divert(part, backend) for part, backend in parts):
+            return ()
+        found = planned_host(config, host, plan, scope).diverted(config, scope)
+        return tuple(sentence for each in found for sentence in each.sentences)
+    except RouteError as error:
+        return (f"what these routes take away isn't known: {error.message}",)
+
+
 def _selects_source(plan: RoutePlan) -> bool:
     return any(rule.source for policy in plan.policies for rule in policy.wanted.rules)
 
@@ -313,13 +330,10 @@ def _with_losses(fix: Fix, planned: PlannedHost, config: Config, scope: CancelSc
     """Return a fix that names what the config's routes take away, and keeps InfiniBand."""
     keep = [*fix.keep]
     lines = [*fix.consequences]
-    lines += [line for line in planned.taken_away(config) if line not in lines]
-    for offer in planned.led_away(config, scope):
-        if offer.keep:
-            keep += [entry for entry in offer.keep if entry not in keep]
-            lines.append(f"{offer.fact}; with keep, they stay on their interface")
-        else:
-            lines.append(str(offer))
+    for each in planned.diverted(config, scope):
+        keep += [entry for entry in each.keep if entry not in keep]
+        lines += [line for line in each.others if line not in lines]
+        lines += [f"{clause}; with keep, they stay on their interfaces" for clause in each.kept]
     return attrs.evolve(fix, keep=tuple(keep), consequences=tuple(lines))
 
 

@@ -47,6 +47,8 @@ class RoutePlan:
         unchanged: our routes that are already correct.
         foreign: other programs' routes that are equivalent to wanted ones and stay as they are.
         policies: for each family that has any, the changes to our rules and side tables.
+        diverted: a sentence for each kind of packets that the new routes divert, though no CIDR
+            asks for it.
     """
 
     add: tuple[Route, ...] = ()
@@ -55,6 +57,7 @@ class RoutePlan:
     unchanged: tuple[Route, ...] = ()
     foreign: tuple[Route, ...] = ()
     policies: tuple[PolicyPlan, ...] = ()
+    diverted: tuple[str, ...] = ()
 
     @property
     def wanted(self) -> tuple[Route, ...]:

@@ -228,23 +228,7 @@ def configure(
         if not host.is_image:
             forget_trial(host)  # even if the check then fails
         overlap = finish(scope)
-        warnings = run.warnings
-        if CHECK in wanted.names:
-            warnings += led_away_by(config, plan, host)
-    return ConfigureReport.of(plan, overlap, done.changes, warnings)
-
-
-def led_away_by(config: Config, plan: RoutePlan, host: Host) -> tuple[str, ...]:
-    """Return the offers of ``offers.led_away`` for the routes just installed, in words.
-
-    The run is over, so a cancellation no longer matters.
-    """
-    if not (plan.add or plan.replace):
-        return ()
-    from hostrouting.overlap.offers import led_away
-
-    offers = led_away(host.with_verified(config), host.routes, plan, CancelScope())
-    return tuple(map(str, offers))
+    return ConfigureReport.of(plan, overlap, done.changes, run.warnings)
 
 
 def warnings_of(config: Config, wanted: Wanted, host: Host) -> tuple[str, ...]:
@@ -402,6 +386,7 @@ class Run:
                 installation.prepare(self.boot, host, undo)
                 changes = installation.apply_additions(self.boot, host, undo)
                 plan = RoutePlan()
+        self.warnings += plan.diverted
         self.notes = plan.notes
         self.done.changes |= changes | plan.changes
         return plan

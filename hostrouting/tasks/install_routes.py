@@ -158,11 +158,24 @@ def planned_routes(
             waited = scope.clock.monotonic() - started
             is_awaited = plan.awaited and waited < config.route_overlap.address_seconds
             if missing is None and not is_awaited:
-                yield plan
+                yield _with_diverted(plan, config, host, scope)
                 return
         if missing is not None and waited >= config.wait_seconds:
             raise _waited_in_vain(missing, config, host)
         wait_for_network(config, host, scope, started)
+
+
+def _with_diverted(
+    plan: RoutePlan,
+    config: Config,
+    host: Host,
+    scope: CancelScope,
+) -> RoutePlan:
+    if not (plan.changes and config.static_routes.is_wanted):
+        return plan
+    from hostrouting.overlap.planned_host import diverted_by
+
+    return attrs.evolve(plan, diverted=diverted_by(config, host, plan, scope))
 
 
 def apply_and_verify(
@@ -188,7 +201,7 @@ def apply_and_verify(
         done |= apply_routes(of_family, backend, scope, undo, change_rules)
     verify_routes(plan.wanted, *backends)
     verify_policies(plan, *backends)
-    return done
+    return attrs.evolve(done, diverted=plan.diverted)
 
 
 def _change_rules(

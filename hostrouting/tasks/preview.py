@@ -15,7 +15,7 @@ from hostrouting.boot.parts import Wanted
 from hostrouting.boot.plan import BootPlan, plan_next_boot
 from hostrouting.config.routing import Config, OverlapMode
 from hostrouting.model.changes import Changes
-from hostrouting.model.errors import HostRoutingError, RouteError, UnitError
+from hostrouting.model.errors import RouteError, UnitError
 from hostrouting.model.jsonable import fields_in_json
 from hostrouting.model.text import shortened
 from hostrouting.overlap.check import check_families
@@ -160,24 +160,6 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
     return attrs.evolve(planned, boot=changes, warnings=tuple(warnings))
 
 
-def taken_away(config: Config, host: Host) -> tuple[str, ...]:
-    """Return the plan's lines about packets that it diverts, though no CIDR asks for it.
-
-    The result is empty if the routes can't be planned, which their installation reports.
-    """
-    if host.is_image:
-        return ()
-    config = host.with_verified(config)
-    try:
-        adopted = routes_to_adopt(host, replaces_script=config.static_routes.is_wanted)
-        routes, missing = plan_now(config, *host.planned_backends(config), adopted=adopted)
-        if missing is not None or not routes.changes:
-            return ()
-        return tuple(planned_host(config, host, routes, CancelScope()).taken_away(config))
-    except HostRoutingError:
-        return ()
-
-
 def _decisions(config: Config, outcome: OverlapReport | str) -> Iterator[str]:
     """Yield each note that asks which interface is the uplink, unless uplinks are named."""
     if isinstance(outcome, str) or config.uplinks is not None:
@@ -198,8 +180,8 @@ def _effects(
     if isinstance(outcome, str):
         yield f"apply would fail: {outcome}"
     else:
-        yield from planned.taken_away(config)
-        yield from map(str, planned.led_away(config, scope))
+        for diverted in planned.diverted(config, scope):
+            yield from diverted.sentences
 
 
 def _changes_to_record(config: Config, host: Host, outcome: OverlapReport | str) -> Changes:

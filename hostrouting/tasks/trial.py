@@ -43,7 +43,7 @@ from hostrouting.overlap.check import check_families
 from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_possible, read_policy
 from hostrouting.routes.policy import PolicyPlan, PolicyRouting
 from hostrouting.tasks.arguments import ConfigTask, HostTask
-from hostrouting.tasks.configure import Run, led_away_by, raise_if_strict
+from hostrouting.tasks.configure import Run, raise_if_strict
 from hostrouting.tasks.install_routes import (
     apply_and_verify,
     planned_routes,
@@ -125,8 +125,7 @@ class TryRoutes(ConfigTask):
                 overlap = check_families(config, host.routes_of, scope, host=host)
                 scope.check()
                 raise_if_strict(overlap)
-                warnings = led_away_by(config, plan, host)
-        report = ConfigureReport.of(plan, overlap, plan.changes, warnings)
+        report = ConfigureReport.of(plan, overlap, plan.changes, plan.diverted)
         return attrs.evolve(report, until=times["until"])
 
 

@@ -17,11 +17,13 @@ from losing import Loss, losses, sorted_out
 from node import attempt
 from worlds.crowded import Crowded
 
-from hostrouting import Config, HostRoutingError, OverlapReport, check
+from hostrouting import Config, HostRoutingError, OverlapReport, check, plan
+from hostrouting.backend import read_routes
 from hostrouting.cli.edit_config import merged
 from hostrouting.config.routing import Keep, StaticRoutes
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.links import is_like
+from hostrouting.model.routes import Table
 from hostrouting.overlap.offers import keep_offers
 from hostrouting.overlap.proposals import Fix
 from hostrouting.overlap.summary import brief
@@ -60,6 +62,8 @@ class Printed:
         devs: the interfaces that an answer is about.
         is_removal: whether it removes a route or an address.
         keep: the entries of ``keep`` in it.
+        is_asked_for: whether an expected CIDR asks for the diversion of what is sent without a
+            source to neighbours in it.
     """
 
     name: str
@@ -70,6 +74,7 @@ class Printed:
     devs: tuple[str, ...] = ()
     is_removal: bool = False
     keep: tuple[Keep, ...] = ()
+    is_asked_for: bool = False
 
 
 def harms(crowded: Crowded, root: Path) -> list[str]:
@@ -80,7 +85,7 @@ def harms(crowded: Crowded, root: Path) -> list[str]:
     report = check(crowded.config, host=built.host)
     is_fine = report.verdict == "ok"
     offers = keep_offers(crowded.config, built.kernel, CancelScope()) if is_fine else []
-    printed = [*_printed(crowded, report, [*map(str, offers)])]
+    printed = [*_printed(crowded, report, [*map(str, offers)]), *_listed(crowded, built)]
     if not printed:
         return []
     before = _Before(crowded, built, report)
@@ -140,9 +145,8 @@ class _Before:
         reports = [self._report, *([then] if then else [])]
         ranges = [*printed.ranges, *(_failing(then) if then else ())]
         sources = {each.source for report in reports for each in report.findings}
-        lost = losses(
-            self._ways, ways, ranges, self._owners, after.default_devs, sources, self._networks
-        )
+        networks = {} if printed.is_asked_for else self._networks
+        lost = losses(self._ways, ways, ranges, self._owners, after.default_devs, sources, networks)
         if printed.is_removal:  # the text names what is removed, whatever used it
             lost = (attrs.evolve(loss, is_only_by_source=False) for loss in lost)
         lines = [*printed.text, *_told(then.fix if then else None)]
@@ -182,7 +186,7 @@ class _Before:
             yield f"settles nothing: {printed.text[0]}"
         if then is not None and _covers(_left(self._report, after, printed.devs), printed.ranges):
             yield f"settles nothing: {after.findings[0].message}"
-        if after.reason_kind is not None:
+        if after.reason_kind is not None and not printed.is_asked_for:  # plan predicts it
             yield f"then unknown: {after.reason}"
 
 
@@ -237,6 +241,31 @@ def _printed(crowded: Crowded, report: OverlapReport, offers: Sequence[str]) -> 
             reply = partial(_with_answer, section, answer)
             name = f"answer {json.dumps(answer)}"
             yield Printed(name, reply, (), each.ranges, others, each.devs)
+
+
+def _listed(crowded: Crowded, built: Built) -> Iterator[Printed]:
+    """Yield a config with a route that no CIDR asks for, and what a plan tells about it."""
+    found = [
+        route.destination
+        for route in read_routes(built.backend, Table.MAIN)
+        if 0 < route.destination.prefixlen < crowded.family.bits - 1 and route.devs
+    ]
+    if not found:
+        return
+    drawing = random.Random(crowded.seed)
+    parts = [*drawing.choice(found).subnets(drawing.choice((0, 1)))]
+    entries = StaticRoutes(enabled=True, routes=[{"destination": str(drawing.choice(parts))}])
+    document = merged({"hostRouting": dict(crowded.section)}, entries, ())
+    try:
+        config = Config.from_mapping(document)
+        planned = plan(config, host=built.host)
+    except HostRoutingError:  # it is listed already, or its gateway isn't known
+        return
+    if planned.missing is None and not any("would fail" in line for line in planned.warnings):
+        expected = tuple(each.cidr for each in config.route_overlap.expected_cidrs)
+        apply = partial(_with_entries, crowded.section, entries)
+        name = f"listed {entries.routes[0].destination}"
+        yield Printed(name, apply, planned.warnings, expected, _EVERYTHING, is_asked_for=True)
 
 
 def _told(fix: Fix | None) -> tuple[str, ...]:

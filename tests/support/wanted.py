@@ -19,7 +19,7 @@ MACHINE = "systemd-nspawn@kube1.service"
 SHADOWED = "172.16.1.0/24"
 ROUTE = {"destination": SHADOWED}
 LED_AWAY = (
-    f"with these routes, packets from 172.16.0.10 (ib0) to {SHADOWED} leave through eth0; "
+    f"packets from the addresses of ib0 no longer go to {SHADOWED} through ib0, but through eth0; "
     'to keep them on ib0, add to hostRouting.staticRoutes.keep: "ib0"'
 )
 """The warning of a run that adds this route, because nothing keeps ib0."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
 import attrs
@@ -47,6 +47,7 @@ from hostrouting.kernel.port import ChangeListener
 from hostrouting.kernel.selection import DEFAULT_ROUTES, OURS, Entries, Selection
 from hostrouting.model.integer_prefixes import Prefix
 from hostrouting.model.routes import Table
+from hostrouting.overlap._diverted import HasHops
 from hostrouting.overlap.findings import OverlapReport, UnknownReason, Verdict
 from hostrouting.overlap.markers import write_markers
 from hostrouting.report import Change, Changes, OverdueRun, StoppedRun
@@ -198,13 +199,14 @@ def test_the_wait_the_plan_and_the_proof_read_table_main_once(
         return kernel.write(change, routes)
 
     backend: Any = Altered(kernel, entries=entries, lookup=lookup, write=write)
-    asked_for = waiting(ROUTE | gateway)
+    asked_for = waiting({"destination": "10.9.0.0/16"} | gateway)
     phases.run(
         ConfigureStaticRoutes(asked_for, host=Host(routes=backend, units=units, layout=layout))
     )
     before, after = asked
     ours, main, local = OURS, Selection(Table.MAIN), Selection(Table.LOCAL)
-    assert before.keys() == {ours, main, *(() if gateway else (DEFAULT_ROUTES,))}
+    diverted = Selection(is_omitted=HasHops((NextHop("eth0", IPv4Address("10.1.0.1")),)))
+    assert before.keys() == {ours, main, diverted, *(() if gateway else (DEFAULT_ROUTES,))}
     assert (before[main], after[main], after[local]) == (2 if gateway else 1, 1, 1)
 
 
@@ -322,7 +324,7 @@ def test_a_whole_run_logs_two_tasks(host: Host) -> None:
     with pytest.raises(RouteOverlapError) as caught:
         phases.run(Configure(SICK, host=host))
     assert phases.path_of(caught.value) == "configure/check-route-overlap"
-    assert caught.value.warnings == ()
+    assert caught.value.warnings[-1] == LED_AWAY
     for word in ("installed", "systemd-nspawn@.service", "hostrouting remove"):
         assert word in caught.value.hint
     with pytest.raises(RouteError) as refused:

@@ -1,0 +1,193 @@
+"""Find the packets that a plan's routes and rules divert, though no expected CIDR asks for it.
+
+A config may list more than the fix for its expected CIDRs, or less: for example, the routes of the
+fix without its ``keep``. The models of the host before and after the plan are compared
+(``_losses``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container, Iterable, Iterator, Sequence
+
+import attrs
+
+from hostrouting.config.routing import Config, Keep
+from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.rules import kernel_rules
+from hostrouting.kernel.selection import Selection
+from hostrouting.model.family import IpNetwork
+from hostrouting.model.integer_prefixes import PrefixSet, ends, numbers
+from hostrouting.model.links import is_like
+from hostrouting.model.routes import NextHop, Route, Route6, RouteType
+from hostrouting.overlap._diversions import Diversions
+from hostrouting.overlap._judge import Judge
+from hostrouting.overlap._keep import Keeping, KeepSearch
+from hostrouting.overlap._losses import Loss, losses, taken_away
+from hostrouting.overlap._modelled_host import ModelledHost
+from hostrouting.overlap._read import read_host
+from hostrouting.overlap.proposals import OFFER
+from hostrouting.routes.plan import RoutePlan
+from phases import CancelScope
+
+
+@attrs.frozen
+class Diverted:
+    """Packets that a plan diverts.
+
+    Args:
+        others: a sentence for each kind of packets, except those of ``kept``.
+        kept: a clause for each kind of packets that ``keep`` leaves on their interfaces.
+        keep: the entries of ``keep`` for InfiniBand interfaces.
+        how_to_keep: which of them to add, in words.
+    """
+
+    others: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    keep: tuple[Keep, ...] = ()
+    how_to_keep: str = ""
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """Return a sentence for each kind of packets, with what to do."""
+        return (*self.others, *(f"{clause}; {self.how_to_keep}" for clause in self.kept))
+
+
+def diverted(
+    config: Config,
+    before: ModelledHost,
+    after: ModelledHost,
+    backend: RouteBackend,
+    scope: CancelScope,
+) -> Diverted:
+    """Return the packets that a plan diverts, except those to expected addresses.
+
+    Packets to expected addresses that are sent from an address of another interface than an uplink
+    are included.
+
+    Args:
+        config: the planned config.
+        before: the host before the plan, without places.
+        after: the host after the plan, without places.
+        backend: a backend that answers as the host does after the plan.
+        scope: cancels the reads.
+    """
+    expected = [each.cidr for each in config.route_overlap.of(before.state.family).expected_cidrs]
+    found = losses(before, after, expected)
+    unasked = [loss for loss in found if loss.source is not None or not loss.is_intended]
+    if not any(map(_is_to_own_network, unasked)):
+        return Diverted(tuple(taken_away(unasked)))
+    keeping = _keeping(config, before, after, found, expected, backend, scope)
+    kept = [loss for loss in unasked if _is_from(keeping.kept, loss)]
+    offered = [loss for loss in unasked if _is_from(keeping.offers, loss)]
+    others = [loss for loss in unasked if loss not in kept and loss not in offered]
+    how = _how_to_keep(kept, keeping.keep, config)
+    sentences = (*taken_away(others), *_offered(offered, keeping, config))
+    return Diverted(sentences, tuple(taken_away(kept)), keeping.keep, how)
+
+
+def _is_from(devs: Container[str], loss: Loss) -> bool:
+    """Return whether an address of given interfaces can no longer send to their neighbours."""
+    return _is_to_own_network(loss) and loss.sender in devs
+
+
+def _is_to_own_network(loss: Loss) -> bool:
+    """Return whether an interface's address can no longer send to the interface's neighbours."""
+    return loss.source is not None and loss.sender in loss.neighbours_of
+
+
+def _keeping(
+    config: Config,
+    before: ModelledHost,
+    after: ModelledHost,
+    found: tuple[Loss, ...],
+    expected: Sequence[IpNetwork],
+    backend: RouteBackend,
+    scope: CancelScope,
+) -> Keeping:
+    """Return the interfaces to keep, for which no expected address fails."""
+    family = before.state.family
+    overlap = config.route_overlap.of(family)
+    places = after.places
+    if overlap.expected_cidrs:
+        moment = read_host(attrs.evolve(config, route_overlap=overlap), backend, scope)
+        places = moment.places
+        Judge(overlap, moment.state).judge(places)
+    is_infiniband = Diversions(after.state, overlap.container_devs).is_infiniband
+    host = attrs.evolve(after, places=places)
+    return KeepSearch(before, host, found, expected, config, is_infiniband).find()
+
+
+# --- the words ------------------------------------------------------------------------------------
+
+
+def _offered(offered: Sequence[Loss], keeping: Keeping, config: Config) -> Iterator[str]:
+    entries = [keeping.offers[dev] for dev in _senders(offered)]
+    how = _how_to_keep(offered, entries, config)
+    but = "".join(f", but {line}" for line in keeping.offers_lose)
+    for clause in taken_away(offered):
+        yield f"{clause}; {how}{but}"
+
+
+def _how_to_keep(found: Iterable[Loss], keep: Sequence[Keep], config: Config) -> str:
+    """Return which entries of ``keep`` to add, so that lost packets stay on their interfaces."""
+    devs = _senders(found)
+    listed = tuple(entry.dev for entry in config.static_routes.keep)
+    is_listed = any(is_like(dev, listed) for dev in devs)
+    adding = f"{OFFER}, as its first entry" if is_listed else OFFER
+    entries = ", ".join(json.dumps(entry.to_mapping()) for entry in keep)
+    where = "on their interfaces" if len(devs) > 1 else f"on {''.join(devs)}"
+    return f"to keep them {where}, {adding}: {entries}"
+
+
+def _senders(found: Iterable[Loss]) -> list[str]:
+    return [*dict.fromkeys(loss.sender for loss in found)]
+
+
+# --- a look without models ------------------------------------------------------------------------
+
+
+@attrs.frozen
+class HasHops:
+    """A predicate for entries that send all of their packets to certain next hops.
+
+    Args:
+        hops: the next hops.
+    """
+
+    hops: tuple[NextHop, ...]
+
+    def __call__(self, route: Route) -> bool:
+        """Return whether an entry does so."""
+        if isinstance(route, Route6) and route.source_prefix is not None:
+            return False
+        return route.type is RouteType.UNICAST and not route.tos and route.hops == self.hops
+
+
+def may_divert(plan: RoutePlan, backend: RouteBackend) -> bool:
+    """Return whether a plan for one family may divert any packets, without a model of the host.
+
+    Without policy rules, routes can only divert the packets of entries that overlap these routes
+    and have other next hops. Most tables have few such entries.
+    """
+    changed = [*_changed(plan)]
+    hops = {route.hops for route in changed}
+    if len(hops) != 1 or backend.facts().rules != kernel_rules(backend.family):
+        return True
+    (only,) = hops
+    bits = backend.family.bits
+    destinations = PrefixSet((numbers(route.destination) for route in changed), bits)
+    has_hops = HasHops(only)
+    for template, prefixes in backend.entries(Selection(is_omitted=has_hops)).groups:
+        if has_hops(template):  # a default route, which is never omitted
+            continue
+        if any(destinations.overlaps(*ends(prefix, bits)) for prefix in prefixes):
+            return True
+    return False
+
+
+def _changed(plan: RoutePlan) -> Iterator[Route]:
+    yield from plan.add
+    yield from plan.remove
+    for pair in plan.replace:
+        yield from (pair.old, pair.new)
