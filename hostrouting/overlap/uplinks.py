@@ -304,7 +304,8 @@ def contested_error(
     choices: Sequence[Route] = contested
     if uplinks.gone:
         why = f"{_gone(uplinks)}, and several interfaces have {_a_default(best)}"
-    elif any(is_like(dev, VPN_DEVS) for dev in best.devs):
+        choices = [route for route in contested if not _is_vpn(route)] or contested
+    elif _is_vpn(best):
         why = f"the {_whose(best)}default route that wins is a VPN's, by the name of {_devs(best)}"
     elif any(route.metric != best.metric for route in others):
         why = (
@@ -316,6 +317,10 @@ def contested_error(
         return _same_metric(contested, how_to_name(contested, routes, cidrs, links) + _THEN)
     hint = how_to_name(choices, routes, cidrs, links) + _THEN
     return RouteError(f"{why}: {_listed(contested)}", hint=hint)
+
+
+def _is_vpn(route: Route) -> bool:
+    return any(is_like(dev, VPN_DEVS) for dev in route.devs)
 
 
 def _only_vpn_is_left(uplinks: Uplinks, links: Sequence[Link]) -> RouteError:

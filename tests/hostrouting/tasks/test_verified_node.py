@@ -422,6 +422,9 @@ def test_a_vpn_alone_doesnt_take_the_place_of_a_nic(node: Node) -> None:
     (found,) = (f for f in examine(host=node.host).findings if f.kind == "route-waits")
     assert found.hint == naming.format("NAME")
     node.add_default(ETH1)
+    contested = check(STRICT, host=node.host).reason
+    assert contested is not None
+    assert contested.endswith(naming.format("eth1"))
     with pytest.raises(RouteError) as caught:
         plan_or_raise(node.host.with_verified(STRICT), "fill in the routes", node.kernel)
     assert caught.value.hint == naming.format("eth1")
