@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hostrouting.boot.files import is_present, matching, read_text
+from hostrouting.boot.files import exists, is_present, matching, read_text
 from hostrouting.boot.layout import Layout
 
 # See systemd.unit(5). The first file of a given name takes precedence. Generators aren't run, but
@@ -46,10 +46,16 @@ def unit_files(layout: Layout, unit: str) -> list[Path]:
 
     Dangling symlinks are included.
     """
+    folders = _unit_folders(layout)
     paths = []
     for name in unit_names(unit)[:2]:
-        paths += [layout.of(f"{folder}/{name}") for folder in UNIT_PATH]
+        paths += [folder / name for folder in folders]
     return [path for path in paths if is_present(path)]
+
+
+def _unit_folders(layout: Layout) -> list[Path]:
+    # A host has few of them, and looking for each name in all of them would take ten times as long.
+    return [folder for folder in map(layout.of, UNIT_PATH) if exists(folder)]
 
 
 def is_masked(path: Path) -> bool:
@@ -65,13 +71,14 @@ def drop_ins(layout: Layout, unit: str) -> dict[str, Path]:
     services come last.
     """
     *names, kind = unit_names(unit)
+    unit_folders = _unit_folders(layout)
     folders = []
-    for folder in UNIT_PATH:
-        folders += [f"{folder}/{name}.d" for name in names]
-    folders += [f"{folder}/{kind}.d" for folder in UNIT_PATH]
+    for folder in unit_folders:
+        folders += [folder / f"{name}.d" for name in names]
+    folders += [folder / f"{kind}.d" for folder in unit_folders]
     found: dict[str, Path] = {}
     for folder in folders:
-        for path in matching(layout.of(folder), "*.conf"):
+        for path in matching(folder, "*.conf"):
             found.setdefault(path.name, path)
     return dict(sorted(found.items()))
 
