@@ -199,8 +199,8 @@ def _letter_expression(letter: str) -> str:
     return letter if letter.isalnum() or letter in "_-" else f"[{letter}]"
 
 
-# The name of a value, or of another template.
-_PLACEHOLDER = r"@([A-Z_]+|[a-z-]+\.[a-z]+)@"
+# The name of a value, or of another template, and the end of the line if it follows.
+_PLACEHOLDER = re.compile(r"@([A-Z_]+|[a-z-]+\.[a-z]+)@(\n?)")
 
 
 def fill(asset: str, *, package: str = PACKAGE, **values: str) -> str:
@@ -220,17 +220,17 @@ def fill(asset: str, *, package: str = PACKAGE, **values: str) -> str:
     """
 
     def value(match: re.Match[str]) -> str:
-        line, word = match.groups()
-        name = line or word
+        name, end = match.groups()
         found = (
             values[name]
             if name in values
             else filled(_without_comments(assets.read_asset(PACKAGE, name)))
         )
-        return f"{found}\n" if line and found else found
+        begins_line = match.string[match.start() - 1 : match.start()] in ("", "\n")
+        return f"{found}{end}" if found or not begins_line else ""
 
     def filled(text: str) -> str:
-        return re.sub(rf"^{_PLACEHOLDER}\n|{_PLACEHOLDER}", value, text, flags=re.MULTILINE)
+        return _PLACEHOLDER.sub(value, text)
 
     text = assets.read_asset(package, asset)
     if asset.endswith(".sh"):
@@ -241,4 +241,5 @@ def fill(asset: str, *, package: str = PACKAGE, **values: str) -> str:
 
 def _without_comments(text: str) -> str:
     """Drop comment lines, because cloud providers limit the size of an Ignition document."""
-    return re.sub(r"^ *#.*\n", "", text, flags=re.MULTILINE)
+    lines = text.splitlines(keepends=True)
+    return "".join(line for line in lines if not line.lstrip(" ").startswith("#"))
