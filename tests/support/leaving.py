@@ -11,6 +11,7 @@ import socket
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
+from functools import cached_property
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from types import TracebackType
@@ -154,7 +155,6 @@ class Leaving:
         self._wires = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ETH_P_ALL))
         self._wires.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         self._wires.setblocking(False)
-        self._far = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
         self._rtnetlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
         for dev in devs:
             flags = self._flags(dev)
@@ -181,6 +181,10 @@ class Leaving:
         """Return an interface's Ethernet address."""
         return self._asked(_SIOCGIFHWADDR, dev)[18:24].hex(":")
 
+    @cached_property
+    def _far(self) -> socket.socket:
+        return socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+
     def __enter__(self) -> Leaving:
         return self
 
@@ -191,8 +195,10 @@ class Leaving:
         trace: TracebackType | None,
     ) -> None:
         self._set(self._fails)
-        for opened in (self._wires, self._far, self._rtnetlink):
-            opened.close()
+        # Closing a packet socket takes the kernel some 15 ms, so most hosts have only one.
+        for opened in (self._wires, self.__dict__.get("_far"), self._rtnetlink):
+            if opened is not None:
+                opened.close()
 
     def end(self, kind: SocketKind, address: IpAddress, port: int = 9) -> str | int | None:
         """Return the interface through which a packet leaves, or the socket's errno.
