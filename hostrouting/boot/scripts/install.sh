@@ -15,7 +15,7 @@ false # what bash returns if it can't parse the group
 # keep PATH: saves the current file. After a failure, it can be restored even if no space is left.
 keep() {
   [[ " ${CHANGED[*]} " != *" $1 "* ]] || return 0
-  mkdir -p "$OLD${1%/*}"
+  [ -d "$OLD${1%/*}" ] || mkdir -p "$OLD${1%/*}"
   ! is_there "$1" || cp -aT "$1" "$OLD$1"
   [ -L "$1" ] || [ ! -f "$1" ] || sync "$OLD$1"
   CHANGED+=("$1")
@@ -30,10 +30,10 @@ put() {
   [ -L "$3" ] || [ -f "$3" ] || [ ! -e "$3" ] || die "can't write $3: it isn't a file"
   ! is_there "$3" || change=replaced
   new=`new_of "$3"`
-  rm -f "$new" # of a killed restoration
+  ! is_there "$new" || rm -f "$new" # of a killed restoration
   [ -L "$3" ] || ! is_same "$2" "$3" || [[ `stat -c '%04a %u' "$3"` != "$1 0" ]] || return 0
   keep "$3"
-  mkdir -p "${3%/*}"
+  [ -d "${3%/*}" ] || mkdir -p "${3%/*}"
   install -m "$1" "$2" "$new"
   sync "$new"
   mv -fT "$new" "$3"

@@ -8,9 +8,10 @@ false # what bash returns if it can't parse the group
 
 # take FILE...: removes the existing files and prints their names.
 take() {
-  local path
+  local path new
   for path; do
-    rm -f "$(new_of "$path")"
+    new=$(new_of "$path")
+    ! is_there "$new" || rm -f "$new"
     is_there "$path" || continue
     rm -f "$path"
     say "removed $path" || true # its reader may be gone

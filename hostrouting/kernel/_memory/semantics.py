@@ -255,7 +255,5 @@ def _with_hops_of(dev: Device, route: Route, changed: Callable[[NextHop], NextHo
     """Apply a function to a route's hops through a device. Nexthop objects keep their own state."""
     if route.nexthop_id is not None or not any(hop.dev == dev.name for hop in route.hops):
         return route
-    return attrs.evolve(
-        route,
-        hops=tuple(changed(hop) if hop.dev == dev.name else hop for hop in route.hops),
-    )
+    hops = tuple(changed(hop) if hop.dev == dev.name else hop for hop in route.hops)
+    return route if hops == route.hops else attrs.evolve(route, hops=hops)
