@@ -425,7 +425,7 @@ def see_pair(host: Host, others: Host, chance: random.Random, tally: Counter[str
 
 @settings(
     phases=(Phase.explicit, Phase.generate),  # shrinking would take hours
-    max_examples=by_day(8, by_night=500),
+    max_examples=by_day(5, by_night=500),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(host=hosts(), others=hosts(), seed=st.integers(0, 1 << 32))
@@ -436,7 +436,7 @@ def test_ipv4_differences_are_the_kernels(host: Host, others: Host, seed: int) -
 def test_ipv6_differences_are_the_kernels() -> None:
     tally = Counter[str]()
     # By day, hosts of which some differ in what can be taken back.
-    first, count = by_day(35, by_night=0), by_day(3, by_night=500)
+    first, count = by_day(35, by_night=0), by_day(2, by_night=500)
     for seed in range(first, first + count):
         see_pair(ipv6.world(seed), ipv6.world(seed + 1_000_000), random.Random(seed), tally)
     assert tally["True"]

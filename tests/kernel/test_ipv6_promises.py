@@ -98,7 +98,7 @@ def install(host: Host, wanted: Config) -> tuple[RoutesReport | None, str]:
 
 
 @pytest.mark.timeout(1800 if IS_NIGHTLY else 120)
-@pytest.mark.parametrize("start", some(STARTS, one_of=2, first=1))
+@pytest.mark.parametrize("start", some(STARTS, one_of=3, first=1))
 def test_the_promises_hold_between_any_two_messages(
     host: Host, monkeypatch: pytest.MonkeyPatch, start: str
 ) -> None:
@@ -189,7 +189,7 @@ class Script:
 
 
 @pytest.mark.timeout(1800 if IS_NIGHTLY else 120)
-@pytest.mark.parametrize("start", some(STARTS, one_of=2))
+@pytest.mark.parametrize("start", some(STARTS, one_of=3))
 def test_the_promises_hold_between_any_two_commands_of_the_script(
     host: Host, tmp_path: Path, start: str
 ) -> None:

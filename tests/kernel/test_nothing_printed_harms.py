@@ -25,7 +25,7 @@ _SHARES = 4
 @pytest.mark.parametrize("share", range(_SHARES))
 @pytest.mark.parametrize("family", Family)
 def test_nothing_printed_harms(family: Family, share: int, tmp_path: Path) -> None:
-    for seed in range(share, by_day(28, by_night=2500), _SHARES):
+    for seed in range(share, by_day(16, by_night=2500), _SHARES):
         host = crowded(seed, family)
         found = harms(host, tmp_path)
         assert not found, f"{host}\n" + "\n".join(found)

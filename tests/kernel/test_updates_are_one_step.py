@@ -57,7 +57,9 @@ def test_an_undo_is_one_step(tmp_path: Path) -> None:
 
 def test_an_update_of_two_steps_is_found(tmp_path: Path) -> None:
     """Two separate tasks swap routes and CIDRs, so a healthy node is held in between."""
-    _, found = search(tmp_path, [TWO_STEPS.name], [Kind.FREEZE.value], most=by_day(3, by_night=40))
+    # By day, at one step after the first task.
+    most, step = 40 if IS_NIGHTLY else None, "rmdir /etc/systemd/system/"
+    _, found = search(tmp_path, [TWO_STEPS.name], [Kind.FREEZE.value], most=most, at=step)
     held = [one for one in found if "under both configs" in one]
     assert any("expected CIDR 172.16.1.0/24" in one for one in held)
 

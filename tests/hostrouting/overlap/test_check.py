@@ -1040,7 +1040,7 @@ def _called(code: CodeType | str) -> str:
 def test_a_check_of_twice_the_host_makes_twice_the_calls(name: str) -> None:
     """The number of calls is linear, so no long list is scanned once per item."""
     calls_of_a_check(name, 1)  # this makes the calls that only the first check needs
-    size = by_day(20, by_night=160)
+    size = by_day(10, by_night=160)
     small, large = calls_of_a_check(name, size), calls_of_a_check(name, 2 * size)
     dearer = large - Counter({each: 2 * calls for each, calls in small.items()})
     assert large.total() < 2.04 * small.total(), dearer.most_common(5)

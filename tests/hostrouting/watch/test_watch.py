@@ -1016,7 +1016,7 @@ happenings = st.one_of(
 )
 
 
-@settings(max_examples=by_day(6, by_night=1500))
+@settings(max_examples=by_day(4, by_night=1500))
 @given(st.lists(st.tuples(st.floats(0, 30), happenings), max_size=12))
 def test_any_story_ends_as_configured_with_few_looks(
     story: list[tuple[float, tuple[Any, ...]]],
