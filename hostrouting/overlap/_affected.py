@@ -48,7 +48,7 @@ def _changed_tables(before: Fib, after: Fib) -> set[int]:
 
 
 def _changed_routes(before: Sequence[Route], after: Sequence[Route]) -> Iterable[Route]:
-    # The routes that a fix adds come first. Most routes needn't be hashed then.
+    # A fix adds its routes before the others, so most routes needn't be hashed to find them.
     added = after[: len(after) - len(before)]
     if len(after) >= len(before) and after[len(added) :] == before:
         return added
@@ -60,8 +60,8 @@ class _RuleList:
 
     Args:
         fib: the tables and rules.
-        tables: the tables that the change is about.
-        rules: the rules that it is about.
+        tables: the tables in which the change adds or removes routes.
+        rules: the rules that the change adds or removes.
     """
 
     def __init__(self, fib: Fib, tables: set[int], rules: set[Rule]) -> None:

@@ -8,8 +8,8 @@ Each lookup that a socket makes must succeed:
   a policy rule matches on the source, or if an entry has a src that isn't one of this host's
   addresses.
 - *Server*: a server replies from the address at which it was called, whatever source a connection
-  would get. A rule or route may treat such packets unlike packets without a source. If so, lookups
-  are also made from each address on an uplink or on lo.
+  would get. Where a rule or route may lead these replies elsewhere, lookups are also made from each
+  address on an uplink or on lo.
 
 Over IPv6, every socket retries a failed lookup, with a source that the kernel selects from all of
 the host's addresses. A successful lookup is repeated whenever a route or rule changes
@@ -107,8 +107,8 @@ class Sockets:
         is_tcp: bool,
     ) -> Iterator[SocketLookup]:
         for source, probes in sorted(by_source.items()):
-            # If no rule or route matches on sources, only the source itself may be refused, and
-            # then for every destination: one probe is enough.
+            # If no rule or route matches on sources, the kernel refuses a source for all
+            # destinations or for none, so one probe is enough.
             if not self._has_source and self._can_send(source, probes[0], is_tcp=is_tcp):
                 continue
             for result in self._look_up(probes, source=source, is_tcp=is_tcp):
@@ -132,15 +132,15 @@ class Sockets:
         return (self._has_source or has_src) and self._depends_on_source(first)
 
     def _needs_server_lookup(self, first: Lookup) -> bool:
-        # In IPv4, a connection to a local entry in another table gets its destination as the
-        # source, but replies to that address may have another source.
+        # If an own address is local by an entry of another table, an IPv4 connection to it has that
+        # address as its source, too. But a server may reply to it from another address.
         is_elsewhere = first.route is not None and first.route.table != Table.LOCAL
         return is_elsewhere or self._depends_on_source(first)
 
     def _depends_on_source(self, first: Lookup) -> bool:
         """Return whether a source may change a result.
 
-        For an address of this host, it can only depend on the source if a rule precedes table
+        For an address of this host, the result depends on the source only if a rule precedes table
         local's rule.
         """
         route = first.route
@@ -164,7 +164,8 @@ class Sockets:
         is_tcp: bool,
     ) -> dict[IpAddress, list[IpAddress]]:
         """Map each source to the probes for which the kernel selects it after the first lookup."""
-        # An entry, and the probes that match it and get the same sources.
+        # Each entry, with the probes that match it. The kernel selects the same source for all of
+        # these.
         groups: dict[SourceKey, tuple[Route, list[IpAddress]]] = {}
         unrouted: list[IpAddress] = []
         for first in firsts:
@@ -174,7 +175,7 @@ class Sockets:
                 unrouted.append(probe)
             else:
                 groups.setdefault(source_key_to(probe, route), (route, []))[1].append(probe)
-        # The packets to look up a source for, and the probes for which the source counts.
+        # The packets whose source is looked up, each with the probes that have the same source.
         sent: list[tuple[Sent, list[IpAddress]]] = [
             ((None, [probe]), [probe]) for probe in unrouted
         ]
@@ -230,16 +231,16 @@ def called_addresses(
     devs: Collection[str],
     rules: Sequence[Rule],
 ) -> list[IpAddress]:
-    """Return the addresses from which replies may leave unlike packets without a source.
+    """Return own addresses from which replies may leave otherwise than packets without a source.
 
     Args:
         addresses: the host's addresses. IPv6 addresses always count, because routes may match on
             the source, too.
         devs: the uplinks. Addresses on the loopback interface count, too, because hosts with BGP
             have their addresses there.
-        rules: the policy rules. If a rule matches on the protocol, every address counts, even one
-            that no rule names. The lookup for TCP packets without a source would have the same
-            result, but it isn't judged if it only selects the source of connections.
+        rules: the policy rules. If a rule matches on the protocol, every address counts. A reply
+            over TCP from an address that no rule names then leaves as the first TCP lookup says.
+            But that lookup isn't judged if it only selects a client's source (``decides``).
     """
     has_protocol = separates_tcp(rules)
     return [
@@ -252,7 +253,7 @@ def called_addresses(
 
 
 def is_told_apart(source: IpAddress, rules: Iterable[Rule]) -> bool:
-    """Return whether rules may treat a source unlike packets without one.
+    """Return whether rules may lead packets from a source otherwise than packets without one.
 
     IPv6 routes may match on the source, too, so all IPv6 addresses count.
     """

@@ -170,7 +170,7 @@ class Constraints:
         return path.refused or length
 
     def _why_forbidden(self, place: Place, failure: Judgement, path: Path) -> Obstacle | None:
-        """Return why no route of any prefix length may cover a place, or None if one may."""
+        """Return why no route may cover a place, however long its prefix, or None."""
         ports = [port for dev in path.devs if (port := self._ports.get(dev)) is not None]
         if ports:
             return _of_port(ports[0])
@@ -216,11 +216,11 @@ class Constraints:
         lookup: SocketLookup,
         next_hops: tuple[NextHop, ...],
     ) -> int | Obstacle:
-        """Return the longest prefix of main's entries that can't change a lookup, or why none can.
+        """Return the length up to which entries of main leave a lookup as it is, or why any would.
 
         Args:
-            lookup: the lookup. Any longer entry in main would change it.
-            next_hops: the entry's next hops, or an empty tuple if none is known.
+            lookup: the lookup. A new entry in main that is longer than the result would change it.
+            next_hops: the new entry's next hops, or an empty tuple if none is known.
         """
         last: Rule | None = None
         lengths: list[int] = []
@@ -229,8 +229,8 @@ class Constraints:
             if not is_met or rule.action in (RuleAction.NOP, RuleAction.GOTO):
                 continue
             last = rule
-            # The loop doesn't stop at the first rule that looks up main. A later one may accept a
-            # shorter prefix.
+            # The loop goes on after the first rule that looks up main, because a later rule may
+            # suppress fewer prefixes.
             if self._looks_up_main(rule, dev):
                 suppressed = rule.suppress_prefix_length  # and all shorter ones
                 length = -1 if found is None else longest_behind(found)
@@ -313,7 +313,7 @@ class Constraints:
 
 
 def segment_of(span: Span, dev: str | None, bits: int) -> Segment:
-    """Return the constraint of a span's place on the prefixes of routes through an interface.
+    """Return the constraint of a span's place on routes through an interface.
 
     Args:
         span: the span.
@@ -333,7 +333,7 @@ def _longest_cover(span: Span, cover: MayBeCovered, bits: int) -> int:
     """Return the maximum length of a route that may cover a span."""
     if cover.entry is None:
         return cover.length_max
-    # A span may hold several entries, because not every entry of a large table cuts.
+    # The entry may be smaller than the span, because plain entries outside of suspects don't cut.
     destination = cover.entry.destination
     first, last = ends(numbers(destination), bits)
     is_covered = first <= span.first and span.last <= last
@@ -381,7 +381,7 @@ def longest_behind(found: Route) -> int:
 
 
 def _of_gateway(routes: Sequence[Route], entry: Route | None) -> Obstacle:
-    """Return the obstacle for the gateway of routes, and its own host route, if it has one."""
+    """Return the obstacle for an address that is a gateway of routes, and may have a host route."""
     kept = next((route for route in routes if route.is_in_side_table), None)
     if kept is not None:
         reason = f"it is the gateway of {kept}, by which keep sends"

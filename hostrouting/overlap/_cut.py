@@ -36,7 +36,7 @@ from hostrouting.overlap._places import Place, Places, Span
 
 
 class Cutter:
-    """A cutter of the expected CIDRs that knows where only plain routes through the uplinks match.
+    """A cutter of the expected CIDRs that ignores plain routes outside of suspects.
 
     Args:
         family: the CIDRs' address family.
@@ -79,7 +79,7 @@ class Cutter:
             self._named.add((0, 0))
 
     def suspects(self, routes: Iterable[Route], possible: Iterable[Prefix] = ()) -> list[Prefix]:
-        """Return the suspects inside the CIDRs, and the CIDRs that lie in a suspect.
+        """Return the suspects inside the CIDRs, and each CIDR that lies inside a suspect.
 
         Outside of these prefixes, ``cut`` doesn't need the plain routes.
 

@@ -49,15 +49,15 @@ _ANY_BRIDGE = "is a bridge without an uplink among its ports: move its network"
 _VPNS = (*VPN_DEVS, "ppp*")
 _OF_VPN = "belongs to a VPN: have it take fewer routes"
 
-# The minimum prefix length of a route to a network. A shorter route takes a part of the whole
-# address space, as a VPN's routes do.
+# The minimum prefix length of a route to a network. A shorter route leads a part of the whole
+# address space away, as a VPN's routes do.
 _NETWORK_LENGTH_MIN = {Family.IPV4: 8, Family.IPV6: 16}
 
 
 class Diversions:
     """The routes on one host that may divert packets on purpose.
 
-    Whether a route may do so is judged only by the names and types of its interfaces.
+    Only the names and types of a route's interfaces decide whether it may.
 
     Args:
         state: the host's state.
@@ -139,8 +139,8 @@ class Diversions:
             return Obstacle("", is_policy=True, question=Question(devs, is_ours=True))
         near = self._near(failure.address, devs, route)
         doubtful = self._doubtful(devs, route, subnet)
-        # Unless uplinks are named, the cluster may be behind an interface that has a default route
-        # too.
+        # Unless the config names uplinks, the cluster may be behind any interface with a default
+        # route.
         rival = self._rival_around(failure.address)
         if rival is not None:
             reason = f"it is in the network of {rival}, which has a default route too"
@@ -171,7 +171,7 @@ class Diversions:
         return Obstacle(reason, is_policy=True)
 
     def why_not_led(self, failure: Judgement, *, is_limited: bool) -> Obstacle | None:
-        """Return why routes must not divert packets although they could, or None if they may.
+        """Return why no route may divert packets that fail, or None if one may.
 
         Args:
             failure: the judgement of a lookup that fails for an expected CIDR.
@@ -235,8 +235,8 @@ class Diversions:
     ) -> str:
         """Return the interface whose network contains an address, although another route decides.
 
-        The result is an empty string if there is no such interface, or if it can't be meant:
-        InfiniBand and networks of containers are no part of the cluster's network.
+        The result is an empty string if there is no such interface, or if it can't be the way to
+        the cluster: InfiniBand and networks of containers are no part of the cluster's network.
         """
         length_min = 1
         if route is not None and self._is_connected(route):

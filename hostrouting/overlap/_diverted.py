@@ -36,10 +36,10 @@ class Diverted:
     """Packets that a plan diverts.
 
     Args:
-        others: a sentence for each kind of packets, except those of ``kept``.
-        kept: a clause for each kind of packets that ``keep`` leaves on their interfaces.
-        keep: the entries of ``keep`` for InfiniBand interfaces.
-        how_to_keep: which of them to add, in words.
+        others: a sentence for each kind of other packets.
+        kept: a clause for each kind of packets that would stay on InfiniBand with ``keep``.
+        keep: the entries that would keep them there.
+        how_to_keep: the advice to add these entries.
     """
 
     others: tuple[str, ...] = ()
@@ -62,8 +62,7 @@ def diverted(
 ) -> Diverted:
     """Return the packets that a plan diverts, except those to expected addresses.
 
-    Packets to expected addresses that are sent from an address of another interface than an uplink
-    are included.
+    Packets to expected addresses count only if an interface other than an uplink has their source.
 
     Args:
         config: the planned config.
@@ -130,7 +129,7 @@ def _offered(offered: Sequence[Loss], keeping: Keeping, config: Config) -> Itera
 
 
 def _how_to_keep(found: Iterable[Loss], keep: Sequence[Keep], config: Config) -> str:
-    """Return which entries of ``keep`` to add, so that lost packets stay on their interfaces."""
+    """Return the advice to add entries of ``keep`` for the interfaces that sent packets."""
     devs = _senders(found)
     listed = tuple(entry.dev for entry in config.static_routes.keep)
     is_listed = any(is_like(dev, listed) for dev in devs)
@@ -158,7 +157,7 @@ class HasHops:
     hops: tuple[NextHop, ...]
 
     def __call__(self, route: Route) -> bool:
-        """Return whether an entry does so."""
+        """Return whether an entry sends all of its packets to these next hops."""
         if isinstance(route, Route6) and route.source_prefix is not None:
             return False
         return route.type is RouteType.UNICAST and not route.tos and route.hops == self.hops

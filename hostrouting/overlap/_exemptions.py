@@ -27,8 +27,8 @@ from hostrouting.overlap.uplinks import Uplinks
 # The blackhole route for Calico's own block has protocol 80; BIRD's has protocol 12.
 CNI_PROTOCOLS = (Protocol.BIRD, 80)
 
-# Interfaces that hold the addresses of Services or DNS caches. Routes with these protocols don't
-# show which blocks belong to pods.
+# Interfaces to which kube-proxy and DNS caches add their addresses. Routes with these protocols
+# don't show which blocks belong to pods.
 _SERVICE_DEVS = ("kube-ipvs0", "kube-dummy-if", "nodelocaldns", "localdns")
 
 _LINK_LOCAL = IPv4Network("169.254.0.0/16")

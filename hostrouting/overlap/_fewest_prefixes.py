@@ -44,11 +44,11 @@ _SPLITS = 12
 # The maximum prefix length in either family.
 _ANY_LENGTH = 128
 
-# The length of the innermost chosen prefix around a segment, if there is none. A target needs one
-# that is longer than -1 at least, so having none doesn't serve it.
+# Stands for the length of the innermost chosen prefix if no prefix around a segment is chosen. Each
+# target needs a longer prefix than that.
 _NONE_AROUND = -1
-# The length that this prefix must exceed for a segment that isn't a target. No prefix around it is
-# enough, so this is less than _NONE_AROUND.
+# Stands for the length that this prefix must exceed if a segment isn't a target. Such a segment
+# needs no prefix, so this is less than _NONE_AROUND.
 _NOT_NEEDED = -2
 
 
@@ -93,8 +93,8 @@ def fewest_prefixes(
     lengths_max = [segment.length_max for segment in segments]
     # The length that a prefix must exceed to serve a segment. Only targets need to be served.
     exceeds = [_NOT_NEEDED if each.longer_than is None else each.longer_than for each in segments]
-    # Up to this length, a prefix is of no use to a segment. A prefix is never of use to a segment
-    # that isn't a target.
+    # Up to this length, a prefix doesn't serve a segment. No prefix serves a segment that isn't a
+    # target.
     useless_to = [
         _ANY_LENGTH if each.longer_than is None else each.longer_than for each in segments
     ]
@@ -109,7 +109,7 @@ def fewest_prefixes(
         return slice(bisect_left(lasts, first), bisect_left(firsts, first + size(length)))
 
     def is_served(first: int, length: int, around: int) -> bool:
-        """Return whether a prefix needs no more chosen ones, given the innermost one around it."""
+        """Return whether the innermost chosen prefix serves all targets in a prefix."""
         return max(exceeds[part(first, length)], default=_NOT_NEEDED) < around
 
     def smallest_around(inner: slice, first: int, length: int) -> tuple[int, int, bool]:

@@ -32,7 +32,7 @@ from hostrouting.overlap._rules import RuleSearch
 from hostrouting.overlap.findings import Finding
 from hostrouting.overlap.proposals import Fix, HostSettings, Obstacle
 
-# Each round adds or excludes a place. Few rules decide, so few rounds are needed.
+# A host has few rules that decide, so few rounds are needed: each adds or excludes a place.
 _ROUNDS_MAX = 8
 
 _NO_DEFAULT = "the uplinks have no default route"
@@ -165,7 +165,7 @@ def _decided_earlier(
     wanted: Mapping[IpAddress, int],
     unruled: Container[IpAddress],
 ) -> dict[IpAddress, int]:
-    """Return the places that a rule before a wanted one decides, with that rule's preference.
+    """Return the places about which a rule before the wanted ones decides, with its preference.
 
     Args:
         found: the routes beside the rules.
@@ -233,7 +233,7 @@ def _with_own_rules(
     places: Places,
     helped: Container[IpAddress],
 ) -> Finding:
-    """Return a finding with the rules that it takes, given the places that the rules help."""
+    """Return a finding with those of the rules that help a place of the finding."""
 
     def takes(rule: StaticRule) -> bool:
         shared = (

@@ -158,7 +158,7 @@ def _about_local(expected: ExpectedCidr, judgement: Judgement, state: State) -> 
 
 
 def _about_exempt(expected: ExpectedCidr, group: _Group, state: State) -> str:
-    """Return which other addresses an exempted interface hides, as a clause."""
+    """Return a clause on the addresses of other hosts that an exempted interface hides."""
     judgement = group[0][1]
     if judgement.uplink_subnet:
         lost = "so other hosts there that have such an address can't be reached"
@@ -184,8 +184,8 @@ def _local_on_uplinks(expected: ExpectedCidr, state: State) -> list[Address]:
     is for nodes, pods or Services. An uplink's subnet in the CIDR isn't proof either, because a
     node may have an address in the pod CIDR by mistake. There is proof in two cases: the CIDR is
     the address's subnet (``Address.network``), or the config names the interfaces that may carry
-    the CIDR. The second case rules out container interfaces, so no hint is needed, and the list is
-    empty.
+    the CIDR. In the second case, no container interface may carry the CIDR. Then no hint is needed,
+    and the list is empty.
     """
     if expected.devs is not None:
         return []
@@ -200,9 +200,9 @@ def _part(cidr: IpNetwork, ranges: _Networks) -> str:
 
 
 def _behind(judgement: Judgement, expected: ExpectedCidr, state: State) -> set[str]:
-    """Return the further unexpected interfaces behind the matching route.
+    """Return the unexpected interfaces that packets would use if the matching route were removed.
 
-    Packets would use these interfaces in turn if matching routes were removed.
+    Each follows if the routes through those before it were removed, too.
     """
     route = judgement.route
     if judgement.kind is not FindingKind.OVERLAP or route is None:

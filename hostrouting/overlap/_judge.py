@@ -83,7 +83,7 @@ class Judge:
         lookups: Sequence[SocketLookup],
         expected: ExpectedCidr,
     ) -> list[Judgement]:
-        """Judge the deciding lookups together, like ``judge_place``, and each other one alone."""
+        """Judge the deciding lookups as ``judge_place`` does, and each other lookup alone."""
         deciding = [lookup for lookup in lookups if decides(lookup, lookups)]
         judged = iter(self._judge_deciding(deciding, expected))
         return [
@@ -98,8 +98,8 @@ class Judge:
     ) -> list[Judgement]:
         """Judge lookups that decide. TCP may be refused because of another lookup's result."""
         judgements = [self._judge_alone(lookup, expected) for lookup in lookups]
-        # For a datagram, the address may be local or broadcast. In this case, report that, not
-        # TCP's refusal.
+        # For a datagram, the address may be local or broadcast. A local or broadcast address is
+        # reported as such, and not as TCP's refusal.
         if judgements[0].is_local:
             return judgements
         return [
@@ -146,11 +146,11 @@ class Judge:
         return tuple(dev for dev in devs if not expected.is_expected(dev, uplinks))
 
     def _is_beyond_routes(self, lookup: SocketLookup, route: Route) -> bool:
-        """Return whether an entry is a host route in table local, which precedes any other route.
+        """Return whether an entry is a host route in table local, which no other route precedes.
 
-        Until fib_trie_unmerge, local and main share one trie. While the tables share a trie, the
-        kernel reports main for the entries of both, and a longer prefix in main precedes a shorter
-        one in local.
+        Until the first policy rule is added (fib_trie_unmerge), tables local and main share one
+        trie. While the tables share a trie, the kernel reports main for the entries of both, and a
+        longer prefix in main precedes a shorter one in local.
         """
         if route.destination.prefixlen < self._state.family.bits:
             return False

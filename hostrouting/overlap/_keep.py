@@ -131,7 +131,7 @@ class Keeping:
         host: the host with the proposed entries.
         lost: the packets that the fix with these entries takes away.
         keep: the proposed entries.
-        kept: the interfaces that these keep.
+        kept: the interfaces that the proposed entries keep.
         offers: the entries that would keep further interfaces, by interface. Entries that don't
             work are left out.
         offers_lose: a line for each kind of packets that these entries take away.
@@ -199,7 +199,7 @@ class KeepSearch:
         devs: Sequence[str],
         addresses: Iterable[Address],
     ) -> Keeping:
-        """Keep interfaces, or say why not."""
+        """Return the findings with entries that keep interfaces, or with a refusal."""
         keep = entries_for(devs, self._before.state)
         after = self._kept(keep, addresses, devs)
         if isinstance(after, str):
@@ -212,7 +212,7 @@ class KeepSearch:
         devs: Sequence[str],
         addresses: Iterable[Address],
     ) -> Keeping:
-        """Offer to keep more interfaces, or say why not."""
+        """Return the findings with offers to keep more interfaces, or with a refusal."""
         offers = {dev: Keep(dev) for dev in devs}
         after = self._kept((*found.keep, *offers.values()), addresses, [*found.kept, *devs])
         if isinstance(after, str):
@@ -348,7 +348,7 @@ def _may_come_late(rules: Iterable[Rule]) -> bool:
 
 
 def _claimed_gateway(routes: Iterable[Route], fib: Fib) -> str:
-    """Return which gateway of routes is an address of this host, or an empty string."""
+    """Return which of the routes' gateways is this host's own address, or an empty string."""
     for route in routes:
         for hop in route.hops:
             claim = None if hop.gateway is None else fib.claims_gateway(hop.gateway)

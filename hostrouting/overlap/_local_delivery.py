@@ -99,7 +99,7 @@ def _first_lost(state: State, cidrs: Sequence[Prefix], kernel: Lookups) -> _Lost
     asked = [*_addresses_to_ask_about(state, PrefixSet(cidrs, state.family.bits))]
     is_first = asks_local_first(state.rules)
     if is_first:
-        # Table local decides, so its entries are delivered.
+        # Packets to the entries of table local are delivered, because that table decides.
         entries = _entries_of_local(state)
         asked = [address for address in asked if address.local not in entries]
         if not asked:
@@ -197,8 +197,8 @@ def _arriving(
 def _entrances(local: Address, state: State) -> Sequence[str]:
     """Return the interfaces through which packets to an address come in.
 
-    Nothing comes in through lo or a dummy interface. Packets to the addresses of these come in
-    through the uplinks.
+    Nothing comes in through lo or a dummy interface. Packets to the addresses of such interfaces
+    come in through the uplinks.
     """
     dummies = {link.name for link in state.links if link.kind == "dummy"}
     if local.dev != LOOPBACK and local.dev not in dummies:
@@ -361,8 +361,8 @@ def _behind_vrfs(flow: Flow, state: State, cidrs: Sequence[Prefix]) -> int:
     """Return the preference of a rule for table local: 0, or on a host with VRFs behind their rule.
 
     A packet in a VRF must stay in the VRF, even if its destination is an address of this host
-    outside of the VRF. The new rule must still precede the rule that decides about a packet now,
-    and all packets must be delivered.
+    outside of the VRF. With the new rule there, all packets to this host must be delivered.
+    Otherwise the preference is 0.
     """
     decides = state.fib.decide(flow).rule
     of_vrfs = [rule.preference for rule in state.rules if rule.is_l3mdev]

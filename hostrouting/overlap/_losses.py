@@ -53,7 +53,7 @@ class Loss:
     """Packets that work now, but that a change diverts or drops.
 
     Args:
-        ranges: their destinations, or a prefix around these if they are many.
+        ranges: the packets' destinations, or a prefix around them if these are many.
         source: the local address that sends the packets. It may represent several addresses of its
             interface. None for packets without a chosen source.
         sender: the interface that has the source, or an empty string.
@@ -66,8 +66,8 @@ class Loss:
             carried the packets aren't connected to it.
         neighbours_of: the interfaces that are connected to this network.
         is_intended: whether the change diverts other packets to the destinations on purpose.
-        uncompared: the number of packets to compare if there are too many, or else 0. If there are
-            too many, the losses are unknown, and this is the only loss.
+        uncompared: the number of packets to compare if there are too many, or else 0. Then the
+            losses are unknown, and this is the only loss.
     """
 
     ranges: tuple[IpNetwork, ...]
@@ -116,7 +116,8 @@ def taken_away(found: Iterable[Loss]) -> list[str]:
 def lines_with_losses(found: Iterable[Loss]) -> Iterator[tuple[str, Loss | None]]:
     """Yield a line for each kind of loss.
 
-    If it is about packets without a source to neighbours, the loss comes with it, or else None.
+    A line about packets without a source to neighbours comes with its loss, any other line with
+    None.
     """
     by_packets: dict[Loss, list[Loss]] = {}
     for loss in found:
@@ -166,7 +167,7 @@ def _no_longer(loss: Loss) -> str:
 
 
 def _own_clause(loss: Loss, senders: Sequence[str]) -> str:
-    """Return a clause about interfaces whose packets are lost, as are those without a source."""
+    """Return a clause about interfaces from whose addresses packets are lost, too."""
     devs = [dev for dev in loss.neighbours_of if dev in senders]
     if len(devs) == len(loss.neighbours_of):
         return ", also from these interfaces' own addresses"
@@ -222,7 +223,8 @@ class _Change(NamedTuple):
         devs: the interfaces before, without gateways.
         network: the connected network that the destinations are in.
         is_intended: whether other packets to the destinations are diverted on purpose.
-        homes: the connected networks of the interface that carries the packets after the change.
+        homes: the networks around the destination to which the interface that now carries the
+            packets is connected.
     """
 
     senders: Senders
@@ -294,7 +296,7 @@ class _Comparison:
         return (*sent, *self._unheard())
 
     def _alike(self) -> Collection[list[Place]]:
-        """Return lists of places with equal lookups, of which one is compared.
+        """Return lists of places with equal lookups, so that one place of each is compared.
 
         This host may have many own addresses between the failing ones. Own addresses cut the
         intended ranges into many places.
@@ -514,7 +516,7 @@ def _stays_on_link(address: IpAddress) -> bool:
 
 
 def _stays(source: Address | None, change: _Change) -> bool:
-    """Return whether packets come to stay in the network of the interface that has their source."""
+    """Return whether packets now stay in the network of the interface that has their source."""
     if source is None:
         return False
     return change.after == (source.dev,) and source.prefix in change.homes

@@ -153,7 +153,7 @@ def host_after(
     entries: Sequence[StaticRoute],
     fixed: Mapping[int, str | None],
 ) -> ModelledHost | str:
-    """Return the model of a host with the routes planned for entries, or why these don't work.
+    """Return the model of a host with routes for entries, or why these routes don't work.
 
     The result proves two things for datagrams. Packets to each fixed address leave through the
     right interface. Packets to every other address that an entry covers leave as before.
@@ -170,8 +170,7 @@ def host_after(
     main = [route for route in state.routes if route.table == Table.MAIN]
     try:
         routes, missing = resolve(entries, state.links, state.addresses, main, state.uplinks.named)
-        # Hide our existing entries from the plan. The plan then adds the new ones, and removes
-        # none.
+        # The plan doesn't see our existing routes. So it adds the new ones, and removes none.
         plan = plan_routes(routes, [route for route in main if not route.is_ours])
     except RouteError as error:
         return error.clause
@@ -201,7 +200,7 @@ def _why_not_fixed(state: State, model: Model, fixed: Mapping[int, str | None]) 
 def _why_others_change(host: ModelledHost, model: Model, fixed: Mapping[int, str | None]) -> str:
     """Return why added routes change an address that they only cover, or an empty string.
 
-    The search for routes excludes such routes. But a proof must not rely on the search.
+    The search for routes excludes such routes, but a proof must not rely on the search.
     """
     for route in model.added:
         prefix = numbers(route.destination)

@@ -30,8 +30,8 @@ class SocketLookup(NamedTuple):
         result: the kernel's result.
         source: the source address of the lookup, or None if no source is chosen yet.
         is_tcp: whether the lookup is for TCP rather than UDP.
-        is_reply: whether the lookup is only for a server's replies from ``source``. False if
-            connections get this source, too.
+        is_reply: whether the lookup is only for a server's replies from ``source``. False if the
+            kernel selects this source for connections, too.
     """
 
     result: Lookup
@@ -161,8 +161,8 @@ class MayBeCovered(NamedTuple):
     """The constraint of a place that a route may cover if it doesn't change the lookups there.
 
     Args:
-        entry: the entry in table main that covers the place. A route that covers the place must be
-            shorter than this entry.
+        entry: the entry in table main that covers the place. A route may cover the place if its
+            prefix is shorter than that of this entry.
         length_max: without such an entry, the maximum length of a route that covers the place; -1
             if none may.
     """
@@ -194,8 +194,8 @@ class Place:
 
     Args:
         probe: the place's first address, which is looked up for the whole place.
-        spans: the ranges of consecutive addresses, in order. There are several if more specific
-            prefixes lie within the place.
+        spans: the ranges of consecutive addresses, in order. A place has several if more specific
+            prefixes lie between them.
         lookups: set by ask. The lookups that sockets make, UDP first. For each protocol, those
             without a source come first.
         judgements: set by judge. The judgements for each expected CIDR that contains the place, in
@@ -223,11 +223,11 @@ class Place:
     def deciding_cidr(self) -> ExpectedCidr:
         """Return the expected CIDR whose judgement decides which routes the place needs.
 
-        If the place fails in some of its CIDRs, the last of these decides.
+        If the place fails for some of these CIDRs, the last one for which it fails decides.
         """
         failing = [each for each in self.judgements if self.judgement_for(each).is_failure]
-        # One route serves all these CIDRs or none. The last CIDR in config order is taken, because
-        # people tend to write a narrower CIDR after a wider one.
+        # A route for one of these CIDRs serves all of them or none. The last CIDR in config order
+        # is taken, because people tend to write a narrower CIDR after a wider one.
         return (failing or [*self.judgements])[-1]
 
     @property
