@@ -31,9 +31,9 @@ Cut (``_cut``). Routes and rules match prefixes, so a result can only change whe
 or ends. All addresses with the same innermost prefix are one place, which may consist of several
 spans. Only the place's first address (its probe) is looked up, once for each kind, because all its
 addresses have the same results. A FIB may have 100,000 routes through the uplinks that are *plain*
-(``kernel.selection``): they have tos 0, and all of their packets leave there. Where only these are,
-nothing fails. Suspects are routes through other interfaces, and prefixes that a rule names. Plain
-routes cut only inside a suspect. Outside of suspects, they aren't even read.
+(``kernel.selection``): they have tos 0, and all of their packets leave there. A place with notes
+alone doesn't fail. Suspects are routes through other interfaces, and prefixes that a rule names.
+Plain routes cut only inside a suspect. Outside of suspects, they aren't even read.
 
 Ask (``_ask``). Three kinds of sockets send to a place, and all must leave as expected:
 
@@ -66,17 +66,18 @@ notes on the host as a whole.
 
 Fix (``_fix``). A static route in main fixes a place if main is asked, and the route wins there. A
 route wins if it is longer than the place's present entry, or as long with a lower metric. A route
-also covers other places. It doesn't change such a place if the route is shorter than the place's
-entry. So each place has a constraint (``_constraint``): ``NeedsRoute`` or ``MayBeCovered``. For
-each interface to which routes must lead, ``_fewest_prefixes`` finds the smallest set of prefixes
-that satisfies all of them. Sometimes no route can fix a place, or the traffic may be wanted where
-it is, such as on a second NIC (``_diversions``). Then the constraint is ``NoRoute``, with an
-obstacle: a reason with advice, or a question to the operator. ``_static_routes`` makes the config
-entry for each prefix. Then the routes are proven (``_modelled_host``): the installation's planner
-accepts them, and a model of the host with these routes is asked about the same places. The results
-are judged again. A route that an installation would refuse is excluded, and the search runs again
-(``_routes``). If any other proof fails, no route at all is proposed. Remaining failures, such as
-replies that no route can move, are reported with a reason.
+also covers other places. A route doesn't change such a place if its prefix is shorter than that of
+the place's entry. So each place has a constraint (``_constraint``): ``NeedsRoute`` or
+``MayBeCovered``. For each interface to which routes must lead, ``_fewest_prefixes`` finds the
+smallest set of prefixes that satisfies all of them. Sometimes no route can fix a place, or the
+traffic may be wanted where it is, such as on a second NIC (``_diversions``). Then the constraint is
+``NoRoute``, with an obstacle: a reason with advice, or a question to the operator.
+``_static_routes`` makes the config entry for each prefix. Then the routes are proven
+(``_modelled_host``): the installation's planner accepts them, and a model of the host with these
+routes is asked about the same places. The results are judged again. A route that an installation
+would refuse is excluded, and the search runs again (``_routes``). If any other proof fails, no
+route at all is proposed. Remaining failures, such as replies that no route can move, are reported
+with a reason.
 
 If another table decides before main, the obstacle is a rule. Then ``_rules`` finds the fewest rules
 after which main decides, and the search for routes runs again on a model of the host with these

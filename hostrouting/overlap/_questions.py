@@ -35,10 +35,10 @@ from hostrouting.overlap._read import Moment, moment_with
 from hostrouting.overlap.findings import EXEMPTIONS, Finding, FindingKind
 from hostrouting.overlap.proposals import Answer, AnswerKind, Fix, Obstacle, Question, Unfixable
 
-# Each question takes up to two trials. All questions together take two more.
+# Each question takes up to two trials. Two more trials are about all questions together.
 _QUESTIONS_MAX = 4
 
-# A trial takes as long as a check. With more spans than this, only answers that settle all
+# A trial takes as long as a check. If a host has more spans than this, only answers that settle all
 # questions at once are tried.
 _SPANS_MAX = 2000
 
@@ -56,7 +56,7 @@ class _Outcome:
     """The result of a check with an answer in its config.
 
     Args:
-        left: the failures that its fix doesn't fix.
+        left: the failures that the fix of that check leaves.
         effect: a clause on the fix, and on the packets that it takes away.
     """
 
@@ -168,7 +168,7 @@ class Questions:
         by_destination = {route.destination for route in ours}
         for static in self._config.static_routes.routes:
             if static.dev is not None and static.destination in by_destination:
-                # The config says what it wants, but in two ways.
+                # The config's static routes and its uplinks contradict each other.
                 question = question._replace(is_ours=False)
                 return question, f"{listed} {what} of this config, which names {static.dev}"
         uplinks = ",".join(self._uplinks)
@@ -248,8 +248,8 @@ class Questions:
     def _carrying(self) -> dict[ExpectedCidr, set[str]]:
         """Map each expected CIDR without ``devs`` to the interfaces that may carry a part of it.
 
-        Included are interfaces that a question is about, if they carry a part now, and the uplinks,
-        if they carry a part now or will after a fix.
+        An interface that a question is about is included if it carries a part now; an uplink also
+        if it will carry one after a fix.
         """
         return self._carrying_outside(())
 
@@ -274,10 +274,10 @@ class Questions:
 
     @cached_property
     def _exempting(self) -> set[ExpectedCidr]:
-        """Return the expected CIDRs of which parts are exempt, or would be without bounds.
+        """Return the expected CIDRs with parts that are exempt, or beyond an exemption's bounds.
 
-        For example, pods' networks are exempt. If such a CIDR named its interfaces, the exemption
-        would end.
+        For example, pods' networks are exempt. If an answer named interfaces for such a CIDR, the
+        exemption would end.
         """
         return {
             expected
@@ -310,7 +310,7 @@ class Questions:
         return _Outcome(fix.unfixable, f"{self._proposed(fix, cautions)}{waits}")
 
     def _hides(self, failing: Iterable[IpNetwork]) -> bool:
-        """Return whether an answer hides a failure that no question is about."""
+        """Return whether an answer makes a failure disappear that no question is about."""
         covered = PrefixSet(map(numbers, failing), self._state.family.bits)
         return not all(covered.overlaps(span.first, span.last) for span in self._unasked)
 

@@ -126,7 +126,7 @@ def read_once(
         ipv4: see ``uplinks.read_uplinks``.
         needs_uplinks: whether to skip the lookups if there is no uplink to compare with.
         received: the CIDRs whose local addresses must receive packets. By default, the expected
-            ones.
+            CIDRs.
     """
     state, cutter = _state_and_cutter(config, backend, ipv4)
     if needs_uplinks and state.uplinks.unknown:
@@ -192,10 +192,9 @@ def _state_and_cutter(
 ) -> tuple[State, Cutter]:
     """Return the cutter, and the state with all that the cutter needs.
 
-    Which routes to read depends on the routes. To read a large table only once, it is first
-    assumed that named uplinks have a default route (``_with_routes_if_default``), and that no
-    suspects exist except connected networks (``_with_routes``). If that is wrong, the table is read
-    again.
+    Which routes to read depends on the routes. A large table is read only once if two assumptions
+    are right: named uplinks have a default route (``_with_routes_if_default``), and no suspects
+    exist except connected networks (``_with_routes``). Otherwise it is read again.
     """
     facts = backend.facts()
     links = facts.links
@@ -228,8 +227,8 @@ def _with_routes_if_default(
 ) -> tuple[State, Cutter]:
     """Return the result of ``_with_routes``, assuming that the named uplinks have a default route.
 
-    Only reading the routes shows whether they have one: an IPv6 table even ends with the default
-    routes.
+    Whether they have one isn't known before all routes are read: an IPv6 table ends with the
+    default routes.
     """
     # Only the existence of the default route matters, so it needs no next hops.
     assumed = Route(state.family.network((0, 0)), ())
@@ -270,7 +269,7 @@ def _sources(addresses: Iterable[Address]) -> set[IpAddress]:
 def _cutter(overlap: RouteOverlap, state: State, sources: Collection[IpAddress]) -> Cutter:
     cidrs = [numbers(expected.cidr) for expected in overlap.expected_cidrs]
     # A CIDR that isn't allowed on all uplinks is a suspect. Without a default route, every CIDR is
-    # one.
+    # a suspect.
     elsewhere = [
         expected.cidr
         for expected in overlap.expected_cidrs
@@ -286,7 +285,7 @@ def _cutter(overlap: RouteOverlap, state: State, sources: Collection[IpAddress])
 
 
 def _needs_whole_tables(state: State) -> bool:
-    """Return whether plain routes matter, too: to connections after a fix or incoming packets."""
+    """Return whether plain routes matter for connections after a fix, or for incoming packets."""
     if not asks_local_first(state.rules):
         return True
     if any(rule.source is not None or rule.ip_protocol for rule in state.rules):

@@ -63,8 +63,8 @@ class _Proposal:
     """Entries that fix failures, and the failures that remain.
 
     Args:
-        fix: the entries. If they don't work, the fix has none, and every failure that needs a route
-            remains. Failures that no route can fix are never included.
+        fix: the entries. If the entries don't work, the fix has none, and every failure that needs
+            a route remains. Failures that no route can fix are never included.
         host: the host after the fix.
         fixable: an address of each span that the constraints let an entry fix.
         fixed: the fixable addresses that an entry fixes. Empty if the entries don't work.
@@ -102,7 +102,7 @@ class Found:
         host: the host after the fix.
         lost: the packets that the fix diverts or drops.
         blocked: the places that fail because a policy rule decides before table main. Each probe
-            maps to the lowest preference of such a rule.
+            maps to the lowest preference of these rules.
         stuck: the places that fail for another reason, by their probes.
     """
 
@@ -282,7 +282,7 @@ class RouteSearch:
     def _fixed_addresses(self, prefix: Prefix, entry: Prefix) -> list[int]:
         """Return an address of each span that an entry fixes in a prefix.
 
-        Each is the first address that the span, the entry and the prefix have in common.
+        It is the first address that the span, the entry and the prefix have in common.
         """
         first, _ = inner = max(prefix, entry, key=itemgetter(1))
         fixed = [span for span in self._places.inside(inner) if _is_fixed_by(entry, span.place)]

@@ -123,8 +123,8 @@ class RuleSearch:
         """Return the fewest entries, and why some places get none.
 
         Args:
-            wanted: the places about which main must decide, as probes. Each is mapped to the lowest
-                preference of the rules that decide now.
+            wanted: the places about which main must decide, as probes. Each probe is mapped to the
+                lowest preference of the rules that decide about it now.
         """
         refused = {probe: _NONE_LEFT for probe, each in wanted.items() if each < 2}
         possible = wanted.keys() - refused.keys()
@@ -162,7 +162,7 @@ class RuleSearch:
         # Plain routes cut places only inside suspects, where something may fail. Elsewhere, main
         # may have several entries in one place, and one lookup finds only one of them.
         is_cut = PrefixSet(_decided(targets), bits).covers
-        # A prefix that is larger than the one around all targets would cover no further target.
+        # No prefix is larger than the one around all targets.
         wanted = [span for place in targets for span in place.spans]
         first = min(span.first for span in wanted)
         last = max(span.last for span in wanted)
@@ -263,18 +263,18 @@ class RuleSearch:
 
     @cached_property
     def _about_others(self) -> list[tuple[int, frozenset[IpAddress]]]:
-        """Return the positions of the rules about packets that the check may not ask about.
+        """Return the positions of rules for packets that the check may not ask about.
 
-        Each rule comes with the addresses of this host that send these packets. The set is empty if
-        other hosts do.
+        Each position comes with this host's addresses that send the packets: none if other hosts
+        send them.
         """
         found = enumerate(map(self._senders, self._state.rules))
         return [(position, own) for position, own in found if own is not None]
 
     def _senders(self, rule: Rule) -> frozenset[IpAddress] | None:
-        """Return the addresses of this host that a rule is about, or an empty set for others.
+        """Return this host's addresses whose packets a rule matches; none if other hosts send them.
 
-        None if the check asks about all packets that it matches.
+        The result is None if the check asks about all packets that the rule matches.
         """
         others = frozenset[IpAddress]()
         if rule.is_l3mdev:

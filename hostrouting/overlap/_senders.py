@@ -36,7 +36,7 @@ class Senders:
         source: one of the addresses, or ``NO_SOURCE``.
         own: all own addresses.
         kinds: the kinds of the addresses; none for ``NO_SOURCE``.
-        are_others: whether these senders have all kinds of addresses except ``kinds``.
+        are_others: whether these senders are the addresses of all kinds except ``kinds``.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Senders:
     def near(self, devs: Iterable[str], network: IpNetwork | None) -> Sequence[Address | None]:
         """Return one address of each kind on given interfaces, and in a connected network.
 
-        None means no source, and is included if there is a network.
+        If there is a network, None is added for packets without a source.
         """
         if self._own is None:
             return () if network is None else (None,)
@@ -137,7 +137,7 @@ class OwnAddresses:
         return any(self._destinations.around((destination, self._bits)))
 
     def senders_to(self, destination: int) -> Sequence[Senders]:
-        """Return a sender without a source, and those that rules or routes distinguish."""
+        """Return a sender without a source, and the senders that rules or routes distinguish."""
         kinds = set[_Kind]()
         for prefix in self._destinations.around((destination, self._bits)):
             for selector in self._by_destination[prefix]:

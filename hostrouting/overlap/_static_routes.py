@@ -129,7 +129,7 @@ class Entries:
         return next(self._nested_subnets.around((int(address), self._bits)), None)
 
     def next_hops(self, expected: ExpectedCidr, address: IpAddress) -> tuple[NextHop, ...]:
-        """Return the next hops that reach an address as expected, or an empty tuple if unknown."""
+        """Return the next hops by which packets reach an address as expected, or an empty tuple."""
         path = self.path(expected, address)
         return () if isinstance(path, Obstacle) else path.next_hops
 
@@ -237,8 +237,8 @@ class Entries:
 
         The next hop is that of the longest route that contains the prefix. Without such a route,
         the prefix is on the interface's link if the interface is point-to-point, or has an address
-        in the same subnet. A point-to-point interface needs no gateway, so a gateway that makes an
-        entry impossible is left out there.
+        in the same subnet. On a point-to-point interface, a gateway that an entry can't have is
+        left out, because none is needed.
         """
         hops, destinations, subnets = self._around_by(dev)
         if (longest := next(destinations.around(prefix), None)) is not None:
@@ -286,7 +286,8 @@ class Entries:
         If the config names the uplinks, an entry inherits their default route with the lowest
         metric, whichever default route wins. Of several with this metric, it inherits the first.
         After a reboot, another default route may win. A verified uplink is inherited even under a
-        new name. Otherwise, the IPv4 default route determines the uplinks for IPv6, and may change.
+        new name. If the config names none, the IPv4 default route determines the uplinks for IPv6,
+        and may change.
         """
         uplinks = self._state.uplinks
         if uplinks.is_verified or uplinks.named is None:

@@ -255,9 +255,9 @@ def check_overlap(
         scope: cancellation scope for the check.
         ipv4: the host's IPv4 backend. If the config doesn't name uplinks, the interfaces of the
             IPv4 default route are also the uplinks for IPv6.
-        host: the host. Its files show which other traffic a fix moves and, unless the host is a
-            snapshot, why there is no IPv6 default route. Without a host, the report contains
-            neither.
+        host: the host. Its files tell which other traffic a fix moves and, unless the host is a
+            snapshot, why there is no IPv6 default route. Without a host, the report says nothing
+            about these.
         started: when the run started, in seconds on the scope's clock, or None to check
             immediately. With a time, the check waits for a default route on an uplink and for
             InfiniBand addresses, as long as the config says.
@@ -311,7 +311,7 @@ def check_overlap(
 
 
 def _nothing_until_edited(findings: Sequence[Finding], why: str) -> Fix:
-    """Return a fix without entries, because the config's names are those of other NICs."""
+    """Return a fix without entries, because the config's names now belong to other NICs."""
     ranges = tuple(chain.from_iterable(finding.ranges for finding in findings))
     devs = tuple(sorted({dev for finding in findings for dev in finding.devs}))
     return Fix(unfixable=(Unfixable(ranges, devs, Obstacle(why, is_policy=True)),))
@@ -370,7 +370,7 @@ def _why_swapped(swapped: Iterable[Swap], config: Config, state: State) -> str:
 
 
 def _why_unknown(config: Config, state: State, host: Host | None) -> str:
-    """Return why there is no uplink to compare with, and facts that help to fix this."""
+    """Return why the uplinks are unknown, with facts that help to name them."""
     uplinks = state.uplinks
     family = state.family
     if config.uplinks is not None:
@@ -426,7 +426,7 @@ def _naming(devs: Sequence[str]) -> str:
 def _attached(overlap: RouteOverlap, state: State) -> list[str]:
     """Return the interfaces with a network around or inside an expected CIDR that may be uplinks.
 
-    A pod's interface isn't one, nor is a bridge, a port, or an interface of InfiniBand.
+    Interfaces of pods and InfiniBand, bridges and ports are left out.
     """
     ignored = container_devs(overlap, state.links) | {
         link.name for link in state.links if link.kind == "bridge" or is_infiniband(link)

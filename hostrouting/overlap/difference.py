@@ -2,7 +2,8 @@
 
 This module does no I/O. CIDRs are split and looked up as for a check. The causes of a difference
 are changes of the host: with all of them undone, the later snapshot gives the earlier results
-again. Each of these changes is needed: if any one isn't undone, a result still differs.
+again. Each of these changes is needed: if one of them isn't undone, a result still differs from the
+earlier one.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from hostrouting.overlap._cut import Cutter
 from hostrouting.overlap._fewest_prefixes import networks_of
 from hostrouting.overlap._places import Place, Places, SocketLookup, Span, distinct
 
-# The number of places to try first, because most attempts already fail for one of these.
+# The number of places to try first. Most attempts fail for one of these already.
 _TRIED_FIRST = 16
 
 
@@ -64,8 +65,8 @@ class ChangedResult(JsonObject):
         packets: the packets, such as ``UDP`` (unconnected datagrams), ``TCP connection`` or ``UDP
             reply from 10.1.0.4``. Replies are left out if other packets have changed in the same
             way.
-        before: the earlier results. There are several if the kernel chooses among default routes or
-            sources.
+        before: the earlier results. A packet has several results if the kernel chooses among
+            default routes or sources.
         after: the later results.
     """
 
@@ -171,7 +172,7 @@ def _all_addresses(before: Snapshot, after: Snapshot) -> tuple[IpNetwork, ...]:
     return (Family.IPV4.any,)
 
 
-# The results for an address, by the packets that get them.
+# The results for an address, by kind of packet.
 _Results = dict[str, tuple[LookupResult, ...]]
 
 
@@ -325,7 +326,7 @@ class _Comparison:
         return source_borders(addresses, labels)
 
     def _causes(self, wanted: Mapping[Place, _Results]) -> tuple[HostChange, ...]:
-        """Return as few changes as possible: without them, the lookups have the wanted results.
+        """Return the fewest changes that, when undone, give the lookups the wanted results.
 
         Args:
             wanted: the earlier results.

@@ -66,8 +66,8 @@ class ExplainedLookup:
         steps: the evaluated rules, ending with the one that determines the model's result.
         sources: the source addresses that the kernel may select if the lookup has none.
         is_modelled: whether the model returns the same result as the kernel.
-        sends: whether packets are sent according to this lookup. If not, the lookup only selects
-            the source address for a second lookup.
+        sends: whether packets are sent according to this lookup. If packets aren't, the lookup only
+            selects the source address for a second lookup.
     """
 
     judgement: Judgement
@@ -100,8 +100,8 @@ class Explanation:
 
     Args:
         address: the destination.
-        expected: the expected CIDRs that contain the address. If there are none, the address is
-            evaluated as if it were expected.
+        expected: the expected CIDRs that contain the address. If no expected CIDR contains the
+            address, the address is evaluated as if it were expected.
         default_devs: sorted names of the uplinks, or empty if there is no default route to compare
             with.
         verified_since: since when these have been the node's uplinks; see ``OverlapReport``.
@@ -110,7 +110,7 @@ class Explanation:
             interfaces that the config names for the CIDR.
         findings: the check's failures for this address. Empty if nothing is judged.
         notes: the check's notes on this address.
-        is_torn: whether the host changed during every read. If so, the result may be inconsistent.
+        is_torn: whether the host changed during every read. Then the result may be inconsistent.
         not_received: why packets to this host aren't delivered, or null if they are (see
             ``no-local-table``).
     """
@@ -261,7 +261,7 @@ def _steps(fib: Fib, flow: Flow) -> Iterator[Step]:
     for rule, is_met, route in fib.evaluated_rules(flow, range(len(fib.rules))):
         if is_met and fib.is_merged and route is not None and route.table != rule.table:
             # While local and main share one trie, a lookup in local also finds main's entries. Show
-            # the entry at the rule of its own table, where ip shows it.
+            # the entry at the rule for its own table, as ip does.
             yield Step(rule, _passed(fib, rule, None), None)
             (rule,) = (each for each in fib.rules if each.table == route.table)
         passed = _passed(fib, rule, route) if is_met else why_unmet(rule, flow, fib.loopback)

@@ -119,8 +119,8 @@ class Finding(JsonObject):
         shadowed: the failing addresses as a shorter list of prefixes that also includes adjacent
             local and broadcast addresses. Not included in the JSON.
         discarded_by: types of the entries that discard packets. Not included in the JSON.
-        behind: sorted names of further unexpected interfaces. Packets would use them in turn, as
-            the matching routes are removed. Not included in the JSON.
+        behind: sorted names of further unexpected interfaces. Packets would use these one after the
+            other if the matching routes were removed. Not included in the JSON.
         gateway: for ``GATEWAY``, this host's address. Not included in the JSON.
         port: for ``PORT``, the interface whose master takes the replies. Not included in the JSON.
         is_reply: whether a server's replies from ``source`` fail, rather than connections. Not

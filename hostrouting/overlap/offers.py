@@ -1,8 +1,8 @@
 """Offer to keep an interface if packets from its addresses leave through another interface.
 
 Replies from a second NIC's address are often meant to leave through that NIC. Without policy rules,
-they leave through the default route. The check can't know the intention, so it reports no failure
-and proposes no fix. A question is asked only about expected addresses (``_diversions``).
+they leave through the default route. The check can't know whether that is meant, so it reports no
+failure and proposes no fix. A question is asked only about expected addresses (``_diversions``).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BY_DEFAULT = " that only a default route carries"
 
 
 class Offer(NamedTuple):
-    """Packets that bypass their own interface, and the entry that keeps them on it.
+    """Packets that don't leave through the interface of their source, and what keeps them there.
 
     Args:
         fact: which packets leave through which interface.
@@ -51,7 +51,7 @@ class Offer(NamedTuple):
 
 
 def keep_offers(config: Config, backend: RouteBackend, scope: CancelScope) -> list[Offer]:
-    """Return an offer for each such interface, with the entry of ``keep`` that keeps its packets.
+    """Return an offer for each interface whose own packets leave elsewhere.
 
     Each entry is proven on a model of the host: with the entry, no expected address fails.
 
@@ -216,7 +216,7 @@ def _promise(dev: str, keep: tuple[Keep, ...] | None, is_beyond: bool) -> str:
 
 
 def _to_paste(dev: str, keep: tuple[Keep, ...] | None) -> str:
-    """Return the entries for a config. For None, return an entry with a gateway to fill in."""
+    """Return entries to paste into a config, or for None an entry with a gateway to fill in."""
     if keep is None:
         entry = json.dumps({"dev": dev, "gateway": _GATEWAY})
         return f"{entry} with its router's address for {_GATEWAY}"

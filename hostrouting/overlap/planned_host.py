@@ -176,7 +176,7 @@ def planned_host(
     plan: RoutePlan,
     scope: CancelScope,
 ) -> PlannedHost:
-    """Return a host as it would be after a plan of a config's routes and rules."""
+    """Return a host as it would be after a plan."""
     changed = [family for family in Family if plan.of(family).changes]
     if not changed:
         return PlannedHost(host, plan)
@@ -301,7 +301,7 @@ def on_top(
     Args:
         report: the report about the host as it is.
         after: the report about the host with all of the config's entries.
-        planned: the host with these.
+        planned: the host with all of the config's entries.
         config: the config.
         scope: cancels the reads of the model.
     """
@@ -309,7 +309,7 @@ def on_top(
         return _without_listed(report, config, f"with these, {after.reason}")
     fix = after.fix
     if planned.moves and config.uplinks is None:
-        # The uplink has changed, and whether that is wanted isn't known.
+        # The uplink has changed, and the config doesn't say yet whether that is wanted.
         more = [each for each in fix.unfixable if each not in report.fix.unfixable]
         fix = attrs.evolve(fix, unfixable=(*report.fix.unfixable, *more))
     elif {*_failures(report)} - {*_failures(after)}:

@@ -146,8 +146,8 @@ class Obstacle(NamedTuple):
             may be wanted.
         question: the question to the user before a route is proposed, or None.
         change: the change that helps, or None if a model can't show it.
-        is_hidden: whether the snapshot may hide selectors of the rule, so that other packets may be
-            meant.
+        is_hidden: whether the snapshot may lack selectors of the rule, so that the rule may match
+            other packets.
     """
 
     reason: str
@@ -176,8 +176,8 @@ class Unfixable(JsonObject):
         ranges: the failing addresses.
         devs: sorted names of the interfaces that packets leave through.
         obstacle: the reason.
-        about: the prefixes to show instead of ``ranges``. These ranges are fewer, because they also
-            include adjacent local and broadcast addresses. Empty if ``ranges`` is to be shown.
+        about: the prefixes to show instead of ``ranges``. These prefixes are fewer, because they
+            also include adjacent local and broadcast addresses. Empty if ``ranges`` is to be shown.
     """
 
     json_names = ("ranges", "devs", "reason", "answers")

@@ -58,7 +58,7 @@ def advice(report: OverlapReport, config: str = CONFIG) -> list[str]:
 
 
 def _first(lines: Sequence[str]) -> list[str]:
-    """Return the first lines, with the number of the others if they are many."""
+    """Return all lines or, if there are many, the first ones and the number of the others."""
     return shortened(lines, "\n", _SHOWN_LINES).splitlines()
 
 
@@ -98,7 +98,8 @@ def _pastes(report: OverlapReport) -> Iterator[str]:
 def pasted_entries(fix: Fix) -> Iterator[tuple[str, tuple[list[str], str]]]:
     """Yield a heading for each key of the config with entries to add.
 
-    Each comes with the first entries as JSON, and a note with the number of omitted ones.
+    Each heading comes with the first entries as JSON, and a note with the number of omitted
+    entries.
     """
     for key, entries in (("routes", fix.routes), ("rules", fix.rules), ("keep", fix.keep)):
         if entries:
@@ -130,7 +131,7 @@ def _verdict_on(unfixable: Unfixable) -> str:
     obstacle = unfixable.obstacle
     if obstacle.question is not None:  # after an answer, a route or a rule may be proposed
         return "nothing is proposed for"
-    # Selectors that the snapshot hides may except the packets.
+    # The rule may have selectors that the snapshot lacks and that don't match the packets.
     is_open = obstacle.is_policy or obstacle.is_hidden
     return "no route is proposed for" if is_open else "no route fixes"
 

@@ -30,9 +30,9 @@ _PLATFORM = (IPv4Address("168.63.129.16"), IPv4Address("169.254.169.254"))
 def taken_networks(backend: RouteBackend) -> dict[IpNetwork, tuple[str, ...]]:
     """Return networks that are routed through other interfaces, mapped to the interface names.
 
-    Included are private networks in table main, except those that can't shadow a cluster: /32s, and
-    networks behind container interfaces. Azure's platform addresses are included if they leave
-    through another interface than the default route's.
+    Only private networks in table main are included. Those that can't shadow a cluster are left
+    out: /32s, and networks behind container interfaces. Azure's platform addresses are included if
+    they leave through another interface than the default route's.
 
     Args:
         backend: the kernel to query.
@@ -54,7 +54,7 @@ def taken_networks(backend: RouteBackend) -> dict[IpNetwork, tuple[str, ...]]:
 
 
 def _platform(backend: RouteBackend, usual: set[str]) -> Iterator[tuple[IpNetwork, set[str]]]:
-    """Yield the platform addresses that are reached through unusual interfaces, and these."""
+    """Yield the platform addresses that are reached through unusual interfaces, with these."""
     for lookup in backend.lookup(_PLATFORM):
         if lookup.route is None or lookup.route.type is not RouteType.UNICAST:
             continue

@@ -52,8 +52,8 @@ class Uplinks:
         devs: their sorted names.
         named: the config's name patterns for uplinks, or None if it has none. For IPv6, they
             default to the interfaces of the IPv4 default route, because any router on a link can
-            advertise an IPv6 default route. If uplinks are named, a default route through another
-            interface may take precedence.
+            advertise an IPv6 default route. If the config names uplinks, a default route through
+            another interface may precede this one.
         default: the default route to compare with, limited to live next hops on uplinks, or None if
             there is none.
         contested: default routes that make the expected interface ambiguous. Either several default
@@ -183,7 +183,7 @@ def _contested(
         return ()
     live = [route for route in unicast_defaults(defaults) if route.devs]
     if config.verified and len({route.devs for route in live}) > 1:
-        # The verified uplinks are gone. Any of these routes may take their place.
+        # The verified uplinks are gone. Any of these routes may be that of the new uplink.
         return tuple(live)
     if live and is_vpn_instead(config.verified, [*links], live[0].devs):
         return (live[0],)
@@ -264,7 +264,7 @@ def how_to_name(
 def _inside(routes: Iterable[Route], cidrs: Iterable[ExpectedCidr]) -> Iterator[Route]:
     """Yield other programs' routes in main, except default routes, that meet an expected CIDR.
 
-    A CIDR that names its interfaces doesn't count.
+    Expected CIDRs that name their interfaces are ignored.
     """
     networks = [each.cidr for each in cidrs if each.devs is None]
     for route in routes:
@@ -275,7 +275,7 @@ def _inside(routes: Iterable[Route], cidrs: Iterable[ExpectedCidr]) -> Iterator[
 
 
 def _broken_by(devs: Collection[str], all_devs: Collection[str], routes: Iterable[Route]) -> str:
-    """Return a clause on expected packets that would then leave through no uplink."""
+    """Return a clause on expected packets that fail if only ``devs`` are uplinks."""
     for route in routes:
         others = [dev for dev in route.devs if dev in all_devs and dev not in devs]
         if others:
