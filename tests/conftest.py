@@ -203,13 +203,19 @@ def _spread_boots(items: list[pytest.Item]) -> None:
     items.sort(key=places.__getitem__)
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
     # Collected tests live until the end. Scanning them in every garbage collection would take as
     # long as many tests.
-    gc.collect()
-    gc.freeze()
-    # Collecting young objects seldom takes less time.
-    gc.set_threshold(20_000, 20, 20)
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        # Collecting young objects seldom takes less time.
+        gc.set_threshold(20_000, 20, 20)
+        gc.enable()
 
 
 def _has_room_for_programs(folder: str) -> bool:

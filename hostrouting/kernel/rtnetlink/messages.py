@@ -142,9 +142,12 @@ def number_attribute(kind: int, value: int) -> bytes:
 def attributes(data: bytes, start: int = 0) -> dict[int, bytes]:
     """Parse the attributes in ``data``, beginning at ``start``, into a dict keyed by type."""
     found: dict[int, bytes] = {}
-    while start + _ATTRIBUTE.size <= len(data):
-        length, kind = _ATTRIBUTE.unpack_from(data, start)
-        found[kind & _KIND_MASK] = data[start + _ATTRIBUTE.size : start + length]
+    header = _ATTRIBUTE.size
+    unpack_from = _ATTRIBUTE.unpack_from
+    last = len(data) - header
+    while start <= last:
+        length, kind = unpack_from(data, start)
+        found[kind & _KIND_MASK] = data[start + header : start + length]
         start += (length + 3) & ~3
     return found
 
