@@ -36,12 +36,12 @@ FOR_SOCKETS = st.builds(with_features, questions(by_source=True), st.randoms(use
 # For each kind of host: the comparison, the hosts, how many there are by day and by night, how many
 # addresses are compared, and the features that the hosts of a night have.
 KINDS = {
-    "plain": (HostAudit, hosts(), (3, 3000), ADDRESSES, FEATURES[Family.IPV4]),
-    "sockets": (SocketAudit, FOR_SOCKETS, (2, 2000), 16, SEEN_FEATURES),
+    "plain": (HostAudit, hosts(), (2, 3000), ADDRESSES, FEATURES[Family.IPV4]),
+    "sockets": (SocketAudit, FOR_SOCKETS, (1, 2000), 16, SEEN_FEATURES),
     "ipv6": (
         SocketAudit,
         SEEDS.map(world),
-        (2, 2000),
+        (1, 2000),
         by_day(16, by_night=40),
         FEATURES[Family.IPV6],
     ),

@@ -129,7 +129,7 @@ def _install_at_boot(
 
 
 # Each example runs a script and a task, which takes about 80 ms.
-_SOME = settings(max_examples=by_day(5, by_night=2500), suppress_health_check=list(HealthCheck))
+_SOME = settings(max_examples=by_day(3, by_night=2500), suppress_health_check=list(HealthCheck))
 
 
 UPLINKS = st.sampled_from(
@@ -278,7 +278,7 @@ def see_sound(
     return verdict
 
 
-@settings(_SOME, max_examples=by_day(5, by_night=10_000))
+@settings(_SOME, max_examples=by_day(3, by_night=10_000))
 @given(data=st.data(), question=CHECKED, awk=st.sampled_from(AWKS))
 def test_the_check_never_contradicts_the_library(
     data: st.DataObject, question: Question, awk: str, roots: Callable[[], Path]

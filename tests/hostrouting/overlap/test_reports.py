@@ -748,7 +748,7 @@ def test_the_cost_grows_with_the_number_of_failing_cidrs(output: str) -> None:
         return calls_of(lambda: OUTPUTS[output](check(config, host=host)))
 
     cost(1)  # imports what only a failing check needs
-    assert cost(400) < 4.5 * cost(100)
+    assert cost(200) < 4.5 * cost(50)
 
 
 def test_it_is_json(report: FleetReport) -> None:
