@@ -1,30 +1,28 @@
-"""A model of the kernel's route lookup, for questions that the kernel doesn't answer.
+"""A model of the kernel's IPv4 route lookup, based on policy rules and FIB entries.
 
-On a live host, checks query the kernel. This model adds facts that no lookup reveals, such as the
-entry that discards a packet, or the effect of a more specific route. The model also serves
-snapshots, and the in-memory kernel, which modifies the tables in place. The model follows
-net/ipv4/fib_trie.c, net/core/fib_rules.c and net/ipv4/route.c. This module does no I/O.
+On a live host, checks query the kernel. The model shows in addition which entry discards a packet,
+and what a new route would change. For snapshots and the in-memory kernel, the model does all
+lookups. The model follows net/ipv4/fib_trie.c, net/core/fib_rules.c and net/ipv4/route.c. This
+module does no I/O.
 
-How a lookup goes, from the outside in:
+The steps of a lookup, each of which calls the next:
 
-- ``lookup`` is what inet_rtm_getroute answers. ``lookup`` refuses some addresses, asks ``decide``,
-  and reports an entry as the kernel does. The type is the packet's. While local and main share one
-  trie, the table is main for entries of both.
+- ``lookup`` returns what inet_rtm_getroute would. It refuses some addresses, such as a source that
+  isn't local, and calls ``decide``. In the result, the type is the packet's, for example
+  ``multicast``. While tables local and main share one trie, the result shows table main for both.
 - ``decide`` goes through the policy rules by ``evaluated_rules``, until one ends the lookup. A rule
-  for a table ends it only if the table has a final entry (``is_final``). An entry is final unless
-  it is ``throw``, or the rule suppresses it. Otherwise the kernel goes on with the next rule. So if
-  a route is missing in one table, a default route in another may be used.
+  for a table ends the lookup only if an entry of the table matches, isn't ``throw``, and isn't
+  suppressed by the rule (``is_final``). Otherwise, the kernel evaluates the next rule.
 - ``find`` searches one table. Until the first custom rule, tables local and main share one trie
   (``is_merged``). The longer prefix wins there, regardless of its table.
-- ``longest_match`` looks for the longest prefix, then the first usable entry by metric. A hop is
-  usable if it isn't dead. Entries with a tos don't match our packets, which have tos 0.
+- ``longest_match`` looks for the longest prefix, and then for the lowest metric. An entry whose
+  hops are all dead is skipped. So is an entry with a tos, because our packets have tos 0.
 
-A rule may have a selector that isn't known here. ``matches`` then returns None, and the rule
-doesn't end the lookup. ``possible_decisions`` yields the possible ends of the lookup.
+If a rule has an unknown selector, ``matches`` returns None, and the rule doesn't end the lookup.
+``possible_decisions`` yields what the lookup would return if the rule ended it.
 
-What makes it fast: entries are in dicts by table, prefix length and first address, so a lookup
-tries each length once. With many rules, ``rules_around`` only evaluates those whose destination
-and table may matter to an address.
+For speed, entries are in dicts by table, prefix length and first address, so a lookup tries each
+length once. If there are many rules, ``rules_around`` selects the rules that may match an address.
 """
 
 from __future__ import annotations
@@ -62,11 +60,11 @@ _ERRNO_OF_ACTION = {
 
 
 class _RuleIndex(NamedTuple):
-    """The positions of the policy rules, by what the rules match.
+    """The positions of the policy rules, by destination prefix, source prefix and table.
 
     Args:
         destinations: the rules' destination prefixes; 0/0 for a rule without one.
-        sources: the rules' source prefixes, likewise.
+        sources: the rules' source prefixes; 0/0 for a rule without one.
         positions: the positions by destination and source prefix, and then by table. The table is
             None for rules that must be evaluated even if their table has no entry for the address.
     """
@@ -81,8 +79,8 @@ class Decision(NamedTuple):
 
     Args:
         rule: the rule that ended the lookup, or None if none did.
-        route: the matching entry, which may discard packets, or None if the rule itself discards
-            them or nothing matches.
+        route: the matching entry, which may be a blackhole. None if the rule itself discards the
+            packet (``from all blackhole``), or if no entry matches.
     """
 
     rule: Rule | None = None
@@ -104,16 +102,16 @@ class Fib:
         rules: the policy rules, in evaluation order.
         routes: the entries in all tables, in the kernel's order.
         addresses: the host's addresses, in the kernel's order.
-        links: the host's links. Unknown interfaces are assumed to be in group 0. Without a loopback
-            link, the loopback interface is assumed to be ``lo``.
+        links: the host's links. An interface that isn't among the links is assumed to be in group
+            0. If no link is a loopback, ``lo`` is assumed to be the loopback interface.
         is_merged: whether tables local and main share one trie, as they do until the first custom
             rule is added (fib_unmerge). By default, this is derived from the rules.
         passes_discards: see ``release.passes_discards``.
         lacks_unknown: see ``matches``.
-        silent_routers: IPv6 routers with a FAILED neighbour entry. Unless forwarding is enabled,
-            the kernel avoids them if another route matches.
-        labels: the labels of IPv6 addresses, or None if they are unknown; then the kernel's default
-            ones are assumed.
+        silent_routers: the IPv6 routers that the kernel avoids if another route matches, because
+            their neighbour entry is FAILED.
+        labels: the labels of IPv6 addresses. None if they are unknown; the kernel's default labels
+            are assumed then.
     """
 
     family: ClassVar[Family] = Family.IPV4
@@ -133,8 +131,8 @@ class Fib:
 
     def __attrs_post_init__(self) -> None:
         self._groups = {link.name: link.group for link in self.links if link.group}
-        # Packets from this host have the loopback interface as iif. That interface may have been
-        # renamed.
+        # Packets from this host have the loopback interface as iif. The loopback interface may have
+        # been renamed.
         self.loopback = loopback_of(self.links)
 
     @cached_property
@@ -155,13 +153,13 @@ class Fib:
 
     @property
     def _has_only_kernel_rules(self) -> bool:
-        """Return whether lookups skip the rules, as none was ever added or deleted (fib_lookup)."""
+        """Return whether lookups skip the rules, because no rule was ever changed (fib_lookup)."""
         return self.is_merged and tuple(self.rules) == KERNEL_RULES
 
     # --- one table --------------------------------------------------------------------------------
 
     def longest_match(self, table: int, flow: Flow) -> Route | None:
-        """Return the longest-prefix match in a table, regardless of the entry's type."""
+        """Return the usable entry with the longest matching prefix, whatever its type."""
         number = int(flow.address)
         lengths = self.tables.get(table, {})
         for length in sorted(lengths, reverse=True):
@@ -186,7 +184,7 @@ class Fib:
     def find(self, table: int, flow: Flow) -> Route | None:
         """Look up a flow in a single table.
 
-        While tables local and main share one trie, a lookup in either searches both.
+        While tables local and main share one trie, a lookup in one of them searches both.
         """
         if not (self.is_merged and table in (Table.LOCAL, Table.MAIN)):
             return self.longest_match(table, flow)
@@ -202,8 +200,8 @@ class Fib:
     def rules_around(self, flow: Flow) -> Sequence[int]:
         """Return the positions of the rules that may affect a flow.
 
-        Skipped are rules for other destinations or sources, and rules for tables (other than local
-        and main) without an entry that covers the address. If there are few rules, all are
+        Rules for other destinations or sources are skipped. So are rules for a table, other than
+        local and main, in which no entry covers the address. If there are few rules, all are
         returned.
         """
         if len(self.rules) <= _FEW_RULES:
@@ -255,14 +253,13 @@ class Fib:
 
         Args:
             flow: the lookup key.
-            positions: the positions of the rules to evaluate. By default, rules that can't affect
-                the address are skipped.
-            through: the interface of a hypothetical host route in table main. A rule that finds an
-                entry in main doesn't end the lookup if the rule would suppress the host route.
+            positions: the positions of the rules to evaluate, by default those of ``rules_around``.
+            through: the interface of a hypothetical host route to the address in table main. If a
+                rule would suppress the host route, an entry found in main doesn't end the lookup.
 
         Yields:
             A rule, whether it matches (None if unknown), and the longest match in its table, if
-            any. A rule that may or may not match doesn't end the lookup.
+            any. A rule with None doesn't end the lookup.
         """
         next_ = 0
         for position in self.rules_around(flow) if positions is None else positions:
@@ -283,10 +280,10 @@ class Fib:
                 return
 
     def _position_of(self, preference: int | None) -> int:
-        """Return the position to which a goto jumps. If the target is gone, return 0.
+        """Return the position of the rule to which a goto jumps, or 0 if there is no such rule.
 
-        A jump to 0, or backward, skips no rule. The kernel rejects backward gotos (fib_nl2rule),
-        but a snapshot may contain one, which must not cause an infinite loop.
+        The caller ignores a jump to 0 or backward. The kernel rejects a backward goto
+        (fib_nl2rule), but a snapshot may contain one, which must not cause an infinite loop.
         """
         for position, rule in enumerate(self.rules):
             if rule.preference == preference:
@@ -294,13 +291,13 @@ class Fib:
         return 0
 
     def _suppresses_host_route(self, rule: Rule, found: Route | None, dev: str | None) -> bool:
-        """Return whether a rule that found an entry in main would suppress a host route there."""
+        """Return whether a rule has found an entry in main, but would suppress a host route."""
         if dev is None or found is None or found.table != Table.MAIN:
             return False
         return self.suppresses(rule, self.family.bits, dev)
 
     def possible_decisions(self, flow: Flow) -> Iterator[tuple[Rule, Decision | None]]:
-        """Yield each rule whose match is uncertain with its decision, or with None for a goto."""
+        """Yield each rule that may match, with the decision if it does, or with None for a goto."""
         for rule, is_met, found in self.evaluated_rules(flow):
             if is_met is None and rule.action is RuleAction.GOTO:
                 yield rule, None
@@ -329,7 +326,7 @@ class Fib:
         *,
         is_tcp: bool = False,
     ) -> Lookup:
-        """Return the kernel's answer, like ``RouteBackend.lookup`` (inet_rtm_getroute)."""
+        """Return the best route, like ``RouteBackend.lookup`` (inet_rtm_getroute)."""
         flow = Flow(address, source or NO_SOURCE, TCP if is_tcp else UDP)
         if errno := self._refuse_ends(flow):
             return Lookup(address, None, errno)
@@ -342,13 +339,13 @@ class Fib:
         return Lookup(address, self._as_reported(route, address))
 
     def _as_reported(self, route: Route, address: IpAddress) -> Route:
-        """Return an entry with the packet's type (__mkroute_output) and the searched table.
+        """Return an entry as the kernel reports it for a packet to an address.
 
-        The type and the table may differ from the entry's. While tables local and main share one
-        trie, the kernel reports main for entries in either.
+        A route is reported with type ``multicast`` for a multicast packet (__mkroute_output). While
+        tables local and main share one trie, an entry in table local is reported with table main.
         """
         kind = route.type
-        number = int(address)  # comparing integers is ten times as fast
+        number = int(address)  # ten times as fast to compare as addresses
         if number == 0xFFFFFFFF:
             kind = RouteType.BROADCAST
         elif number >> 28 == 0xE:
@@ -380,9 +377,9 @@ class Fib:
         return any(address.local == source for address in self.addresses())
 
     def _leaves_from_loopback(self, route: Route, flow: Flow) -> bool:
-        """Return whether a packet would leave with a source in 127.0.0.0/8.
+        """Return whether a packet would leave the host with a source in 127.0.0.0/8.
 
-        Sending needs the sysctl route_localnet.
+        Without the sysctl route_localnet, the kernel doesn't send such a packet.
         """
         hop = None if route.type is RouteType.LOCAL else self.hop(route, flow)
         if hop is None or hop.dev == self.loopback:
@@ -397,15 +394,16 @@ class Fib:
     def finds_gateway(self, gateway: IpAddress, dev: str) -> bool:
         """Return whether the kernel would accept a gateway in table main (fib_check_nh_v4_gw).
 
-        The kernel evaluates all rules for the gateway, but accepts only entries on that interface
-        with scope link or narrower.
+        The kernel looks up the gateway by the policy rules, but considers only entries through the
+        interface with scope link or narrower.
 
         Args:
             gateway: the gateway of a next hop without ``onlink``.
             dev: the hop's interface.
 
         Returns:
-            True if the kernel finds a route. Also True if there are VRFs, which the model lacks.
+            True if the kernel finds a route to the gateway. Also True if the host has VRFs, because
+                VRFs aren't modelled.
         """
         if self._has_vrf:
             return True
@@ -416,7 +414,7 @@ class Fib:
     def _has_vrf(self) -> bool:
         """Return whether both a VRF and an l3mdev rule exist.
 
-        The rule remains when the last VRF is deleted.
+        An l3mdev rule alone isn't enough, because it stays when the last VRF is deleted.
         """
         return any(rule.is_l3mdev for rule in self.rules) and any(
             link.kind == "vrf" for link in self.links
@@ -431,7 +429,8 @@ class Fib:
             gateway: the gateway of an onlink next hop.
 
         Returns:
-            The entry, or None if the kernel accepts the gateway or if there are VRFs.
+            The entry, or None if the kernel accepts the gateway. Also None if the host has VRFs,
+                because VRFs aren't modelled.
         """
         found = None if self._has_vrf else self.find(Table.LOCAL, Flow(gateway))
         # A discarding or throw entry doesn't make an address local.
@@ -439,11 +438,11 @@ class Fib:
         return found if is_claimed else None
 
     def with_routes(self, routes: Iterable[Route]) -> Fib:
-        """Return a copy with more routes, which come before existing entries with the same key."""
+        """Return a copy with added routes, placed before existing entries with the same ``key``."""
         return attrs.evolve(self, routes=(*routes, *self.routes))
 
     def is_final(self, rule: Rule, route: Route) -> bool:
-        """Return whether a rule accepts the entry found in its table (fib4_rule_suppress)."""
+        """Return whether a lookup ends with the entry that a rule finds (fib4_rule_suppress)."""
         if route.type is RouteType.THROW:
             return False
         # Discarding entries are never suppressed (fib_rules_lookup suppresses only successful

@@ -46,7 +46,7 @@ LABELS = tuple(
 # labels.
 ORCHID = IPv6Network("2001:10::/28")
 SITE_LOCAL = IPv6Network("fec0::/10")
-# The kernel treats deprecated sources in these prefixes like preferred ones (IPV6_ADDR_MAPPED,
+# The kernel doesn't avoid a deprecated source in these prefixes (IPV6_ADDR_MAPPED,
 # IPV6_ADDR_COMPATv4 and IPV6_ADDR_LOOPBACK).
 _NEVER_AVOIDED = (IPv6Network("::ffff:0:0/96"), IPv6Network("::/96"))
 _LOOPBACK = IPv6Address(1)
@@ -63,9 +63,9 @@ class Fib6(Fib):
     family: ClassVar[Family] = Family.IPV6
 
     def longest_match(self, table: int, flow: Flow) -> Route | None:
-        """Return the best match in a table, regardless of the entry's type."""
+        """Return the entry that the kernel selects in a table, whatever its type."""
         candidates = list(self._candidates(table, flow))
-        # If all routers are silent, the kernel uses them anyway (fib6_table_lookup).
+        # If all routers are silent, the kernel uses a silent one (fib6_table_lookup).
         for silent in dict.fromkeys((self.silent_routers, frozenset[Router]())):
             for entries in candidates:
                 if (found := _best(entries, flow, silent)) is not None:
@@ -73,19 +73,17 @@ class Fib6(Fib):
         return None
 
     def _candidates(self, table: int, flow: Flow) -> Iterator[list[Route]]:
-        """Yield groups of entries that match a flow, in lookup order.
+        """Yield the entries that match a flow, by destination and source prefix, best first.
 
-        A group has one destination and source prefix.
-
-        The destination's prefix length takes precedence over the source's. A destination may have
-        both source-specific entries and entries for any source. Until a first group is found, the
-        lookup skips the entries for any source at such a destination, unless it is ::/0
-        (fib6_node_lookup_1, fib6_backtrack).
+        The kernel compares the length of the destination first, and then the length of the source
+        prefix. A destination may have entries with a source prefix and entries without one. At such
+        a destination, except ::/0, the entries without a source prefix are skipped unless another
+        entry has matched before (fib6_node_lookup_1, fib6_backtrack).
         """
         number = int(flow.address)
         lengths = self.tables.get(table, {})
-        # A packet without a source is looked up with the source ``::``, which a prefix such as ::/1
-        # contains.
+        # A packet without a source is looked up with the source ``::``. So a source prefix such as
+        # ::/1 matches.
         source = _ANY if flow.source == NO_SOURCE else flow.source
         has_found = False
         for length in sorted(lengths, reverse=True):
@@ -109,7 +107,7 @@ class Fib6(Fib):
         *,
         is_tcp: bool = False,
     ) -> Lookup:
-        """Return the kernel's answer, like ``RouteBackend.lookup`` (inet6_rtm_getroute)."""
+        """Return the best route, like ``RouteBackend.lookup`` (inet6_rtm_getroute)."""
         chosen = NO_SOURCE if source is None or source.is_unspecified else source
         decision = self.decide(Flow(address, chosen, TCP if is_tcp else UDP))
         return Lookup(address, None if decision.errno else decision.route, decision.errno or None)
@@ -126,15 +124,16 @@ class Fib6(Fib):
     def contradicts(self, gateway: IpAddress, dev: str) -> bool:
         """Return whether table main routes an onlink gateway through another interface.
 
-        The kernel then refuses the gateway (ip6_route_check_nh_onlink). It ignores routes to ::/N,
-        such as default routes, and routes that discard packets.
+        The kernel refuses such a gateway (ip6_route_check_nh_onlink). Routes to ::/N, such as
+        default routes, and routes that discard packets don't count.
         """
         found = self.find(Table.MAIN, Flow(gateway))
         if found is None or found.destination.network_address.is_unspecified:
             return False
         if found.type in _REJECTING or dev in found.devs:
             return False
-        # Among routes of the same length and metric, it prefers one through the interface.
+        # Among routes with the same destination and metric, the kernel prefers a route through the
+        # interface.
         own = self.find(Table.MAIN, Flow(gateway, oif=dev))
         if own is None:
             return True
@@ -145,9 +144,10 @@ class Fib6(Fib):
 
         Args:
             routes: routes that are already in the tables, in the order in which the kernel would
-                add them. The gateway lookup for a route sees only the routes before it.
+                add them. When the kernel looks up a route's gateway, the later routes don't exist
+                yet.
         """
-        # Thousands of routes may share a gateway, which few of them contain.
+        # Cache by gateway, because thousands of routes may share one gateway.
         around = cache(partial(_positions_around, routes))
         refusal = cache(self._refusal_without)
         for number, route in enumerate(routes):
@@ -175,7 +175,7 @@ class Fib6(Fib):
         Args:
             gateway: the gateway.
             dev: its interface.
-            absent: the keys of entries that are assumed to be gone.
+            absent: the keys of entries that don't exist yet.
             is_onlink: whether the next hop is marked onlink.
         """
         known = self
@@ -196,7 +196,8 @@ class Fib6(Fib):
 
         Args:
             address: the destination.
-            route: the entry. None if no entry matches; then no interface is preferred.
+            route: the entry, or None if no entry matches. The kernel prefers addresses of the
+                entry's interface.
         """
         return tuple(
             sorted(
@@ -217,14 +218,14 @@ class Fib6(Fib):
     ) -> Sequence[tuple[IpAddress, ...]]:
         """Return the sources that the kernel may select for a destination.
 
-        The result has a tuple for each interface of the entry. If ``labels`` is None, labels aren't
-        compared, and all equally good addresses are returned.
+        The result has a tuple of sources for each interface of the entry. If ``labels`` is None,
+        the addresses that are equally good apart from labels are returned.
 
         Args:
             address: the destination.
             route: the entry, or None; see ``sources_to``.
-            is_ordered: whether the addresses are in the order in which the kernel considers them.
-                If not, an equally good address of any interface may be selected.
+            is_ordered: whether the host's addresses are in the order in which the kernel considers
+                them. If they aren't, the result has an equally good address of each interface.
         """
         ranks = _RANKS if self.labels is not None else _RANKS_BEFORE_LABELS
         found = self._by_hop(address, route, ranks)
@@ -238,7 +239,7 @@ class Fib6(Fib):
         route: Route | None,
         ranks: int,
     ) -> list[tuple[IpAddress, ...]]:
-        """Return the best sources for each interface of an entry, by the first ``ranks`` ranks."""
+        """Return the best sources for each interface of an entry; see ``_best_sources``."""
         if route is not None and route.source is not None:
             return [(route.source,)]
         return [
@@ -254,9 +255,10 @@ class Fib6(Fib):
     ) -> tuple[IpAddress, ...]:
         """Return the best source addresses for packets through an interface, in the kernel's order.
 
-        The kernel compares the addresses of all interfaces, one rank (IPV6_SADDR_RULE_*) after the
-        other (__ipv6_dev_get_saddr, ipv6_get_saddr_eval). Temporary addresses, if any, are assumed
-        to be preferred (sysctl use_tempaddr=2).
+        The kernel compares the addresses of all interfaces by a list of criteria
+        (IPV6_SADDR_RULE_*), of which the first ``ranks`` are compared here (__ipv6_dev_get_saddr,
+        ipv6_get_saddr_eval). Temporary addresses, if any, are assumed to be preferred (sysctl
+        use_tempaddr=2).
         """
         usable = [
             each
@@ -298,7 +300,7 @@ class Fib6(Fib):
         )
 
 
-# How many ranks decide about a source address, and how many of these are compared before labels.
+# The number of criteria for a source address, and the number of those before the labels.
 _RANKS = 8
 _RANKS_BEFORE_LABELS = 4
 _NO_LABEL = 0xFFFFFFFF  # IPV6_ADDR_LABEL_DEFAULT
@@ -315,7 +317,7 @@ def _around(
     by_source: Mapping[IPv6Network | None, list[Route]],
     source: IpAddress,
 ) -> Iterator[list[Route]]:
-    """Yield the groups whose source prefix contains a source, longest prefix first."""
+    """Yield the groups of entries whose source prefix contains a source, longest prefix first."""
     around = [prefix for prefix in by_source if prefix is not None and source in prefix]
     for prefix in sorted(around, key=lambda prefix: prefix.prefixlen, reverse=True):
         yield by_source[prefix]
@@ -332,8 +334,9 @@ def _by_source_prefix(entries: Iterable[Route]) -> dict[IPv6Network | None, list
 def _best(entries: list[Route], flow: Flow, silent: frozenset[Router]) -> Route | None:
     """Return the entry that the kernel selects from a list sorted by metric (find_rr_leaf).
 
-    The lowest metric wins. If no entry with that metric is usable, all other usable entries
-    compete, regardless of their metrics. Among several candidates, the highest preference wins.
+    The candidates are the usable entries with the lowest metric. If none of these entries is
+    usable, all usable entries are candidates, whatever their metrics. Among the candidates, the
+    highest preference wins.
     """
     usable = [entry for entry in entries if _is_usable(entry, flow, silent)]
     first = [entry for entry in usable if entry.metric == entries[0].metric]

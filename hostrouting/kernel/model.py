@@ -4,24 +4,25 @@ Where would packets go on a host with these links, addresses, rules and routes? 
 plans and comparisons all ask this question, and only ``Model`` answers it. The model implements the
 reading half of the routes port. So a check can run on a model instead of a kernel.
 
-What it is made of. ``KnownHost`` holds the facts. ``Fib`` and ``Fib6`` imitate the kernel's lookup
-on them, and ``Sources`` and ``Fib6`` its choice of a source. ``with_routes``, ``with_rules`` and
-``without`` return the model of the host after a change, and ``refused`` says which of the added
-routes a kernel would refuse.
+``KnownHost`` holds the facts. ``Fib`` and ``Fib6`` imitate the kernel's lookup of a route.
+``Sources`` and ``Fib6`` imitate the kernel's choice of a source address. ``with_routes``,
+``with_rules`` and ``without`` return the model of the host after a change, and ``refused`` says
+which of the added routes a kernel would refuse.
 
-What it can't know. A dump lacks some facts that decide about a packet. Therefore:
+A dump lacks some facts that decide about a packet. Therefore:
 
-- Reported facts of the kernel are used, not imitated: the sources of connections, and whether
-  tables local and main share one trie.
-- If a snapshot lacks a fact, its model looks up the packet under each assumption. If the results
-  differ, it raises a ``RouteError`` that names the fact: no verdict is better than a wrong one.
-  ``_alternatives`` makes the assumptions, and ``_refuse_doubt`` compares the results. For sources,
-  ``_sources`` does both.
-- For a live host (``KnownHost.is_live``), the kernel has just answered with all facts. The model
-  only answers about changes, and considers every source that the kernel may choose.
+- Two facts come from the kernel's own reports: the sources of connections, and whether tables local
+  and main share one trie.
+- If a snapshot lacks a fact, the model looks up the packet once for each value that the fact may
+  have. If the results differ, the model raises a ``RouteError`` that names the fact. See
+  ``_alternatives`` for facts about tables, ``_refuse_doubt`` for unknown selectors of rules, and
+  ``_sources_for`` for source addresses.
+- For a live host (``KnownHost.is_live``), the kernel has just answered for the present state. The
+  model doesn't raise errors for unknown facts, and considers every source that the kernel may
+  choose.
 - A model of a plan has the live kernel beneath it. A changed route only affects packets to
-  addresses inside its destination, so the kernel itself answers for all others. For a new entry,
-  the model considers every source that the kernel may choose.
+  addresses inside its destination, so the kernel itself answers for all other addresses. For an
+  added route, the model considers every source that the kernel may choose.
 
 This module does no I/O, apart from calls of the kernel beneath a model.
 """
@@ -76,7 +77,7 @@ def model_of(known: KnownHost, beneath: RouteBackend | None = None) -> Model:
     Args:
         known: the known facts of the host.
         beneath: the host's kernel. It answers for addresses that no change affects. None if the
-            model answers for all.
+            model answers for all addresses.
     """
     return (Model if known.family is Family.IPV4 else Model6)(known, beneath)
 
@@ -90,7 +91,7 @@ class Model(RouteBackend):
     """A thread-safe, read-only backend that answers as a host's kernel would.
 
     Args:
-        known: what is known of the host, with all changes.
+        known: the known facts of the host after all changes.
         beneath: the host's kernel, or None. It answers for addresses that no change affects.
         before: the host before the first change, or None if nothing has changed.
         added: the added routes, in order.
@@ -110,7 +111,7 @@ class Model(RouteBackend):
     # --- changes ----------------------------------------------------------------------------------
 
     def with_routes(self, routes: Iterable[Route]) -> Model:
-        """Return the model with more routes, which come before entries with the same key."""
+        """Return the model with added routes, placed before entries with the same ``key``."""
         new = tuple(routes)
         known = attrs.evolve(self.known, routes=(*new, *self.known.routes))
         changed = [numbers(route.destination) for route in new]
@@ -152,7 +153,7 @@ class Model(RouteBackend):
         )
 
     def _reach(self, known: KnownHost) -> set[Prefix]:
-        """Return prefixes in which lookups may change with other policy rules.
+        """Return the prefixes in which lookups may differ after a change of policy rules.
 
         A rule for a table only matters to addresses that an entry of the table covers.
 
@@ -178,9 +179,10 @@ class Model(RouteBackend):
         return reach
 
     def _reach_of_separation(self) -> set[Prefix]:
-        """Return prefixes with every address whose lookup changes if local and main separate.
+        """Return prefixes that cover each address whose lookup changes once the tables separate.
 
-        While both share one trie, a longer prefix in main wins.
+        While tables local and main share one trie, a longer prefix in main wins over a shorter one
+        in local.
         """
         tables = {route.table for route in self.known.routes}
         if tuple(self.known.rules) != KERNEL_RULES or Table.DEFAULT in tables:
@@ -207,7 +209,7 @@ class Model(RouteBackend):
         """Return the wanted entries of the FIB, in the kernel's order.
 
         Raises:
-            RouteError: the snapshot lacks one of the effective default route's interfaces.
+            RouteError: the snapshot doesn't name every interface of the effective default route.
         """
         if not self.known.is_live:
             self._refuse_unknown_default()
@@ -222,10 +224,10 @@ class Model(RouteBackend):
 
     @contextmanager
     def changes(self, inside: Sequence[Prefix] | None = None) -> Iterator[ChangeListener]:
-        """Listen for changes of the kernel beneath the model. Without one, there are none.
+        """Listen for changes of the kernel beneath the model, if there is one.
 
         Raises:
-            UnstableHostError: the host changed while its state was read.
+            UnstableHostError: the host changed while the snapshot was taken.
         """
         if self.known.is_torn:
             raise UnstableHostError(
@@ -358,7 +360,7 @@ class Model(RouteBackend):
         *,
         is_tcp: bool,
     ) -> tuple[IpAddress, ...]:
-        """Return the sources for packets to addresses that match an entry, or that match none."""
+        """Return the sources of packets to addresses that an entry, or no entry, matches."""
         if entry is None:
             return ()
         if entry.type is RouteType.LOCAL:
@@ -367,7 +369,7 @@ class Model(RouteBackend):
         if reported is not None:
             return reported
         doubtful = self._chosen.doubtful(entry, self._scopes_of_objects)
-        # The kernel beneath has reported sources only for its own entries.
+        # The kernel beneath reports no source for an added route.
         if self.known.is_live or self.beneath is not None:
             return doubtful or self._chosen.of(entry)
         if self._are_told_apart(doubtful):
@@ -376,7 +378,7 @@ class Model(RouteBackend):
         return self._chosen.of(entry)
 
     def _are_told_apart(self, sources: Iterable[IpAddress]) -> bool:
-        """Return whether packets from some of these sources may be routed differently."""
+        """Return whether a rule's or route's source prefix contains only some of the sources."""
         kinds = {tuple(source in prefix for prefix in self._source_prefixes) for source in sources}
         return len(kinds) > 1
 
@@ -401,7 +403,7 @@ class Model(RouteBackend):
 
     @property
     def _hint(self) -> str:
-        """Return the command that shows a fact that this snapshot lacks."""
+        """Return advice on how to learn a fact that this snapshot lacks."""
         return _CHECK_HINT if self.known.is_recorded else RECORD_HINT
 
     def _unknown_fact(self, what: str, address: IpAddress, advice: str) -> RouteError:
@@ -439,7 +441,7 @@ class Model6(Model):
     """
 
     def facts(self) -> Facts:
-        """Return the facts, with the kernel's default labels if those of the host aren't known."""
+        """Return the facts, with the kernel's default labels if the host's labels are unknown."""
         known = self.known
         labels = LABELS if known.labels is None else known.labels
         return Facts(known.links, known.addresses, known.rules, labels, known.silent_routers)
@@ -486,9 +488,8 @@ class Model6(Model):
     ) -> tuple[IpAddress, ...]:
         if entry is not None:
             return self._sources(entry, addresses)
-        # A kernel tells these sources only for datagrams. A snapshot must get the same answer as
-        # its host: by lookups for UDP, and an error if only TCP's lookup fails. The model of a live
-        # host can look up TCP itself.
+        # If no route matches, a kernel shows the source only of a UDP socket. So for a snapshot,
+        # look up UDP, and raise an error if only TCP's lookup fails. For a live host, look up TCP.
         by_tcp = is_tcp and self.known.is_live
         if is_tcp and not by_tcp:
             refuse_datagrams(self.lookup(addresses))
@@ -556,7 +557,7 @@ class _NoChanges(ChangeListener):
 
 
 def _lacks_dev(route: Route) -> bool:
-    """Return whether a route's interface isn't known, for example without its nexthop object."""
+    """Return whether a route's interfaces are unknown, as without its nexthop object."""
     is_known = route.hops and all(hop.dev is not None or hop.is_dead for hop in route.hops)
     return route.type in _LEAVING and not is_known
 
@@ -569,5 +570,5 @@ def _read_only(change: object) -> RouteError:
 
 
 def _entry(found: Lookup) -> object:
-    """Return a lookup result to compare, always with table main: local may be shown as main."""
+    """Return a lookup result for comparison, with table main: the kernel may show local as main."""
     return found.errno, found.route and attrs.evolve(found.route, table=Table.MAIN)

@@ -1,27 +1,27 @@
 """Implement the routes port for the real kernel, using our own netlink sockets.
 
-How it is built, from the bottom up (in ``rtnetlink``):
+The modules of ``rtnetlink``, from the bottom up:
 
-- messages.py packs and cuts messages; route_messages.py, rule_messages.py and link_messages.py know
-  their bodies.
-- conversation.py has the sockets. A ``Conversation`` asks: each call of the port opens one in the
-  calling thread, and closes it. A ``Listener`` hears of changes on a socket of its own, because a
-  notification could otherwise be mistaken for a reply.
+- messages.py packs and splits messages. route_messages.py, rule_messages.py and link_messages.py
+  encode and decode the bodies.
+- conversation.py has the sockets. Each call of the port opens and closes a ``Conversation``, for
+  requests. A ``Listener`` receives notifications on a separate socket, because a notification could
+  be mistaken for a reply.
 - entries.py decodes the entries of a FIB, hundreds at a time if only their destinations differ.
 
 This module adds guarantees that the kernel doesn't give:
 
 - *A dump isn't atomic.* For links, addresses and rules, the kernel marks an interrupted dump, and
-  ``read`` repeats it. The kernel doesn't mark dumps of IPv4 routes, so ``entries`` listens during
-  the dump, and reads again if something has changed.
-- *An error may get lost.* So changes go in small batches. All errors of a batch fit into the
-  socket's buffer. An error's sequence number says to which route it belongs.
-- *A deletion matches loosely.* A missing metric or gateway matches any. ``_delete`` therefore reads
-  the entries first. ``_delete`` refuses a route that doesn't equal one of the entries
-  (``refusals.Deletable``).
+  ``read`` repeats it. The kernel doesn't mark an interrupted dump of IPv4 routes. So ``entries``
+  listens for changes during the dump, and repeats the dump after a change.
+- *The kernel drops an error reply if the socket's buffer is full.* So requests are sent in batches
+  that are small enough for the buffer to hold an error for each request.
+- *A deletion matches loosely.* In a request, metric 0 matches any metric, and a missing gateway
+  matches any gateway. So ``_delete`` first reads the entries, and refuses a route that isn't among
+  them (``refusals.Deletable``).
 - *A lookup has no ports.* A rule for all ports matches every packet, but not a lookup without
-  ports. ``lookup`` therefore asks with a port that no other rule selects.
-- *A table may be huge.* A ``Selection`` goes down to the decoder, which skips unwanted entries.
+  ports. So ``lookup`` sends a port that no other rule selects.
+- *A table may be huge.* The decoder gets the ``Selection``, and skips unwanted entries.
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ T = TypeVar("T")
 # Maximum number of attempts to read a table that other daemons keep changing.
 _READ_ATTEMPTS = 4
 
-# The first port of lookups. Services usually have lower ports, so rules hardly select these.
+# The first port of lookups. Rules usually select the lower ports of services.
 _FIRST_PORT = 50_000
 
 # An address, a destination port or None for any, and an interface index or None.
 Request = tuple[IpAddress, int | None, int | None]
 
-# Errors from fib_lookup that mean that there is no route. Any other error is a failure.
+# Errors from fib_lookup if there is no route. Any other error means that the lookup itself failed.
 NO_ROUTE = (errnos.ENETUNREACH, errnos.EHOSTUNREACH, errnos.EACCES, errnos.EINVAL)
 
 
@@ -126,20 +126,19 @@ class NetlinkBackend(RouteBackend):
     def nexthops(self) -> tuple[NexthopObject, ...]:
         """Return all nexthop objects, sorted by ID.
 
-        This isn't part of the port, because ``entries`` already resolves nexthop objects.
+        The port has no such method, because ``entries`` replaces nexthop objects by their hops.
         """
         return self._list(link_messages.NEXTHOPS)
 
     def entries(self, wanted: Selection = EVERYTHING) -> Entries:
         """Return the wanted entries of the FIB, in the kernel's order.
 
-        If a table changes during a read, the read is retried a few times. If the table never stops
-        changing, the result isn't atomic. Each entry existed at some point during the call, but
-        maybe not all at the same time. Nexthop objects are resolved to their hops.
+        If a table changes during a read, the read is retried a few times. If the table changes
+        during each read, the result may contain entries that never existed at the same time.
+        Nexthop objects are replaced by their hops.
 
         Unwanted entries are never decoded, so memory use depends on the size of the result, not on
-        the size of the tables. The kernel filters by table and protocol, and in a large table, most
-        omitted entries are skipped hundreds at a time.
+        the size of the tables.
         """
         if wanted == DEFAULT_ROUTES:
             return self._read("look for the default route", self._ask_for_default_routes)
@@ -161,23 +160,23 @@ class NetlinkBackend(RouteBackend):
         return Entries(groups)
 
     def _ask_for_default_routes(self, talk: Conversation) -> Entries:
-        """Read the default routes without decoding others.
+        """Read the default routes without decoding other entries.
 
-        An IPv4 table begins with these entries, so the rest isn't read. An IPv6 table ends with
-        them, so all of it is read.
+        An IPv4 dump begins with the default routes, so only its beginning is read. An IPv6 dump
+        ends with the default routes, so all of it is read.
         """
         reader = self._reader(DEFAULT_ROUTES)
         found: list[Group] = []
         for stretch in self._dump(talk, DEFAULT_ROUTES):
             found += reader.groups(stretch)
             if self.family is Family.IPV4 and reader.last_address(stretch):
-                # The kernel dumps a table in address order (leaf_walk_rcu); closing the socket
-                # ends the dump.
+                # The kernel dumps a table in address order (leaf_walk_rcu), so all default routes
+                # are read. Closing the socket ends the dump.
                 break
         return Entries(found)
 
     def _dump(self, talk: Conversation, wanted: Selection) -> Iterator[rtnl.Stretch]:
-        """Yield the entries of a selection's table and protocol, like ``Conversation.dump``."""
+        """Yield the messages about entries in a selection's table and with its protocol."""
         table = wanted.table
         if table is not None and not 0 < table <= rtnl.TABLE_MAX:
             return
@@ -203,14 +202,14 @@ class NetlinkBackend(RouteBackend):
     ) -> tuple[Lookup, ...]:
         """Return the best route to each address, for packets from this host.
 
-        Lookups never specify an output interface, because the kernel would then report nearly every
-        destination as reachable.
+        Requests never contain an output interface, because the kernel would then report nearly
+        every destination as reachable.
 
         Until the first policy rule is added, tables local and main share one trie, and the kernel
         reports main (254) for entries in either (fib_trie_unmerge).
 
-        A rule for all ports applies to every packet, but matches a lookup only if the lookup
-        specifies ports.
+        A rule for all ports (``sport 1-65535``) matches every packet, but matches a lookup only if
+        the lookup has ports.
 
         Raises:
             RouteError: the kernel can't be queried, or the result depends on a rule for all source
@@ -325,8 +324,8 @@ class NetlinkBackend(RouteBackend):
     def _replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add routes, each replacing the first existing route with the same ``key``, if any.
 
-        The kernel compares only the key, so this also replaces connected routes and other daemons'
-        routes.
+        The kernel compares only the key, so a connected route or another daemon's route may be
+        replaced.
         """
         return self._new(rtnl.REPLACE, routes)
 
