@@ -7,7 +7,7 @@ from hostrouting._lazy import require_phases
 
 # The modules create tens of thousands of long-lived objects, and there may be millions of routes.
 # Garbage collection, both during the run and at exit, would take as long as an entire check.
-# Long-running commands only run it occasionally.
+# Long-running commands collect garbage, but seldom.
 if {"watch", "judge"} & {*sys.argv}:
     gc.set_threshold(50_000)
 else:
@@ -23,9 +23,8 @@ def run() -> int:
     try:
         import signal
 
-        # Imports take most of a short run. During them, let SIGINT kill the process without a
-        # traceback, as if there were no handler. A KeyboardInterrupt outside of a task is handled
-        # in the same way below.
+        # During imports, which take most of a short run, let SIGINT kill the process without a
+        # traceback. Below, a KeyboardInterrupt outside of a task does the same.
         is_handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler
         if is_handled:
             signal.signal(signal.SIGINT, signal.SIG_DFL)

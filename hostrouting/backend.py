@@ -3,12 +3,12 @@
 ``RouteBackend`` is the port for routes: facts, entries, lookup, sources, write, write_rules and
 changes. ``read_routes`` and similar functions are built on these methods. ``ForwardingBackend`` is
 the base class for wrappers that change some calls of another backend. ``NetlinkBackend`` implements
-the port for the kernel's IPv4 routes, ``NetlinkBackend6`` for its IPv6 routes, and
+``RouteBackend`` for the kernel's IPv4 routes, ``NetlinkBackend6`` for the IPv6 routes, and
 ``hostrouting.testing.FakeKernel`` in memory. To check another backend against ``FakeKernel``, use
 ``hostrouting.testing.conformance``.
 
-``UnitManager`` is the port for systemd. ``Systemctl`` implements it for the running systemd, and
-``hostrouting.testing.FakeSystemd`` in memory.
+``UnitManager`` is the port for systemd. ``Systemctl`` implements ``UnitManager`` for the running
+systemd, and ``hostrouting.testing.FakeSystemd`` in memory.
 """
 
 from hostrouting.boot.systemctl import NoAnswerError, NoSystemdError, Systemctl

@@ -29,10 +29,9 @@ class GroupFailure(JsonObject):
     Args:
         kind: type of failure.
         cidr: the expected CIDR.
-        devs: the interfaces that packets leave through, sorted by name. Included are interfaces
-            that packets would leave through if the matching routes were removed. Of eight similar
-            interfaces, a different one may win on each host. Such hosts are in one group, because
-            all eight interfaces are named. Empty if packets don't leave the host.
+        devs: the interfaces that packets leave through now, or would leave through if the matching
+            routes were removed, sorted by name. Hosts are in one group even if a different one of
+            eight similar interfaces wins on each. Empty if packets don't leave the host.
     """
 
     kind: FindingKind
@@ -47,7 +46,7 @@ class SharedReason(JsonObject):
     Args:
         reason: the reason.
         hosts: the names of the hosts.
-        detail: the reason without its kind, which all hosts of a group have.
+        detail: the reason without its kind; the kind is the same for all hosts of a group.
     """
 
     json_names = ("reason", "hosts")
@@ -83,27 +82,27 @@ class HostGroup(JsonObject):
 
     If the verdict is unknown, they also have the same kind of reason. If the hosts are compared
     with earlier snapshots, they also have the same causes, except for addresses and gateways; hosts
-    without an earlier snapshot are apart.
+    without an earlier snapshot form groups of their own.
 
     Args:
-        verdict: the verdict for each host. It is also ``overlap`` if one family fails and the
-            other has no verdict, although the verdict of ``report`` is then ``unknown``.
+        verdict: the verdict for each host. If one family fails and the other has no verdict, the
+            group's verdict is ``overlap``, but the verdict of ``report`` is ``unknown``.
         failures: the failures on each host.
-        fix: the entries for all failures that routes can fix.
-        rules: the rules that it also takes, where a policy rule decides before table main.
-        keep: the interfaces to keep with the fix.
+        fix: the static routes for all failures that routes can fix.
+        rules: the policy rules that the fix needs where another rule decides before table main.
+        keep: the entries of ``staticRoutes.keep`` that belong to the fix.
         hosts: the names of the snapshots' files without ``.json``, in the order of the snapshots.
-            If a snapshot isn't a file, the name is the host's.
+            For a snapshot that isn't a file, the host's own name.
         report: report for the first host. Details such as addresses may differ on other hosts.
         causes: the changes that have affected the first host's lookups since its earlier snapshot.
-            On the other hosts, addresses and gateways may differ. If no lookup has changed, there
-            are no causes. None if the causes aren't known.
+            The other hosts' causes may have other addresses and gateways. Empty if no lookup has
+            changed, or None if the causes aren't known.
         reasons: why there is no verdict, with the hosts for each reason.
         uncompared: why hosts can't be compared with their earlier snapshots, with the hosts for
             each reason.
-        own_names: the host names in the snapshots, by the name in ``hosts``, where these differ.
-        decisions: the first host's notes that ask for a decision: which interface is the uplink. On
-            the other hosts, they have the same kinds and interfaces.
+        own_names: maps a name in ``hosts`` to the host name in the snapshot, where the two differ.
+        decisions: the first host's notes that ask for a decision: which interface is the uplink.
+            The other hosts' notes have the same kinds and interfaces.
         cautions: which other traffic the fix moves on the first host, one line each.
     """
 
@@ -130,7 +129,7 @@ class FleetReport(JsonObject):
         groups: the groups, ordered by verdict (``ok``, ``overlap``, ``unknown``) and then by size,
             largest first.
         outdated: the hosts whose snapshots are more than a day older than the newest one.
-        gone: the hosts that only have an earlier snapshot, if later ones are compared with these.
+        gone: the hosts with an earlier snapshot (see ``since`` of ``judge``), but no later one.
     """
 
     schema: ClassVar[Literal[1]] = 1
@@ -193,14 +192,14 @@ class _Members:
         self._first = first
         self._names: list[str] = []
         self._own_names: dict[str, str] = {}
-        # Both map a reason and its detail to the names of the hosts.
+        # Both dictionaries map a reason and its detail to the names of the hosts.
         self._reasons: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
         self._uncompared: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
 
     def add(self, host: JudgedHost) -> None:
         report = host.report
         self._names.append(host.name)
-        # A snapshot without a host name has that of its file.
+        # For a snapshot without a host name, report.host is the file's name.
         if report.host not in ("", host.name, host.name.rpartition("/")[2]):
             self._own_names[host.name] = report.host
         if report.reason is not None:
@@ -253,7 +252,7 @@ def _key_of(host: JudgedHost) -> Hashable:
 
 
 def _doubts(report: OverlapReport) -> Hashable:
-    """Return the interfaces that a question is about, and those expected for now."""
+    """Return the notes that ask for a decision, with the present uplinks, or None."""
     asked = frozenset((note.kind, note.devs) for note in report.decisions)
     return (asked, report.default_devs) if asked else None
 
@@ -278,7 +277,7 @@ def _alike(cause: HostChange) -> tuple[object, ...]:
 
 
 def _failures(report: OverlapReport) -> tuple[GroupFailure, ...]:
-    # Connections from several source addresses may fail in the same way.
+    # Findings for different source addresses may give equal failures: list each failure once.
     failures: dict[GroupFailure, None] = {}
     for finding in report.findings:
         devs = tuple(sorted((*finding.devs, *finding.behind)))

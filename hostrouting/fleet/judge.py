@@ -32,15 +32,15 @@ from phases import CancelScope
 
 if TYPE_CHECKING:
     SnapshotSource = Snapshot | str | os.PathLike[str] | Mapping[str, Any]
-    # Each source with its number.
+    # Pairs of a snapshot's number and source.
     _Batch = tuple[tuple[int, SnapshotSource], ...]
     _Work = Callable[[_Batch], list[JudgedHost]]
 
-# The maximum number of batches that an executor gets at a time, and of snapshots in a batch.
+# The maximum number of batches that an executor gets at a time, and the size of a batch.
 _BATCHES = 64
 _BATCH = 16
-# The most snapshots that a process on this machine gets. Its start takes 0.15 s, as long as the
-# checks of 30 ordinary snapshots.
+# The maximum size of a batch for a process on this machine. Starting a process takes 0.15 s, as
+# long as the checks of 30 ordinary snapshots.
 _LOCAL_BATCH = 128
 
 # A broken snapshot may have any number of problems; hostrouting check --snapshot lists them all.
@@ -52,8 +52,8 @@ _MIB_MAX = 16
 _SECONDS_A_MIB = 0.6
 _MEMORY_A_BYTE = 64
 
-# Python with -c searches the working directory first. So use the sys.path of this process. The
-# collector runs as seldom as in the command itself (__main__.py).
+# Python with -c searches the working directory first. So use the sys.path of this process. Collect
+# garbage as seldom as in __main__.py.
 _PROGRAM = (
     "import gc, sys; gc.set_threshold(50_000); sys.path[:] = sys.argv[1:]; "
     "from hostrouting.fleet import judge; judge.judge_stdin()"
@@ -75,19 +75,20 @@ def judge(
         snapshots: the output of ``hostrouting snapshot`` from each host, as a path, a document, or
             a ``Snapshot``. An executor's workers must be able to read the files. A host is listed
             by its file's name without ``.json``, so that lists of hosts have the inventory's names.
-            If files of a sequence share a name, their folders precede it.
+            If files in several folders of a list have the same name, their hosts' names begin with
+            the folder.
         config: the config with the expected CIDRs, used for every host.
         executor: the executor to use, such as Dask's ``distributed.Client().get_executor()`` on a
             cluster. It isn't shut down. If None, one process per core is started on this machine.
-        max_mib: the largest size of a file, in MiB. Without an executor, this also determines the
-            time and memory limits for each snapshot.
-        scope: cancels the checks, and receives their progress. If it is cancelled, an executor
-            first completes the batches of 16 snapshots that it has begun.
-        since: a folder with an earlier snapshot of each host. The files of an earlier and a later
-            snapshot have the same name. If the later snapshot isn't a file, the earlier one's name
-            is the host's name with ``.json``. With ``since``, hosts are also grouped by the changes
-            behind differing lookups, and by whether the snapshots can be compared. Hosts that only
-            have an earlier snapshot are ``gone``.
+        max_mib: the largest size of a file, in MiB. Without an executor, ``max_mib`` also
+            determines the time and memory limits for each snapshot.
+        scope: cancels the checks, and receives their progress. After a cancellation, an executor
+            still completes the batches of 16 snapshots that it has begun.
+        since: a folder with an earlier snapshot of each host. A host's earlier and later files have
+            the same name. For a later snapshot that isn't a file, the earlier file is
+            ``HOST.json``. With ``since``, hosts are also grouped by the changes behind differing
+            lookups, and by whether the snapshots can be compared. Hosts without a later snapshot
+            are ``gone``.
 
     Returns:
         The groups. If a snapshot can't be read, its verdict is ``unknown``, and the reason starts
@@ -121,7 +122,7 @@ def judge(
 
 
 def _dropped(names: dict[str, None], hosts: Iterable[JudgedHost]) -> Iterator[JudgedHost]:
-    """Yield the hosts, and drop their names."""
+    """Yield the hosts, and remove each host's name from the dictionary."""
     for host in hosts:
         names.pop(host.name.rpartition("/")[2], None)
         yield host
@@ -224,8 +225,8 @@ class _Judging:
         except HostRoutingError as error:
             why = f"the earlier snapshot in {earlier.parent}: {_why(error, earlier)}"
             return _uncompared(snapshot, why)
-        # Groups need only the causes. For a large host, passing the other changes to another
-        # process would take long.
+        # Groups need only the changes that explain a difference. Passing a large host's other
+        # changes between processes would take long.
         return attrs.evolve(diff(before, snapshot, self.config), others=())
 
     def _unjudged(
@@ -240,7 +241,7 @@ class _Judging:
         return JudgedHost(name, attrs.evolve(report, host=name))
 
     def _name_of(self, number: int, given: SnapshotSource, host: str | None = None) -> str:
-        """Return the name to list a host under: its file's name, or else its own, or a number."""
+        """Return a host's name for lists: the file's name, the host's own name, or a number."""
         if not isinstance(given, (str, os.PathLike)):
             return host or f"snapshot {number}"
         name = _stem(given)
@@ -299,7 +300,7 @@ def _uncompared(snapshot: Snapshot, why: str) -> DiffReport:
 
 
 def _why(error: HostRoutingError, source: SnapshotSource) -> str:
-    """Return an error's first problems, without the file's path: the host's name stands beside."""
+    """Return an error's first problems without the file's path, because reports name the host."""
     problems = error.message.splitlines()
     if isinstance(error, ConfigError) and isinstance(source, (str, os.PathLike)):
         path = f"{os.fspath(source)}: "

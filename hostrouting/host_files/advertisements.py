@@ -28,7 +28,7 @@ class IgnoredAdvertisements:
 
     Args:
         dev: the interface.
-        reason: why the kernel ignores them, as a clause.
+        reason: why the kernel ignores the advertisements, as a clause.
         command: a command that makes the kernel accept the next advertisement.
         is_of_forwarding: whether the reason is that the host forwards packets.
     """
@@ -49,7 +49,7 @@ def ignored_advertisements(
 ) -> Iterator[IgnoredAdvertisements]:
     """Yield the interfaces on which the kernel makes no default route from router advertisements.
 
-    If a network manager handles the advertisements itself, it sets accept_ra to 0. Its interfaces
+    Interfaces whose network manager handles the advertisements itself, and sets accept_ra to 0,
     aren't included.
 
     Args:
@@ -92,7 +92,7 @@ def why_ignored(
 ) -> list[str]:
     """Return a sentence for each interface that ignores advertisements.
 
-    If a file can't be read, the only sentence says so.
+    If a file can't be read, return only a sentence that says so.
 
     The arguments are those of ``ignored_advertisements``.
     """

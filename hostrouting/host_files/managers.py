@@ -2,7 +2,8 @@
 
 The kernel reports that a route is gone, but not which program has removed it. A manager keeps a
 state file for each interface. The file says whether the manager controls the interface. Policy
-rules belong to no interface. systemd-networkd's own configuration says whether it removes them.
+rules belong to no interface; networkd.conf says whether systemd-networkd removes other programs'
+rules.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ def is_managed(root: Path, manager: str, index: int) -> bool:
     return values.get(key, "no").lower() not in ("unmanaged", "no", "false", "0")
 
 
-# systemd-networkd.conf(5). If two drop-ins have the same name, the first folder's drop-in counts.
+# systemd-networkd.conf(5). Of drop-ins with the same name, the one in the first of these folders
+# counts.
 _NETWORKD_FOLDERS = tuple(
     f"{folder}/systemd" for folder in ("etc", "run", "usr/local/lib", "usr/lib")
 )
@@ -94,7 +96,7 @@ def keeps_foreign_rules(root: Path) -> bool:
         root: the host's root directory.
 
     Raises:
-        FileError: a file of its configuration can't be read.
+        FileError: a configuration file can't be read.
     """
     is_kept = False
     for path in _networkd_files(root):

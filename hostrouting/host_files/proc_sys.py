@@ -18,9 +18,7 @@ def devs_ignoring_linkdown(
     links: Iterable[Link],
     kernel: str | None,
 ) -> tuple[str, ...] | None:
-    """Return the interfaces whose routes the kernel ignores without a carrier.
-
-    If that is unknown, return None.
+    """Return the interfaces whose routes the kernel ignores without a carrier, or None if unknown.
 
     Args:
         kernel: the kernel's name and release, or None if unknown.
@@ -43,7 +41,7 @@ def strict_devs(layout: Layout, links: Iterable[Link]) -> tuple[str, ...] | None
     If the sysctl doesn't exist, return None. The arguments and errors are those of
     ``devs_without_ipv6``.
     """
-    # The kernel uses the larger of two values: of "all", and of the interface (IN_DEV_RPFILTER).
+    # The kernel uses the larger of the values for "all" and for the interface (IN_DEV_RPFILTER).
     # The value 2 only requires a route to the sender, through any interface.
     return _devs_with(lambda of_all, value: max(of_all, value) == 1, "rp_filter", layout, links)
 

@@ -12,14 +12,16 @@ from hostrouting.boot.layout import Layout
 from hostrouting.model.family import IpAddress
 from hostrouting.model.parsing import parse_address
 
-# The stub listener of systemd-resolved.service(8). Another file lists the servers that it queries.
+# The stub listener of systemd-resolved.service(8); layout.resolved_conf lists the servers that the
+# stub queries.
 _STUB = IPv4Address("127.0.0.53")
 
 
 def nameservers(layout: Layout) -> tuple[IpAddress, ...]:
     """Return a host's IPv4 nameservers.
 
-    If the only IPv4 nameserver is systemd-resolved's stub, return the servers that it queries.
+    If the only IPv4 nameserver is systemd-resolved's stub, return the servers that the stub
+    queries.
 
     Returns:
         The unique addresses in file order, or an empty tuple if the file doesn't exist.

@@ -127,13 +127,13 @@ class CheckRouteOverlap(ConfigTask):
         """Check the expected CIDRs, and install the check, which then runs at every boot.
 
         Returns:
-            The report. In WARN mode, it is returned even if an expected CIDR fails.
+            The report. In WARN mode, the report is returned even if an expected CIDR fails.
 
         Raises:
             RouteOverlapError: the mode is STRICT, and a CIDR fails or the verdict is unknown. The
                 markers have been written by then, and nothing is rolled back.
             UnitError: the installed routes were rendered for different uplinks; use ``Configure``
-                to update both parts.
+                to update both the routes and the check.
             FileError: a file can't be written, or the lock can't be acquired.
         """
         report = configure(self.config, self.host, scope, CHECK)
@@ -144,15 +144,14 @@ class CheckRouteOverlap(ConfigTask):
 class Configure(ConfigTask):
     """Install the routes, the gate and the watcher for every boot, then check the expected CIDRs.
 
-    Everything is updated in one step. The scripts, with the expected CIDRs, are in place before the
-    kernel's routes change. A start of the node is therefore checked against either the old or the
-    new config, never against a mix.
+    The scripts, with the expected CIDRs, are in place before the kernel's routes change. A start of
+    the node is therefore checked against either the old or the new config, never against a mix.
     """
 
     name = "configure"
 
     def do(self, scope: CancelScope) -> ConfigureReport:
-        """Install everything, and then check, because a failing STRICT check raises an error.
+        """Install everything, and then check the expected CIDRs.
 
         Returns:
             The reports for the routes, the watcher and the check, and all changes.
@@ -179,8 +178,8 @@ class RemoveHostRouting(HostTask):
         Raises:
             RouteError: a route can't be removed; the table is unchanged.
             FileError: a file can't be removed or inspected; everything else is removed, and the
-                task can be run again. Another reason: this process shares the host's files, but not
-                its network namespace, and nothing is removed.
+                task can be run again. Or this process isn't in the host's network namespace; then
+                nothing is removed.
         """
         self.host.refuse_another_network("can't remove what is installed")
         report = configure(Config(), self.host, scope)
@@ -221,7 +220,7 @@ def configure(
         install = run.install
         finish = run.finish
         if len(wanted.parts) > 1:
-            # Logs and observers show these as two tasks.
+            # Logs and observers show the installation and the check as two tasks.
             install = partial(run_child, task("configure-static-routes")(install))
             finish = partial(run_child, task("check-route-overlap")(finish))
         plan = install(scope)
@@ -324,7 +323,7 @@ def _consumer_warnings(consumer: str, host: Host) -> Iterator[str]:
     except UnitError as error:
         if error.errno not in (None, errno.ENOENT):
             raise
-        # Without an errno, or with ENOENT, no systemd runs, so nothing is known about units.
+        # If the errno is None or ENOENT, systemd isn't running, so units can't be queried.
 
 
 @attrs.define
@@ -406,8 +405,8 @@ class Run:
             # this run does. A rollback removes these routes, too.
             undo.push(partial(_restore, former, host))
         changes = installation.apply_additions(self.boot, host, undo)
-        # Without wanted and without former routes, there is nothing to do. But if the lock's file
-        # exists, a script may be installing our routes right now.
+        # If no routes are wanted and the kernel has none of ours, there is nothing to do. But if
+        # the lock file exists, a script may be installing our routes right now.
         is_involved = wants_routes or exists(host.layout.lock) or former.routes
         if not (is_involved or (not self.wanted.parts and self._has_rules())):
             return changes, RoutePlan()
@@ -453,7 +452,7 @@ class Run:
 
         Raises:
             RouteOverlapError: the mode is STRICT, and a CIDR fails or the verdict is unknown.
-            HostRoutingError: a removal or the check failed; a later run picks up from there.
+            HostRoutingError: a removal or the check failed; another run completes what is left.
         """
         self.done.add(installation.apply_removals(self.boot, self.host, scope))
         overlap = self._check(scope)
@@ -484,7 +483,7 @@ class Run:
             )
         report = check_families(self.config, host.routes_of, scope, host=host, started=self.started)
         report = with_namespace_note(report, host)
-        # The script and the watcher take this lock, too. Without the lock, writes at the same time
+        # The check script and the watcher take this lock, too. Without the lock, concurrent writes
         # could leave both markers behind.
         with locked(host.layout.lock, scope):
             write_markers(host.layout, report)
@@ -498,8 +497,9 @@ def _record_uplinks(
     change = change_to_record(config, report, host)
     if change is None or change.after is None:
         return
-    # A link may have been renamed since the check. So check again. If the second check and the
-    # links after it give the same record, the uplinks had these MAC addresses during the check.
+    # A link may have been renamed after the check, before its MAC address was read. So check again:
+    # if the record is the same before and after the second check, its uplinks had these MAC
+    # addresses.
     again = check_families(config, host.routes_of, scope, host=host)
     if change_to_record(config, again, host) == change:
         write_if_changed(host.layout.verified, change.after)
@@ -509,8 +509,8 @@ def _record_uplinks(
 def change_to_record(config: Config, report: OverlapReport, host: Host) -> Change | None:
     """Return the change that records the uplinks of a passed check, or None if nothing changes.
 
-    The uplinks are recorded under their present names. A recorded uplink that is missing stays in
-    the record if another recorded uplink is there.
+    The uplinks are recorded under their present names. A missing recorded uplink stays in the
+    record if another recorded uplink is present.
     """
     devs = report.default_devs
     if not config.verifies_uplinks or report.verdict is not Verdict.OK or not devs:
@@ -560,7 +560,7 @@ class _Former:
     """Our routes and rules in the kernel before a run.
 
     Args:
-        routes: our routes in table main, and those that we have adopted.
+        routes: our routes in table main, and the Go package's routes that the run adopts.
         policies: for each family whose rules the run may change, our rules and side tables.
     """
 
@@ -569,7 +569,7 @@ class _Former:
 
 
 def _restore(former: _Former, host: Host) -> None:
-    """Restore our former routes and rules and the adopted ones, unless all are in place."""
+    """Restore the former routes and rules, unless all are in place."""
     if not _are_in_place(former.routes, host):
         with locked(host.layout.lock, CancelScope()):
             for backend in host.backends({route.family for route in former.routes}):

@@ -48,7 +48,7 @@ def wait_for_network(
     """Wait until the host has everything that a config's routes need, without holding a lock.
 
     Then wait for the addresses of kept interfaces, too. If a route can never be installed, the wait
-    ends without an error, which planning then raises.
+    ends, and planning the routes raises the error.
 
     Args:
         started: when the run started. The wait for default routes and interfaces ends at most
@@ -98,7 +98,7 @@ def _waited_in_vain(missing: str, config: Config, host: Host) -> RouteError:
 
 
 def _ways_to_another_uplink(missing: str, config: Config, host: Host) -> tuple[str, ...]:
-    """Return a sentence if the verified uplink or its default route is missing."""
+    """Return how to name another uplink, if the verified uplink or its default route is missing."""
     verified = find_verified(config.verified, host.routes.facts().links)
     names = ",".join(verified)
     is_missing = bool(verified) and missing.startswith(f"the default route on {names} ")
@@ -190,8 +190,8 @@ def apply_and_verify(
         The executed plan.
 
     Raises:
-        RouteError: a route or rule can't be installed or isn't used by the kernel. ``undo`` covers
-            the changes made so far.
+        RouteError: a route or rule can't be installed or isn't used by the kernel. ``undo`` can
+            roll back the changes made so far.
     """
     backends = [host.routes_of(family) for family in Family if family in plan.families]
     done = RoutePlan()
@@ -210,7 +210,7 @@ def _change_rules(
     scope: CancelScope,
     undo: Undo,
 ) -> None:
-    """Change rules and side tables, when table main has all wanted routes, and none is removed."""
+    """Change rules and side tables once table main has all wanted routes, before any is removed."""
     for policy in plan.policies:
         apply_policy(policy, backend, scope, undo)
     _verify_early(plan, backend)
@@ -220,7 +220,7 @@ def verify_policies(plan: RoutePlan, *backends: RouteBackend) -> None:
     """Verify the rules and side tables of a plan that has been carried out.
 
     Raises:
-        RouteError: another program's rule decides. The error names it.
+        RouteError: another program's rule decides before ours. The error names that rule.
     """
     for backend in backends:
         for policy in plan.policies:
@@ -229,10 +229,9 @@ def verify_policies(plan: RoutePlan, *backends: RouteBackend) -> None:
 
 
 def _verify_early(plan: RoutePlan, backend: RouteBackend) -> None:
-    """Verify the wanted routes before our old ones are removed, if these couldn't be put back.
+    """Verify the wanted routes before old routes are removed that a rollback couldn't put back.
 
-    A rollback couldn't put our old routes back in front of another program's next hops or entries
-    that follow them.
+    A rollback can't put a removed route back in front of another program's next hops or entries.
     """
     ours = [route for route in plan.remove if isinstance(route, Route6)]
     shares_hops = any(len(route.hops) > 1 for route in ours)
@@ -258,12 +257,12 @@ def write_routes(
 ) -> RoutePlan:
     """Install a config's routes in the kernel, verify them, and remove our other routes.
 
-    This is atomic: if a route can't be installed, none is. Routes that are taken over from the Go
-    package are removed, too, unless the config has them. The arguments are those of
+    Either all routes are installed or none. A trial in progress ends. Routes that are taken over
+    from the Go package are removed, too, unless the config has them. The arguments are those of
     ``planned_routes``.
 
     Returns:
-        The executed plan. Any trial has been ended.
+        The executed plan.
 
     Raises:
         RouteError: a route can't be installed, or the kernel doesn't use it. The table is

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 def changes_of(result: object, error: BaseException | None = None) -> Changes:
     """Return the changes of a task, from the arguments of an observer's ``finished``.
 
-    The changes are in the task's report, or in its exception if it has failed or was cancelled.
-    They include those of its subtasks, so a sum over all tasks would count some changes twice:
-    ``ChangesObserver`` collects each once. A plan counts as none, as it only predicts its changes.
+    The changes are in the task's report, or in its exception if it has failed or was cancelled. A
+    task's changes include its subtasks' changes; ``ChangesObserver`` collects each change once. A
+    plan only predicts changes, so it has none.
 
     Args:
         result: the task's result.
-        error: its exception, or None.
+        error: the task's exception, or None.
     """
     changes = Changes()
     for outcome in (result, error):
@@ -37,8 +37,8 @@ def changes_of(result: object, error: BaseException | None = None) -> Changes:
 class ChangesObserver:
     """A ``phases.Observer`` that collects the changes of all tasks in a tree.
 
-    If the tree fails or is cancelled, the changes of its completed tasks remain. The tree's
-    exception doesn't list them, but this observer does.
+    If the tree fails or is cancelled, the changes of its completed tasks remain. This observer
+    lists these changes, but the tree's exception doesn't.
 
     Args:
         changes: every route, file and unit that the tasks have changed and not rolled back.

@@ -43,8 +43,8 @@ class NextStart:
 
     Args:
         consumer: the unit to be started.
-        is_admitted: whether the gate would let it start. None for an image, which has no kernel to
-            query, and for a plan that ``Configure`` can't install here.
+        is_admitted: whether the gate would let the consumer start. None for an image, which has no
+            kernel to query, and for a plan that ``Configure`` can't install here.
         reason: the reason for the decision, as a clause.
     """
 
@@ -70,8 +70,8 @@ class Plan:
         next_start: the gate's decision about the consumer's next start after the changes.
         warnings: why ``Configure`` would fail on this host, why the installation can't work yet, or
             why the uplink may be the wrong one. Each is a sentence.
-        pending: InfiniBand interfaces without an address that the check would wait for.
-            Kept interfaces that a run would wait for are in ``routes.awaited``.
+        pending: InfiniBand interfaces for whose addresses the check would wait. Kept interfaces
+            that a run would wait for are in ``routes.awaited``.
     """
 
     host: str
@@ -161,7 +161,7 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
 
 
 def _decisions(config: Config, outcome: OverlapReport | str) -> Iterator[str]:
-    """Yield each note that asks which interface is the uplink, unless uplinks are named."""
+    """Yield each note that asks which interface is the uplink, unless the config names uplinks."""
     if isinstance(outcome, str) or config.uplinks is not None:
         return
     for note in outcome.decisions:
@@ -174,7 +174,7 @@ def _effects(
     planned: PlannedHost | None,
     scope: CancelScope,
 ) -> Iterator[str]:
-    """Yield why ``Configure`` would fail, or which packets its changes would lead away."""
+    """Yield why ``Configure`` would fail, or which traffic its changes would divert."""
     if planned is None:
         return
     if isinstance(outcome, str):
@@ -204,7 +204,7 @@ def _outcome(
     missing: str | None,
     scope: CancelScope,
 ) -> OverlapReport | str:
-    """Return the result of the check after the plan, or why the routes can't be installed."""
+    """Return the check's result with the planned routes, or why the routes can't be installed."""
     if planned is None:
         return f"the static routes can't be installed without {missing}"
     scope.check()
@@ -246,10 +246,10 @@ def _failure_of(report: OverlapReport) -> str | None:
 
 
 def _rehearse(planned: PlannedHost) -> None:
-    """Raise an error if installing the routes would raise one.
+    """Raise the error that installing the routes would raise, if any.
 
     Raises:
-        RouteError: the error that would be raised.
+        RouteError: a route can't be installed, or the kernel wouldn't use it.
     """
     planned.refuse()
     for family in planned.plan.families:

@@ -21,8 +21,8 @@ from hostrouting.overlap.node_ip import notes_on
 from hostrouting.tasks.arguments import to_config, to_host
 from phases import CancelScope
 
-# A function that needs more modules than a check imports them itself. At the top of this module,
-# these imports would add 30 ms to the 210 ms of a passing check.
+# A function that needs modules that a check doesn't need imports them itself. At the top of this
+# module, these imports would add 30 ms to the 210 ms of a passing check.
 if TYPE_CHECKING:
     from hostrouting.kernel.port import RouteBackend
     from hostrouting.kernel.snapshot import Snapshot
@@ -48,9 +48,9 @@ def check(
             ``networking.dnsServiceIP`` contradicts the host or the config, the report has a note.
 
     Returns:
-        The report. If the check couldn't run, the verdict is ``unknown``, and the report has a
-        reason. So it is for an image, which has no kernel to query. If the kernel lacks entries of
-        the config that fix a failure, they are the fix's ``unapplied``.
+        The report. If the check couldn't run, for example on an image, the verdict is ``unknown``,
+        and the report has a reason. Entries of the config that would fix a failure, but aren't in
+        the kernel, are the fix's ``unapplied``.
 
     Raises:
         phases.Cancelled, phases.TimedOut: the scope was cancelled.
@@ -74,12 +74,12 @@ def check_kernel(
     backends: Callable[[Family], RouteBackend] | None,
     scope: CancelScope,
 ) -> OverlapReport:
-    """Check a host, either its own kernel or a model of it.
+    """Check a host's kernel, or a model of the kernel.
 
     Args:
         host: the host that the report names.
-        backends: a function that returns the kernel to query for a family. This may be a model with
-            the config's routes. None stands for the host's own kernel.
+        backends: a function that returns the kernel to query for a family. The function may return
+            a model with the config's routes. None means the host's own kernel.
     """
     # Snapshots and models never change, so there is nothing to wait for.
     is_live = host.snapshot is None and backends is None
@@ -149,12 +149,13 @@ def diff(
     Args:
         a: the earlier snapshot.
         b: the later snapshot, or None to take one of the host.
-        config: the config with the expected CIDRs. Without any, all addresses are compared.
+        config: the config with the expected CIDRs. Without expected CIDRs, all addresses are
+            compared.
 
     Returns:
         The ranges of each CIDR whose lookup results differ, and the changes that explain each
-        difference. Changes that explain no difference follow. If the snapshots lack the data to
-        compare the CIDRs, the report has a reason.
+        difference. Changes that explain no difference are in ``others``. If the snapshots lack the
+        data to compare the CIDRs, the report has a reason.
 
     Raises:
         RouteError, FileError: as for ``snapshot``.
@@ -183,7 +184,7 @@ def render(config: Config) -> dict[str, str]:
 
 
 def installed_config(*, host: Host | None = None) -> Config:
-    """Return the config that is installed for the next boot, or an empty one if nothing is.
+    """Return the config that is installed for the next boot, or else an empty config.
 
     If the host changes afterwards, ``Configure`` with this config restores the installation.
 
@@ -193,8 +194,8 @@ def installed_config(*, host: Host | None = None) -> Config:
         ``waitSeconds``, the last part's value is returned.
 
     Raises:
-        FileError: the manifest, which contains the config, can't be read or is invalid. Another
-            case: there is no manifest, although other files are installed.
+        FileError: the manifest, which contains the config, can't be read, is invalid, or is missing
+            although other files are installed.
     """
     from hostrouting.boot.files import exists
     from hostrouting.boot.manifest import Manifest

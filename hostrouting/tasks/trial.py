@@ -1,8 +1,8 @@
 """Trial routes: installed in the kernel, and removed by systemd unless they are confirmed in time.
 
 A trial's state is kept in /run, so a reboot discards both the trial routes and their timer. A
-trial's script ends it by running the installed routes script, so the former routes needn't be
-saved.
+trial's script ends the trial by running the installed routes script, so the former routes needn't
+be saved.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class TryRoutes(ConfigTask):
 
     Without a confirmation in time, a systemd timer restores the routes of the installed config. The
     timer works even if this process has died. Another run or a start of the consumer ends the trial
-    earlier. If a STRICT check fails, the routes are restored immediately. At the end of a trial,
-    every route of hostrouting that isn't installed is removed. This includes routes that
+    earlier. If a STRICT check fails, the routes are restored immediately. The end of a trial
+    removes every route of hostrouting that isn't in the installed config, including routes that
     ``InstallRoutes`` added earlier.
 
     Args:
@@ -152,8 +152,8 @@ class ConfirmTrial(HostTask):
         """
         host = self.host.within(scope)
         with exclusive_run(host, scope, is_installing=True) as done:
-            # The timer can't end the trial once its file is renamed. An earlier process may have
-            # renamed the file before that process was killed.
+            # Once the trial's file is renamed, the timer can't end the trial. A process that was
+            # killed may have renamed the file already.
             document = _moved(
                 host.layout.trial,
                 host.layout.confirmed,
@@ -249,11 +249,11 @@ def _moved(
 
 @attrs.frozen
 class _Ours:
-    """Our part of a kernel's state.
+    """Our routes, rules and side tables in a kernel.
 
     Args:
         routes: our routes in table main.
-        policies: for each family that has any, our rules and side tables.
+        policies: our rules and side tables, by family.
     """
 
     routes: tuple[Route, ...]
@@ -266,7 +266,7 @@ class _Ours:
         return cls(host.our_routes(), {each.family: read_policy(each) for each in backends})
 
     def difference(self, after: _Ours) -> RoutePlan:
-        """Return the plan that would have made the changes since then."""
+        """Return the plan that turns this state into a later one."""
         difference = RoutePlan()
         for family in Family:
             new = [route for route in after.routes if route.family is family]
@@ -296,8 +296,8 @@ def render_trial(until: str) -> str:
     """Render the script that ends a trial.
 
     Args:
-        until: the end of the trial, by which the script recognizes its own trial. It ignores all
-            others.
+        until: the end of the trial, by which the script recognizes its own trial. The script
+            ignores other trials.
     """
     return fill(
         "trial.sh",
