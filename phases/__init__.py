@@ -3,7 +3,7 @@
 A task does one thing within a `CancelScope`. `Serial`, `Parallel` and `Timeout` combine tasks, and
 `task` turns a function into a task. `run` runs a tree, and `run_async` runs it from asyncio;
 `call_async` calls a function with a scope from asyncio. Tasks wait and run programs through the
-scope. This lets them be cancelled or time out. `all_or_nothing` rolls back the changes of a failed
+scope, so they can be cancelled or time out. `all_or_nothing` rolls back the changes of a failed
 task.
 """
 

@@ -40,7 +40,7 @@ def check_task(_instance: object, _attribute: object, value: object) -> None:
 
 
 def check_seconds(_instance: object, _attribute: object, value: object) -> None:
-    """Validate that a `Timeout` begins with a number; for use as an attrs validator.
+    """Validate that the seconds of a `Timeout` are a number; for use as an attrs validator.
 
     Raises:
         TypeError: the value isn't a number.

@@ -53,8 +53,8 @@ def task(name: str) -> Callable[[Callable[[CancelScope], T]], Task[T]]:
         name: the task's name in kebab-case.
 
     Returns:
-        A decorator for a plain function that takes the scope and returns the task's result. It
-        raises a TypeError for an async function or a generator function.
+        A decorator for a plain function that takes the scope and returns the task's result. The
+        decorator raises a TypeError for an async function or a generator function.
 
     Raises:
         ValueError: the name isn't kebab-case.
@@ -182,8 +182,8 @@ class Parallel(Several[T_co]):
 
         A task may also raise an exception that isn't an `Exception`: `KeyboardInterrupt`,
         `SystemExit`, or a `Cancelled` that doesn't come from the run's scopes. Such an exception is
-        re-raised unchanged in the calling thread, with the failures as notes. The same happens if a
-        signal handler raises an exception while the calling thread is waiting.
+        re-raised unchanged in the calling thread, with the failures as notes. An exception that a
+        signal handler raises in the waiting thread is re-raised, too.
 
         Returns:
             The results, in task order.
@@ -208,7 +208,7 @@ class Parallel(Several[T_co]):
                 return run_child(each, inner)
             except BaseException as error:
                 if isinstance(error, Cancelled) and inner.is_cancelled:
-                    return None  # this isn't a failure of this task
+                    return None  # the cancellation isn't a failure of this task
                 inner.cancel(f"{each.name} ended with {type(error).__name__}")
                 raise
             finally:
@@ -228,7 +228,7 @@ class Parallel(Several[T_co]):
             while running:
                 time.sleep(POLL_SECONDS)
         if ended := inner.verdict():
-            # Without an error, a task must have cancelled the shared scope.
+            # If no task failed, a task has cancelled the scope that all tasks share.
             raise _outcome(scope, errors) or ended
         return tuple(future.result() for future in futures)  # type: ignore[return-value]
 

@@ -76,7 +76,7 @@ class Status(str, Enum):
 class Observer(Protocol):
     """A receiver of a run's events. Calls are serialized, but may come from any task's thread.
 
-    A class that derives from it only needs the methods for the events that it uses.
+    A class derived from `Observer` only needs the methods for the events that it uses.
     """
 
     def started(self, path: str) -> None:

@@ -68,9 +68,9 @@ def _details(error: BaseException | None, path: str) -> dict[str, object]:
 
 
 def _is_of(error: BaseException, path: str) -> bool:
-    """Return whether a task raised an error first, so no subtask's record has the traceback.
+    """Return whether the task itself raised an error, so that no subtask has logged the traceback.
 
-    `Parallel` raises a group of errors that all have records of their own.
+    The errors in a group that `Parallel` raises have their own records.
     """
     inside: Sequence[BaseException] = getattr(error, "exceptions", ())
     is_only_group = bool(inside) and all(map(paths_of, inside))

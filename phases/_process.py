@@ -14,8 +14,8 @@ from typing import BinaryIO
 from phases._errors import POLL_SECONDS, Cancelled, TimedOut, add_note
 from phases._interrupts import begin, end, guarded
 
-# How long a process may take to end after SIGTERM. A cancelled call must return within 100 ms, and
-# the rest of this time is for SIGKILL.
+# How long a process may take to end after SIGTERM. A cancelled call must return within 100 ms; the
+# other 50 ms are for SIGKILL.
 _TERM_SECONDS = 0.05
 # SIGKILL takes effect immediately, unless the process is in uninterruptible sleep.
 _KILL_SECONDS = 1.0
@@ -112,7 +112,7 @@ def _output(process: subprocess.Popen[bytes], keep_on: Callable[[], None]) -> li
 
     communicate(timeout=) isn't used, because on a busy machine it may time out before it has read
     anything, even after the process has exited. epoll(7) isn't used either, because it needs a file
-    descriptor and memory. File descriptors and memory may be lacking when a process must be killed.
+    descriptor and memory, which may be lacking when a process must be killed.
     """
     output: list[list[bytes]] = []
     with PollSelector() as selector:
@@ -148,7 +148,7 @@ def _end(started: Sequence[subprocess.Popen[bytes]]) -> None:
             # Wait until the whole group has closed its pipes.
             with suppress(subprocess.TimeoutExpired):
                 process.communicate(timeout=_TERM_SECONDS)
-            # If the group no longer exists, its ID hasn't been reused yet, because the kernel
+            # If the group has ended, its ID still can't belong to another group, because the kernel
             # allocates PIDs cyclically.
             _signal(process, signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):

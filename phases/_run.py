@@ -154,14 +154,14 @@ def run(
     Each task logs `started` (with `task` and `path`), and then `completed` or `failed` (also with
     `status`, `duration` in seconds and `error`). From asyncio, use `run_async`.
 
-    Exceptions in observers and log handlers don't affect the tasks. The first one is raised if the
-    tasks succeed, or else added as a note to their exception.
+    Exceptions in observers and log handlers don't affect the tasks. If the tasks succeed, `run`
+    raises the first of these exceptions; otherwise, it becomes a note of the tasks' exception.
 
     Args:
         task: the root of the tree.
         logger: the logger for the records; `phases` by default.
-        scope: the scope of the run, a new one by default. If it is the scope of another run's task,
-            the paths of this run begin with that task's path.
+        scope: the scope of the run, a new one by default. If the scope belongs to a task of another
+            run, the paths of this run begin with that task's path.
         observers: the observers to notify, in this order.
 
     Returns:
@@ -171,7 +171,7 @@ def run(
         Cancelled: the scope was cancelled before the tree had finished, even if no task has
             noticed.
         TimedOut: the deadline of the scope or of a `Timeout` passed before the tree had finished.
-        TypeError: the task isn't a task, or another argument isn't what it should be.
+        TypeError: the task isn't a task, or another argument has the wrong type.
         ValueError: the task's name isn't kebab-case.
         BaseException: any exception raised by a task, unchanged, with a `PathNote` that names the
             task.
@@ -193,7 +193,8 @@ async def run_async(
 
     The thread is made by this call, so it is in the network namespace of the event loop's thread.
     Cancelling the asyncio task cancels the run, but not the scope itself. The coroutine doesn't
-    return until the run has finished and been rolled back, even if it is cancelled repeatedly.
+    return until the run has finished and been rolled back, even if the asyncio task is cancelled
+    repeatedly.
 
     Args:
         task: the root of the tree.
@@ -221,7 +222,7 @@ async def call_async(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwa
 
     The counterpart of `asyncio.to_thread` for functions with a scope: `await call_async(check,
     config)` calls `check(config, scope=...)` with a scope that cancelling the asyncio task cancels.
-    The coroutine doesn't return until the function has.
+    The coroutine doesn't return until the function has returned.
 
     Args:
         function: the function.
@@ -273,8 +274,8 @@ def _check_callee(function: object) -> None:
 async def _in_thread(work: Callable[[CancelScope], T], scope: CancelScope | None) -> T:
     """Call a function in a thread, with a scope that also ends if the asyncio task is cancelled.
 
-    asyncio's threads aren't used. These threads may be older than the program's network namespace,
-    and calls that wait would block the program's other calls.
+    asyncio's own threads aren't used: they may be older than the program's network namespace, and
+    waiting calls would leave no thread for the program's other calls.
     """
     import asyncio
     from concurrent.futures import Future
@@ -321,8 +322,8 @@ def run_child(task: Task[T], scope: CancelScope) -> T:
         The task's result.
 
     Raises:
-        Cancelled: the scope was cancelled. The task may not have started. If it has returned
-            without noticing, a note says so.
+        Cancelled: the scope was cancelled. The task may not have started. If the task returned
+            without noticing the cancellation, a note says so.
         TimedOut: the scope's own deadline passed; the same note may be added.
         TypeError: the task isn't a task.
         BaseException: any exception raised by the task, unchanged, with a `PathNote`.

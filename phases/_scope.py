@@ -101,7 +101,7 @@ class CancelScope(AbstractContextManager["CancelScope"]):
 
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
         if isinstance(error, Cancelled) and isinstance(end := self.verdict(), TimedOut):
-            for path in paths_of(error):  # of the task that was waiting
+            for path in paths_of(error):  # the path of the task that was waiting
                 add_path_note(end, path)
             raise end from error
 
@@ -132,7 +132,7 @@ class CancelScope(AbstractContextManager["CancelScope"]):
         return self._with(_line=(*self._line, self._ends(timeout)))
 
     def shield(self) -> CancelScope:
-        """Return a scope for rollbacks, which goes on when this scope ends."""
+        """Return a scope for rollbacks, which doesn't end when this scope ends."""
         return self._with(_line=(self._ends(None),))
 
     def at(self, path: str, tell: Tell | None = None) -> CancelScope:
@@ -218,12 +218,12 @@ class CancelScope(AbstractContextManager["CancelScope"]):
         """Run a program to completion in its own process group.
 
         On a cancellation or deadline, the group gets SIGTERM, and SIGKILL at most 50 ms later.
-        Children that have created their own session or group (setsid) survive this. If the program
-        exits by itself, its other processes survive, too. Their later output is lost. The program
-        runs
-        in real time, regardless of the clock. All output is kept in memory. KeyboardInterrupt also
-        kills the program. A custom signal handler should cancel a scope. If the handler raises an
-        exception instead while the program is being started, the program keeps running.
+        Child processes in a session or group of their own (setsid) survive these signals. If the
+        program exits by itself, its child processes survive, and their later output is lost. The
+        program runs in real time, regardless of the clock. All output is kept in memory.
+        KeyboardInterrupt also kills the program. A custom signal handler should cancel a scope
+        instead of raising an exception: after an exception during the program's start, the program
+        keeps running.
 
         Args:
             argv: the program and its arguments.
@@ -332,14 +332,14 @@ def all_or_nothing() -> AbstractContextManager[Undo]:
 
     If a rollback step fails, its error is added as a note to the block's exception. A Ctrl-C aborts
     the block with a KeyboardInterrupt. During the rollback, a Ctrl-C is deferred until the end. A
-    custom signal handler should cancel a scope. If the handler raises an exception instead just
-    before the first step, the rollback is skipped.
+    custom signal handler should cancel a scope instead of raising an exception: an exception just
+    before the first rollback step skips the rollback.
     """
     return Undo()
 
 
 def _is_readable(fd: int, seconds: float) -> bool:
-    """Return whether a read wouldn't block: data, end of file, or an error."""
+    """Return whether a read returns data, the end of the file or an error without blocking."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(math.ceil(seconds * 1000)))

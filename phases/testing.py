@@ -21,11 +21,11 @@ _REAL_POLL_SECONDS = 0.002
 class FakeClock:
     """A fake clock.
 
-    A wait takes no real time. The wait advances the fake time to its end, and runs the calls that
+    A wait takes no real time: it sets the fake time to the end of the wait, and runs the calls that
     are scheduled until then.
 
-    A scheduled call runs in the thread whose wait reaches its time. The call may set an event,
-    write to a pipe or cancel a scope. The call ends the corresponding waits at that time. If
+    A scheduled call runs in the thread whose wait reaches the call's time. A call that sets an
+    event, writes to a pipe or cancels a scope ends the waits for that event, pipe or scope. If
     several threads wait concurrently, they all advance the same clock, so their order is undefined.
 
     If a wait has no timeout and nothing is scheduled, only another thread can end it. If no thread

@@ -42,7 +42,7 @@ def consumer(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             yield DoctorFinding("masked", name, message, f"systemctl unmask {name}", Severity.RISK)
 
 
-# The reasons for which the config may have to be edited.
+# The reasons that a change of the config may fix.
 _OF_CONFIG = (UnknownReason.CONTESTED_DEFAULT, UnknownReason.NO_UPLINK, UnknownReason.SWAPPED)
 
 
@@ -79,7 +79,7 @@ def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         if note.kind is NoteKind.MOVED:
             hint = "hostrouting check"
             yield DoctorFinding("moved", examined.consumer, note.message, hint, Severity.RISK)
-        # Of named uplinks, a note only matters if it is about another interface.
+        # If the config names uplinks, only a note about another interface matters.
         is_other = {*report.default_devs}.isdisjoint(note.devs)
         if note.kind is NoteKind.CONTESTED and (config.uplinks is None or is_other):
             hint = (
@@ -92,11 +92,11 @@ def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _unrecorded(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Find a host that would follow the default route to another uplink."""
+    """Yield a finding if no uplink is recorded, and only the default route tells the uplink."""
     config = examined.manifest.config
     if not config.verifies_uplinks or config.uplinks is not None:
         return
-    with suppress(FileError):  # then there is no verdict, and the finding says why
+    with suppress(FileError):  # the finding for the missing verdict names this error
         if examined.host.verified:
             return
         message = (
@@ -250,8 +250,8 @@ def _opening_drop_ins(examined: ExaminedHost, unit: str) -> Iterator[tuple[str, 
             yield f"{name} empties {lists}", f"take the empty {lists} out of {name}"
 
 
-# The settings that contain our commands. Each is mapped to the last of our drop-ins that contains
-# the setting. If a later drop-in empties the setting, our commands are gone.
+# Map each setting that contains our commands to our last drop-in with that setting. A later drop-in
+# that empties the setting removes our commands.
 _LISTS = dict(zip(("ExecCondition", "ExecStartPre"), GATE_NAMES, strict=True))
 
 
@@ -289,7 +289,7 @@ def _unread(examined: ExaminedHost, instance: str, properties: Mapping[str, str]
     return [
         examined.layout.relative(path)
         for name, path in drop_ins(examined.layout, instance).items()
-        # An empty drop-in or a symlink to /dev/null only hides another drop-in of the same name.
+        # An empty drop-in or a symlink to /dev/null matters only if it hides a loaded drop-in.
         if _below_usr(examined.layout.relative(path)) not in read
         and (name in names or files.read_text(path))
     ]
@@ -364,14 +364,14 @@ def _hides(examined: ExaminedHost, key: str, word: str) -> bool:
     needed = [folder.resolve() for folder in folders]
     if any(mounted.is_relative_to(folder) for folder in needed):
         return True
-    # If a path is mounted onto itself, read-only, its programs are still visible.
+    # A path that is mounted onto itself read-only still shows its programs.
     if not is_same:
         needed += _used(layout)
     return any(path.is_relative_to(mounted) for path in needed)
 
 
-# The programs and paths that the scripts use, except for our own files. For libraries and devices,
-# these are folders.
+# The programs and paths that the scripts use, without our own files. Libraries and devices are
+# given by their folders.
 _PROGRAMS = (
     *(
         "awk",
@@ -448,8 +448,8 @@ def ordering(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 def find_cycle(after: Mapping[str, Iterable[str]], through: Iterable[str]) -> tuple[str, ...]:
     """Return an ordering cycle through one of the given units, as short as possible.
 
-    systemd breaks a cycle by dropping the job of one unit. systemd may skip another unit at each
-    boot, and doesn't always log which.
+    systemd breaks a cycle by dropping the job of one unit, which may be a different unit at each
+    boot. systemd doesn't always log the unit.
 
     Args:
         after: for each unit, the units it is ordered after.
@@ -483,7 +483,7 @@ _TYING = (*_NEEDING, *_STOPPED_BY, *_CONFLICTING)
 
 
 def ties(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that nothing done to a oneshot can stop the consumer or keep it from starting."""
+    """Check that stopping or starting a oneshot can't stop the consumer or prevent its start."""
     for instance, properties in examined.instances.items():
         for unit in examined.oneshots:
             keys = [key for key in _TYING if unit in properties[key].split()]
@@ -512,8 +512,8 @@ def _costs(oneshot: str, keys: Iterable[str]) -> Iterator[str]:
         yield "after hostrouting remove, a start is refused"
 
 
-# When the gate refuses a start, it takes at least this long (HOLD_SECONDS in gate.sh), and exits
-# with this status.
+# How long the gate holds a start at least before refusing it (HOLD_SECONDS in gate.sh), and the
+# exit status of a refusal.
 _HOLD_SECONDS = 3
 _FAILS_WITH = "255"
 
@@ -533,13 +533,13 @@ def restarts(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             f"mkdir -p {folder}; printf '{lines}\\n' >>{folder}/zz-restart.conf; "
             "systemctl daemon-reload"
         )
-        # The drop-in of a template is also its instances'.
+        # A template's drop-in also applies to its instances.
         subject = examined.consumer if examined.consumer in names else ", ".join(names)
         yield DoctorFinding("no-restart", subject, message, hint, Severity.RISK)
 
 
 def _why_it_stays_down(properties: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return why a failed unit isn't restarted, and a drop-in for printf that helps, or None."""
+    """Return why a failed unit isn't restarted, and the drop-in lines that fix this, or None."""
     if properties["Restart"] not in ("on-failure", "always"):  # systemd.service(5)
         is_set = properties["Restart"] not in ("", "no")
         because = f"Restart={properties['Restart']}" if is_set else "it has no Restart="

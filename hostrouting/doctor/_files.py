@@ -30,8 +30,8 @@ _EXECUTABLE = 0o111
 # The gate's own lock timeout.
 _GATE_SECONDS = 5
 
-# Ignore the lines with the path of Python, which the installing process wrote. The doctor may run
-# with another Python, and a file in an image has no path of Python.
+# Ignore the lines with the path of Python, because the doctor may run with another Python than
+# apply. In an image, the lines have no path of Python.
 _PYTHON = re.compile(rb"^(?:readonly PYTHON=.*$|ExecStart=.* (?=-I -m hostrouting ))", re.MULTILINE)
 # Ignore checksums, because the scripts themselves are compared.
 _CHECKSUM = re.compile(rb" [0-9a-f-]+$", re.MULTILINE)
@@ -235,7 +235,7 @@ def access(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _has_flag(folder: Path, flag: int) -> bool:
-    """Return whether a folder is mounted with a flag, or if it is missing, its nearest parent."""
+    """Return whether a folder, or its nearest existing parent, is mounted with a flag."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
     return bool(os.statvfs(there).f_flag & flag)
 

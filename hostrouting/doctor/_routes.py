@@ -79,12 +79,12 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
                 message = "it is ours, and the installed config doesn't have it: apply removes it"
                 hint = examined.repairing("apply")
                 yield DoctorFinding("route-left", str(route), message, hint, Severity.RISK)
-        # A rule that decides too late may be the reason why a route loses.
+        # Check the rules first, because a rule that comes too late may be why a route loses.
         _verify_complete(plan.policies, backends)
         verify_routes((*plan.unchanged, *plan.foreign), *backends)
     except RouteError as error:
-        # Read the tables again. If reading the tables fails, too, the kernel can't be queried, and
-        # its error ends the doctor. If it succeeds, the routes are the problem.
+        # Read the tables again. If the kernel can't be queried, reading raises that error.
+        # Otherwise the routes are the problem.
         for backend in backends:
             read_routes(backend)
         hint = error.hint or f"look at: {examined.command('plan')}"
@@ -122,10 +122,10 @@ def _policy_findings(policy: PolicyPlan, examined: ExaminedHost) -> Iterator[Doc
 
 
 def _verify_complete(policies: Iterable[PolicyPlan], backends: Iterable[RouteBackend]) -> None:
-    """Verify the rules and side tables of a family if none of them is missing.
+    """Verify the rules and side tables of each family in which no rule or route is missing.
 
     Raises:
-        RouteError: another program's rule decides.
+        RouteError: another program's rule decides before ours.
     """
     by_family = {backend.family: backend for backend in backends}
     for policy in policies:
@@ -138,7 +138,7 @@ def _verify_complete(policies: Iterable[PolicyPlan], backends: Iterable[RouteBac
 
 def networkd(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that systemd-networkd doesn't remove our routes and rules."""
-    # An experiment showed this. Before systemd 257, no setting prevents these removals.
+    # The message describes an experiment. Before systemd 257, no setting prevents these removals.
     message = (
         "systemd-networkd removes our routes on it when the link goes down or loses its carrier; "
         "before systemd 257, or without ManageForeignRoutes=no in networkd.conf, also at "
@@ -183,8 +183,8 @@ def _networkd_fix(dev: str, routes: Sequence[Route]) -> str:
 
 def network_manager(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that NetworkManager doesn't remove our routes."""
-    # See NetworkManager's documentation of Reapply(). With the flag preserve-external-ip, it keeps
-    # the routes.
+    # See NetworkManager's documentation of Reapply(), which keeps our routes only with the flag
+    # preserve-external-ip.
     message = (
         "NetworkManager removes our routes on it when its connection is applied again (nmcli "
         "device reapply) or taken "
@@ -260,7 +260,7 @@ def _is_at_work(examined: ExaminedHost, manager: str) -> bool:
 
 
 def _ours(examined: ExaminedHost) -> tuple[Route, ...]:
-    """Return the wanted routes of all tables, except for another program's that are as wanted.
+    """Return the wanted routes of all tables, without those that another program has installed.
 
     If the routes can't be planned, the result is empty.
     """
@@ -320,8 +320,8 @@ def _unwritten(
             Severity.RISK,
         )
     elif is_active and not examined.layout.of(textfile).exists():
-        # systemd applies ReadWritePaths= when the service starts. If the folder is made after that,
-        # the watcher can't write to it.
+        # systemd applies ReadWritePaths= when the service starts. If the folder is made later, the
+        # watcher can't write to it.
         message = f"the watcher doesn't write it; was {folder} made after the watcher had started?"
         hint = f"{restart}; journalctl -u {WATCH}"
         yield DoctorFinding("textfile", textfile, message, hint, Severity.RISK)

@@ -120,10 +120,10 @@ class ExaminedHost:
 
     @cached_property
     def report_after_apply(self) -> OverlapReport:
-        """Return the result of the same check with CONFIG's routes in the kernel.
+        """Return the result that the installed check would have with CONFIG's routes in the kernel.
 
         Raises:
-            RouteError: these routes can't be installed now.
+            RouteError: CONFIG's routes can't be installed now.
         """
         planned = as_installed(self.config, self.host, self.scope)
         if not planned.models:  # the routes are in the kernel already
@@ -133,7 +133,7 @@ class ExaminedHost:
 
     @cached_property
     def route_plan(self) -> tuple[RoutePlan, str | None]:
-        """Return the plan of the installed routes, and what they are waiting for (``plan_now``).
+        """Return the plan of the installed routes, and what the routes wait for (``plan_now``).
 
         Raises:
             RouteError: a route can't be installed, or the kernel can't be queried.
@@ -206,7 +206,7 @@ class ExaminedHost:
         return f"{self.repairing('plan')} shows the difference, {self.repairing('apply')} fixes it"
 
     def repairing(self, verb: str) -> str:
-        """Return a command line that restores or shows the installed config, and not CONFIG."""
+        """Return a command line for the installed config, even if CONFIG differs."""
         is_asked_for = self.given is not None and not self.differing
         if is_asked_for or not self.manifest.parts:
             return self.command(verb)

@@ -156,8 +156,8 @@ def examine(
 ) -> DoctorReport:
     """Run all checks on a host, without changing anything.
 
-    On an image, a check runs only if files are all it needs. If nothing is installed, the checks of
-    installed parts are skipped.
+    On an image, only the checks that read nothing but files run. If nothing is installed, the
+    checks of installed parts are skipped.
 
     Args:
         config: the wanted config, or None for the installed one.
