@@ -213,8 +213,6 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.collect()
         gc.freeze()
-        # Collecting young objects seldom takes less time.
-        gc.set_threshold(20_000, 20, 20)
         gc.enable()
 
 
