@@ -21,11 +21,12 @@ from hostrouting.model.integer_prefixes import PrefixSet, ends, numbers
 from hostrouting.model.links import is_like
 from hostrouting.model.routes import NextHop, Route, Route6, RouteType
 from hostrouting.overlap._diversions import Diversions
+from hostrouting.overlap._group import findings_and_notes
 from hostrouting.overlap._judge import Judge
 from hostrouting.overlap._keep import Keeping, KeepSearch
 from hostrouting.overlap._losses import Loss, losses, taken_away
 from hostrouting.overlap._modelled_host import ModelledHost
-from hostrouting.overlap._read import read_host
+from hostrouting.overlap._read import Moment, read_host
 from hostrouting.overlap.proposals import OFFER
 from hostrouting.routes.plan import RoutePlan
 from phases import CancelScope
@@ -57,32 +58,63 @@ def diverted(
     config: Config,
     before: ModelledHost,
     after: ModelledHost,
-    backend: RouteBackend,
+    ipv4: RouteBackend,
     scope: CancelScope,
 ) -> Diverted:
-    """Return the packets that a plan diverts, except those to expected addresses.
+    """Return the packets that a plan diverts, except those to expected addresses that fail.
 
-    Packets to expected addresses count only if an interface other than an uplink has their source.
+    Packets to these count, too, if an interface other than an uplink has their source.
 
     Args:
         config: the planned config.
         before: the host before the plan, without places.
         after: the host after the plan, without places.
-        backend: a backend that answers as the host does after the plan.
-        scope: cancels the reads.
+        ipv4: see ``uplinks.read_uplinks``.
+        scope: cancels the reads of the models.
     """
-    expected = [each.cidr for each in config.route_overlap.of(before.state.family).expected_cidrs]
-    found = losses(before, after, expected)
+    failing = _failing(config, before, ipv4, scope)
+    found = losses(before, after, failing)
     unasked = [loss for loss in found if loss.source is not None or not loss.is_intended]
     if not any(map(_is_to_own_network, unasked)):
         return Diverted(tuple(taken_away(unasked)))
-    keeping = _keeping(config, before, after, found, expected, backend, scope)
+    after = attrs.evolve(after, places=_judged(config, after, ipv4, scope).places)
+    keeping = _keeping(config, before, after, found, failing)
     kept = [loss for loss in unasked if _is_from(keeping.kept, loss)]
     offered = [loss for loss in unasked if _is_from(keeping.offers, loss)]
     others = [loss for loss in unasked if loss not in kept and loss not in offered]
     how = _how_to_keep(kept, keeping.keep, config)
     sentences = (*taken_away(others), *_offered(offered, keeping, config))
     return Diverted(sentences, tuple(taken_away(kept)), keeping.keep, how)
+
+
+def _failing(
+    config: Config,
+    host: ModelledHost,
+    ipv4: RouteBackend,
+    scope: CancelScope,
+) -> list[IpNetwork]:
+    """Return the expected addresses that fail, or all of them if that isn't known."""
+    overlap = config.route_overlap.of(host.state.family)
+    moment = _judged(config, host, ipv4, scope)
+    if moment.state.uplinks.unknown is not None:
+        return [each.cidr for each in overlap.expected_cidrs]
+    findings, _ = findings_and_notes(overlap, moment.state, moment.places)
+    return [part for finding in findings for part in finding.ranges]
+
+
+def _judged(
+    config: Config,
+    host: ModelledHost,
+    ipv4: RouteBackend,
+    scope: CancelScope,
+) -> Moment:
+    """Return a host with its places, judged as by a check."""
+    overlap = config.route_overlap.of(host.state.family)
+    if not overlap.expected_cidrs:
+        return Moment(host.state, host.places)
+    moment = read_host(attrs.evolve(config, route_overlap=overlap), host.model, scope, ipv4)
+    Judge(overlap, moment.state).judge(moment.places)
+    return moment
 
 
 def _is_from(devs: Container[str], loss: Loss) -> bool:
@@ -100,21 +132,12 @@ def _keeping(
     before: ModelledHost,
     after: ModelledHost,
     found: tuple[Loss, ...],
-    expected: Sequence[IpNetwork],
-    backend: RouteBackend,
-    scope: CancelScope,
+    failing: Sequence[IpNetwork],
 ) -> Keeping:
     """Return the interfaces to keep, for which no expected address fails."""
-    family = before.state.family
-    overlap = config.route_overlap.of(family)
-    places = after.places
-    if overlap.expected_cidrs:
-        moment = read_host(attrs.evolve(config, route_overlap=overlap), backend, scope)
-        places = moment.places
-        Judge(overlap, moment.state).judge(places)
-    is_infiniband = Diversions(after.state, overlap.container_devs).is_infiniband
-    host = attrs.evolve(after, places=places)
-    return KeepSearch(before, host, found, expected, config, is_infiniband).find()
+    containers = config.route_overlap.of(after.state.family).container_devs
+    is_infiniband = Diversions(after.state, containers).is_infiniband
+    return KeepSearch(before, after, found, failing, config, is_infiniband).find()
 
 
 # --- the words ------------------------------------------------------------------------------------

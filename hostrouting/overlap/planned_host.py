@@ -82,14 +82,14 @@ class PlannedHost:
             scope: cancels the reads.
         """
         found: list[Diverted] = []
-        for family, model in self.models.items():
+        for model in self.models.values():
             if model.before is None:
                 continue
             before = self._before(config, model.before)
             rules = model.known.rules
             state = attrs.evolve(before.state, rules=rules, routes=model.known.routes)
             after = ModelledHost(state, before.places, model)
-            found.append(diverted(config, before, after, self.backend(family), scope))
+            found.append(diverted(config, before, after, self.host.routes, scope))
         return found
 
     def _before(self, config: Config, known: KnownHost) -> ModelledHost:

@@ -62,8 +62,8 @@ class Printed:
         devs: the interfaces that an answer is about.
         is_removal: whether it removes a route or an address.
         keep: the entries of ``keep`` in it.
-        is_asked_for: whether an expected CIDR asks for the diversion of what is sent without a
-            source to neighbours in it.
+        is_asked_for: whether the ranges include neighbours, to which packets without a source are
+            to go elsewhere.
     """
 
     name: str
@@ -85,7 +85,7 @@ def harms(crowded: Crowded, root: Path) -> list[str]:
     report = check(crowded.config, host=built.host)
     is_fine = report.verdict == "ok"
     offers = keep_offers(crowded.config, built.kernel, CancelScope()) if is_fine else []
-    printed = [*_printed(crowded, report, [*map(str, offers)]), *_listed(crowded, built)]
+    printed = [*_printed(crowded, report, [*map(str, offers)]), *_listed(crowded, built, report)]
     if not printed:
         return []
     before = _Before(crowded, built, report)
@@ -243,7 +243,7 @@ def _printed(crowded: Crowded, report: OverlapReport, offers: Sequence[str]) -> 
             yield Printed(name, reply, (), each.ranges, others, each.devs)
 
 
-def _listed(crowded: Crowded, built: Built) -> Iterator[Printed]:
+def _listed(crowded: Crowded, built: Built, report: OverlapReport) -> Iterator[Printed]:
     """Yield a config with a route that no CIDR asks for, and what a plan tells about it."""
     found = [
         route.destination
@@ -262,10 +262,12 @@ def _listed(crowded: Crowded, built: Built) -> Iterator[Printed]:
     except HostRoutingError:  # it is listed already, or its gateway isn't known
         return
     if planned.missing is None and not any("would fail" in line for line in planned.warnings):
-        expected = tuple(each.cidr for each in config.route_overlap.expected_cidrs)
+        failing = _failing(report)
+        if report.reason_kind is not None:  # nothing was judged
+            failing = tuple(each.cidr for each in config.route_overlap.expected_cidrs)
         apply = partial(_with_entries, crowded.section, entries)
         name = f"listed {entries.routes[0].destination}"
-        yield Printed(name, apply, planned.warnings, expected, _EVERYTHING, is_asked_for=True)
+        yield Printed(name, apply, planned.warnings, failing, _EVERYTHING, is_asked_for=True)
 
 
 def _told(fix: Fix | None) -> tuple[str, ...]:

@@ -159,6 +159,21 @@ def test_routes_left_from_wider_cidrs_are_told_by_what_they_take_away(
     assert "neighbours" not in run("plan", write(LISTED))[2], "its CIDR asks for that"
 
 
+def test_routes_that_lead_neighbours_to_a_router_are_told(
+    run: Run, write: Any, kernel: FakeKernel
+) -> None:
+    """One config for a fleet may suit nodes behind a router, and not one in the expected CIDR."""
+    kernel.del_link("ib0")
+    kernel.del_address("eth0", "10.1.0.4/24")
+    kernel.add_address("eth0", "172.16.30.9/16")
+    kernel.ip("route add default via 172.16.30.254 dev eth0")
+    path = write({"hostRouting": section(*HALVES, cidrs=[EXPECTED], keep=["ib*"])})
+    assert run("check", path)[0] == 0
+    neighbours = f"the node then sends to neighbours of eth0 in {EXPECTED}"
+    for words in (["plan"], ["apply", "--routes-only"]):
+        assert f"{neighbours} through eth0 via 172.16.30.254" in run(*words, path)[2]
+
+
 def test_routes_without_a_connected_network_take_nothing_away(
     run: Run, write: Any, kernel: FakeKernel
 ) -> None:
