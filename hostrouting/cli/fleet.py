@@ -48,7 +48,7 @@ def fleet_text(report: FleetReport, width: int | None, *, is_verbose: bool = Fal
     page += _repeated(report)
     for group in report.groups:
         fix = [good(clean(line)) for line in advice(group.report)]
-        if is_verbose:
+        if is_verbose or group.verdict is Verdict.OK:
             fix += _cautions(group)
         hosts = [dim(line) for line in _host_lines(group, is_verbose=is_verbose)]
         reasons = [*_reason_lines(group, is_verbose=is_verbose)]
@@ -136,8 +136,8 @@ def _cautions(group: HostGroup) -> list[str]:
 
 
 def _is_doubtful(group: HostGroup) -> bool:
-    """Return whether the check has passed, perhaps on the wrong uplink."""
-    return group.verdict is Verdict.OK and bool(group.decisions)
+    """Return whether there is something to look at, though the check has passed."""
+    return group.verdict is Verdict.OK and bool(group.decisions or group.cautions)
 
 
 def _title(group: HostGroup) -> str:

@@ -252,9 +252,10 @@ def _key_of(host: JudgedHost) -> Hashable:
 
 
 def _doubts(report: OverlapReport) -> Hashable:
-    """Return the notes that ask for a decision, with the present uplinks, or None."""
+    """Return what to look at though nothing fails, with the interfaces expected for now."""
     asked = frozenset((note.kind, note.devs) for note in report.decisions)
-    return (asked, report.default_devs) if asked else None
+    has_effects = report.verdict is Verdict.OK and bool(report.fix.consequences)
+    return (asked, has_effects, report.default_devs) if asked or has_effects else None
 
 
 def _causes_of(host: JudgedHost) -> tuple[HostChange, ...] | None:

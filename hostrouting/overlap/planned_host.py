@@ -30,7 +30,7 @@ from hostrouting.overlap.findings import Finding, OverlapReport, Verdict
 from hostrouting.overlap.proposals import Fix
 from hostrouting.overlap.uplinks import find_uplinks, ipv4_defaults_for
 from hostrouting.routes.install import refuse
-from hostrouting.routes.plan import RoutePlan, SwappedNamesError, plan_or_raise
+from hostrouting.routes.plan import RoutePlan, SwappedNamesError, plan_now, plan_or_raise
 from hostrouting.routes.policy import PolicyPlan
 from hostrouting.routes.verify import losing_routes
 from phases import CancelScope
@@ -254,6 +254,40 @@ def as_installed(config: Config, host: Host, scope: CancelScope | None = None) -
 
 
 # --- listed, but not installed --------------------------------------------------------------------
+
+
+def with_effects(
+    report: OverlapReport,
+    config: Config,
+    host: Host,
+    scope: CancelScope,
+) -> OverlapReport:
+    """Return the report of a check that passes, with cautions on what ``apply`` would change.
+
+    If ``apply`` would fail, a caution says why.
+
+    Args:
+        report: the report about the host as it is.
+        config: the config that was checked.
+        host: the host.
+        scope: cancels the reads.
+    """
+    config = host.with_verified(config)
+    adopted = routes_to_adopt(host, replaces_script=config.static_routes.is_wanted)
+    try:
+        plan, missing = plan_now(config, *host.planned_backends(config), adopted=adopted)
+        if missing is not None or not plan.changes:
+            return report
+        planned = planned_host(config, host, plan, scope)
+        planned.refuse()
+        lines = [f"hostrouting apply would fail: {why}" for why in planned.losing[:1]]
+    except RouteError as error:
+        planned = None
+        lines = [f"hostrouting apply would fail: {'; '.join(error.message.splitlines())}"]
+    if planned is not None and not lines:
+        found = planned.diverted(config, scope)
+        lines = [f"after hostrouting apply, {line}" for each in found for line in each.sentences]
+    return attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=tuple(lines)))
 
 
 def with_unapplied(

@@ -16,7 +16,7 @@ from hostrouting.model.errors import ConfigError, FileError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.parsing import parse_any_unicast_address
 from hostrouting.overlap.check import check_host
-from hostrouting.overlap.findings import Note, NoteKind, OverlapReport
+from hostrouting.overlap.findings import Note, NoteKind, OverlapReport, Verdict
 from hostrouting.overlap.node_ip import notes_on
 from hostrouting.tasks.arguments import to_config, to_host
 from phases import CancelScope
@@ -50,7 +50,8 @@ def check(
     Returns:
         The report. If the check couldn't run, for example on an image, the verdict is ``unknown``,
         and the report has a reason. Entries of the config that would fix a failure, but aren't in
-        the kernel, are the fix's ``unapplied``.
+        the kernel, are the fix's ``unapplied``. If nothing fails, the fix's cautions say what
+        ``apply`` would divert.
 
     Raises:
         phases.Cancelled, phases.TimedOut: the scope was cancelled.
@@ -58,10 +59,11 @@ def check(
     config, host = to_config(config), to_host(host)
     scope = scope or CancelScope()
     report = check_kernel(config, host, None, scope)
-    if report.findings and config.static_routes.is_wanted:
-        from hostrouting.overlap.planned_host import with_unapplied
+    if config.static_routes.is_wanted and (report.findings or report.verdict is Verdict.OK):
+        from hostrouting.overlap.planned_host import with_effects, with_unapplied
 
-        report = with_unapplied(report, config, host, scope)
+        with_more = with_unapplied if report.findings else with_effects
+        report = with_more(report, config, host, scope)
     if document is None:
         return report
     notes = notes_on(document, report, host.routes)

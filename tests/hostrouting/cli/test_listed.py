@@ -160,7 +160,7 @@ def test_routes_left_from_wider_cidrs_are_told_by_what_they_take_away(
 
 
 def test_routes_that_lead_neighbours_to_a_router_are_told(
-    run: Run, write: Any, kernel: FakeKernel
+    run: Run, write: Any, kernel: FakeKernel, tmp_path: Path
 ) -> None:
     """One config for a fleet may suit nodes behind a router, and not one in the expected CIDR."""
     kernel.del_link("ib0")
@@ -170,8 +170,15 @@ def test_routes_that_lead_neighbours_to_a_router_are_told(
     path = write({"hostRouting": section(*HALVES, cidrs=[EXPECTED], keep=["ib*"])})
     assert run("check", path)[0] == 0
     neighbours = f"the node then sends to neighbours of eth0 in {EXPECTED}"
+    snapshot = tmp_path / "node.json"
+    snapshot.write_text(run("snapshot")[1])
+    told = f"caution: after hostrouting apply, {neighbours} through eth0 via 172.16.30.254"
+    code, out, _ = run("judge", path, str(snapshot))
+    assert (code, told in out, "• " in out) == (0, True, True)
+    assert told in run("check", path, "--snapshot", str(snapshot))[1]
     for words in (["plan"], ["apply", "--routes-only"]):
         assert f"{neighbours} through eth0 via 172.16.30.254" in run(*words, path)[2]
+    assert "caution" not in run("check", path)[1], "all is installed"
 
 
 def test_routes_without_a_connected_network_take_nothing_away(
