@@ -20,9 +20,8 @@ from hostrouting.boot.render import fill, render_no_routes
 from hostrouting.config.routing import Config
 
 IGNITION_VERSION = "3.4.0"
-# The new host's root, as Ignition calls it. The document therefore doesn't depend on the build
-# machine's files. The one exception is the watcher's unit, which contains the path of the Python
-# that runs this program.
+# Ignition's name for the new host's root. With this root, the document doesn't depend on the build
+# machine, except for the path of Python in the watcher's unit.
 _SYSROOT = Layout("/sysroot")
 _GZIP = 16 + zlib.MAX_WBITS
 
@@ -102,7 +101,7 @@ def _ignition_file(file: BootFile) -> dict[str, Any]:
 
 
 def _gzipped(content: bytes) -> bytes:
-    # Less memory means smaller blocks, each with a code of its own: this fits scripts that end in
-    # many similar rows. The header holds no time.
+    # A small memLevel means small blocks, which compress scripts better that end in many similar
+    # rows. The header contains no time, so equal scripts give equal bytes.
     packer = zlib.compressobj(level=9, wbits=_GZIP, memLevel=6)
     return packer.compress(content) + packer.flush()

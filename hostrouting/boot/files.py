@@ -51,7 +51,7 @@ def is_present(path: Path) -> bool:
 def matching(folder: Path, pattern: str) -> list[Path]:
     """Return a folder's entries that match a glob pattern, or none if the folder doesn't exist.
 
-    This avoids Path.glob, which treats unreadable folders as empty in Python 3.13.
+    Path.glob isn't used, because in Python 3.13 it treats unreadable folders as empty.
 
     Raises:
         FileError: the folder can't be read.
@@ -60,8 +60,8 @@ def matching(folder: Path, pattern: str) -> list[Path]:
         translate_errors(f"look through {folder}"),
         contextlib.suppress(FileNotFoundError, NotADirectoryError),
     ):
-        # Make no Path for entries that don't match. For a unit folder, that would take longer than
-        # the rest of a run without changes.
+        # Make a Path only for entries that match. For all entries of a unit folder, this would take
+        # longer than the rest of a run without changes.
         return [folder / name for name in sorted(fnmatch.filter(os.listdir(folder), pattern))]  # noqa: PTH208
     return []
 
@@ -162,8 +162,8 @@ def rewrite(path: Path, edit: Callable[[BinaryIO], str | None]) -> bool:
 
     If the file's owner also owns the folder, the owner can replace the file with a symlink at any
     time. So symlinks are resolved only once, and all other steps use an open descriptor of the
-    folder. As root, a symlink is only followed if root alone can have made it, because the file
-    that it leads to may be any.
+    folder. As root, a symlink is only followed if only root can have made it, because a symlink may
+    lead to any file.
 
     Args:
         path: the file, or a symlink to it.
@@ -199,7 +199,7 @@ def rewrite(path: Path, edit: Callable[[BinaryIO], str | None]) -> bool:
 
 
 def _followed(path: Path) -> Path:
-    """Return a path with its symlinks resolved. Refuse those that another user may have made.
+    """Return a path with resolved symlinks. Refuse symlinks that another user may have made.
 
     Raises:
         FileError: a symlink, or its folder, belongs to another user, or others can write there.
@@ -299,7 +299,7 @@ def remove(path: Path) -> bool:
         Whether it existed.
 
     Raises:
-        FileError: it exists but can't be removed.
+        FileError: the path exists but can't be removed.
     """
     with (
         translate_errors(f"remove {path}"),

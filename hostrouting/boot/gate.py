@@ -4,23 +4,23 @@ This module does no I/O.
 
 The gate is a script that systemd runs before each start of the consumer. The gate checks every
 start, and can block it. A blocked start appears as a failed unit, and ``Restart=`` retries it. If a
-oneshot fails or restarts, a running machine isn't stopped. Dependencies between units can't do
-this:
+oneshot fails or restarts, a running machine isn't stopped. Dependencies between units can't replace
+the gate:
 
 - ``Before=`` in a plain unit has no effect on instances of a template.
 - With ``Requires=``, systemd 252 starts the consumer even if the required unit is missing or
   masked. Whenever the required unit is restarted, systemd also restarts the consumer.
 
-The drop-ins are the same whichever parts are installed. Only the script list changes, and the gate
-script rereads it before each step. The reason: a reload may remove the command that systemd is
-running for a unit. systemd then skips the other commands of the same setting. A reload may also
-remove another program's command, so the gate's commands are spread over two settings. All lines
-differ, because systemd would confuse identical lines and skip those between them.
+The drop-ins are the same whichever parts are installed: if a reload removed the command that
+systemd is running for a unit, systemd would skip the other commands of the same setting. Only the
+script list changes, and the gate script rereads the list before each step. A reload may also remove
+another program's command, so the gate's commands are spread over two settings. All lines differ,
+because systemd would confuse identical lines and skip those between them.
 
 If an ``ExecCondition=`` fails, for example because a working directory doesn't exist yet, systemd
-skips the unit: it reports no error and ignores ``Restart=``. So the first line has the prefix
-``-``, which makes systemd ignore a failure. This line blocks a start by not returning; the other
-lines block a start by failing.
+skips the unit: it reports no error and ignores ``Restart=``. So the gate's ``ExecCondition=`` has
+the prefix ``-``, which makes systemd ignore a failure. This line blocks a start by not returning;
+the other lines block a start by failing.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def list_text(manifest: Manifest, scripts: Mapping[str, bytes]) -> str:
 
     Args:
         manifest: the installation's manifest.
-        scripts: the scripts' contents by part name. If one is missing, its row has no checksum.
+        scripts: the scripts' contents by part name. A missing script's row has no checksum.
     """
     gated = {name: part for name, part in manifest.parts.items() if part.is_gated}
     rows = []
@@ -188,7 +188,7 @@ def opening_settings(
         environment: the names of the variables that the unit's environment files set.
 
     Yields:
-        A description of each such setting.
+        A description of each setting.
     """
     statuses = properties["SuccessExitStatus"].split()
     forgiven = [status for status in statuses if status.removeprefix("SIG") in _ENDS]

@@ -53,13 +53,13 @@ def routes_to_adopt(host: Host, *, replaces_script: bool) -> tuple[StaticRoute, 
     """Return the Go package's routes that the next run takes over.
 
     The package's script contains these routes. If a killed run has already replaced the script, the
-    routes are read from the file that this run wrote (``Layout.adopted``). A route that a config
-    can't contain, such as a default route, isn't returned, and stays as it is.
+    routes are read from the file that the killed run wrote (``Layout.adopted``). A route that a
+    config can't contain, such as a default route, isn't returned, and stays as it is.
 
     Args:
         host: the host; snapshots and images have no such routes.
         replaces_script: whether the next run installs static routes, and so replaces the Go
-            package's script. If not, the script stays, and its routes aren't taken over.
+            package's script. Otherwise the script stays, and its routes aren't taken over.
 
     Raises:
         FileError: a file can't be read.

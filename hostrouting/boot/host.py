@@ -42,21 +42,21 @@ _RECORD_ANEW = (
 class Host:
     """The host that tasks operate on; without arguments, the local host.
 
-    Either all of ``routes``, ``units`` and ``layout`` are this machine, or all are given: a layout
-    below another root, a ``FakeKernel``, a ``NamespaceKernel`` and a ``FakeSystemd`` each require
-    the other two. Otherwise a test would change the machine.
+    A layout below another root, a ``FakeKernel``, a ``NamespaceKernel`` or a ``FakeSystemd``
+    requires that all of ``routes``, ``units`` and ``layout`` are given, so that a test can't change
+    this machine.
 
     Args:
         routes: the routes backend; defaults to the kernel via netlink.
         units: the service manager; defaults to the running systemd via systemctl.
         layout: the file layout; defaults to this machine's files.
         routes6: the IPv6 routes backend, without which IPv6 CIDRs can't be checked. If ``routes``
-            isn't given, it defaults to the kernel via netlink.
+            isn't given, ``routes6`` defaults to the kernel via netlink.
 
     Raises:
-        ConfigError: only a part of the host is this machine: one of them is missing, or the real
+        ConfigError: only a part of the host is this machine: an argument is missing, or the real
             ``units``, ``layout`` or ``routes6`` is given with a ``FakeKernel``.
-        TypeError: an argument has another type, or lacks a method of it.
+        TypeError: an argument has the wrong type, or lacks a method.
     """
 
     backend: RouteBackend | None
@@ -218,7 +218,7 @@ class Host:
         return running_systemd() if self._units is None else self._units
 
     def within(self, scope: CancelScope) -> Host:
-        """Return a copy of this host. If the scope is cancelled, its systemd calls stop waiting."""
+        """Return a copy whose systemd calls stop waiting once the scope is cancelled."""
         units = self.units.within(scope)
         return self._of(
             backend=self.backend,
@@ -277,8 +277,8 @@ class Host:
         """Return the uplinks with which the check has passed on this host.
 
         Raises:
-            FileError: the record of them can't be read. If it counted as missing, the next default
-                route would determine the uplink.
+            FileError: the record of verified uplinks can't be read. If an unreadable record counted
+                as missing, the next default route would determine the uplink.
         """
         if self.snapshot is not None:
             return self.snapshot.verified
@@ -310,13 +310,14 @@ class Host:
         return f"/{VERIFIED_PATH}" if self._layout is None else str(self._layout.verified)
 
     def with_verified(self, config: Config) -> Config:
-        """Return a config with this host's verified uplinks, or unchanged if it doesn't keep any.
+        """Return a config with this host's verified uplinks, or unchanged if it keeps no uplinks.
 
         A config keeps uplinks only in STRICT mode with an expected CIDR, and only on a running
-        host. If the config ``is_as_installed``, the installed check determines whether it does.
+        host. If the config ``is_as_installed``, the installed check determines whether it keeps
+        uplinks.
 
         Raises:
-            FileError: the record of them can't be read.
+            FileError: the record of verified uplinks can't be read.
         """
         if self.is_image or not (
             config.keeps_uplinks

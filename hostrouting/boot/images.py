@@ -22,7 +22,7 @@ def image_layout(root: str | os.PathLike[str]) -> Layout:
     Raises:
         ConfigError: the folder doesn't exist, doesn't contain an OS, contains a symlink that
             escapes it, or is this host's own root.
-        FileError: this user can't look at it.
+        FileError: this user can't look at the folder.
     """
     layout = Layout(root)
     with translate_errors(f"look at {layout.root}"):
@@ -47,7 +47,7 @@ def _our_folders(layout: Layout) -> tuple[Path, ...]:
 
 def _refuse_this_hosts_folders(layout: Layout) -> None:
     """Raise an error if the root or a folder that we write to is this host's own."""
-    # A folder may be a bind mount.
+    # A folder may be a bind mount of this host's folder.
     written = (layout.units, layout.protocol_names.parent, layout.run_dir)
     for path in (layout.root, *_our_folders(layout), *written):
         running = layout.relative(path)

@@ -5,8 +5,8 @@ The order of the steps matters, because no start may slip past the gate:
 1. Write the manifest, which lists everything that a crash might leave behind (``prepare``).
 2. Replace the gate's scripts and their list together (``apply_additions``).
 3. Write the other files, the gate's drop-ins last. Then reload systemd, and enable units.
-4. The caller changes the kernel's routes. If one of these steps fails, all are rolled back in
-   reverse order.
+4. The caller changes the kernel's routes. If one of the steps so far fails, all of
+   them are rolled back in reverse order.
 5. Remove the obsolete scripts from the gate's list (``apply_removals``). If the gate is being
    removed, no script is left in the list, so every start passes.
 6. Remove the obsolete drop-ins, then the other obsolete files, and at last the manifest.
@@ -148,8 +148,8 @@ def _changes_so_far(plan: BootPlan, layout: Layout, unread: Iterable[str]) -> Ch
     """Return the changes that have been made before anything is removed."""
     removed = {layout.relative(path) for path in plan.files.remove}
     of_files = [change for change in plan.changes.files if change.what not in removed]
-    # The manifest and the gate's files have interim content now. If the run removes one of them at
-    # the end, it counts as replaced until then.
+    # The manifest and the gate's files have interim content now. If the run removes one of these
+    # files at the end, the file counts as replaced until then.
     interim = {layout.manifest, *(file.path for file in plan.gate.switched)}
     replaced = [path for path in plan.files.remove if path in interim]
     of_files += [Change(layout.relative(path), "replaced") for path in replaced]
@@ -245,13 +245,13 @@ def apply_removals(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[C
         Each change, as soon as it has been made.
 
     Raises:
-        FileError: a file can't be removed. The next run picks up from there.
-        UnitError: a systemctl call fails. The next run picks up from there.
+        FileError: a file can't be removed. The next run completes the removals.
+        UnitError: a systemctl call fails. The next run completes the removals.
     """
     layout = host.layout
     for name in plan.units.stop:
-        # This never stops a oneshot: a machine of an older installation may still have Requires= on
-        # it, and would stop, too.
+        # This never stops a oneshot: a machine of an older installation may still require the
+        # oneshot, and would stop, too.
         host.units.stop(f"{name}.service")
         yield _of_unit(name, "stopped")
     if plan.gate.final_list is not None:
@@ -365,8 +365,7 @@ _START_POLL_SECONDS = 0.1
 def _wait_for_starts(units: UnitManager, consumers: Iterable[str], scope: CancelScope) -> None:
     """Wait at most 15 s until no instance is running its pre-start commands.
 
-    If systemd reloads while it runs a command that has been removed, it skips the commands after
-    it.
+    If systemd reloads while it runs a removed command, systemd skips the commands that follow.
     """
     instances: list[str] = []
     for consumer in filter(None, consumers):

@@ -35,8 +35,8 @@ _LINKS_MAX = 40
 
 
 def _root(value: str | os.PathLike[str]) -> Path:
-    # Don't resolve symlinks: an image's root may be one on purpose. abspath() keeps two slashes at
-    # the beginning (POSIX). Strip them.
+    # Don't resolve symlinks: an image's root may be a symlink on purpose. abspath() keeps two
+    # slashes at the beginning (POSIX). Strip them.
     return Path("/" + os.path.abspath(value).lstrip("/"))  # noqa: PTH100
 
 

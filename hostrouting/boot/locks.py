@@ -1,7 +1,7 @@
 """Locks for the kernel's routing table and for a whole run.
 
-The boot scripts take the routing table's lock, too. A run may fail while it holds the run lock. Its
-error then lists the changes that remain.
+The boot scripts take the routing table's lock, too. If a run fails while it holds the run lock, its
+error lists the changes that remain.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ E = TypeVar("E", bound=BaseException)
 LOCK_WAIT_SECONDS = 60
 _POLL_SECONDS = 0.05
 
-# How long another run may hold the run lock. The run may wait up to 10 min for the network, and 1
-# min for the routing table's lock.
+# How long another run may hold the run lock. The other run may wait up to 10 min for the network,
+# and 1 min for the routing table's lock.
 _RUN_WAIT_SECONDS = 660
 
 
@@ -153,7 +153,7 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_installing: bool) -> Ite
 
 
 def _instead_of(error: BaseException, other: E, changes: Changes) -> E:
-    """Return an exception with changes and with the notes of another, such as its task's path."""
+    """Return an exception with changes and with another exception's notes, such as a task path."""
     vars(other).update(changes=changes, __notes__=getattr(error, "__notes__", []))
     return other
 

@@ -47,8 +47,8 @@ class InstalledPart:
     """An installed part as recorded in the manifest.
 
     Args:
-        is_blocking: whether its failure blocks the consumer.
-        is_gated: whether the gate runs its script.
+        is_blocking: whether the part's failure blocks the consumer.
+        is_gated: whether the gate runs the part's script.
         files: absolute paths on the running system, in write order.
         config: the config values that the part was rendered from, by section.
         settle_seconds: how long the part's script waits for addresses of kept interfaces. The
@@ -203,7 +203,7 @@ class Manifest:
             "former": self.former,
             **self.sections,
         }
-        # Write one line per key. The file is then about as short as the config, and the watcher
+        # Write one line per key, so that the file is about as short as the config: the watcher
         # limits the size of both.
         lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in document.items()]
         return "{\n" + ",\n".join(lines) + "\n}\n"
@@ -256,7 +256,7 @@ class Manifest:
     def with_parts(self, names: Collection[str], parts: dict[str, InstalledPart]) -> Manifest:
         """Return a copy of the manifest with the named parts replaced.
 
-        All parts have the same values of ``SHARED_KEYS``: the parts that stay get the new ones.
+        All parts have the same values of ``SHARED_KEYS``: the parts that stay get the new values.
         """
         wanted = Manifest(parts=parts).sections
         others = {

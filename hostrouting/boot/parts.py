@@ -148,8 +148,8 @@ def _unit_text(
     Args:
         name: the base name of the unit and its script.
         description: the unit's description.
-        seconds: the start timeout. Without it, a oneshot that hangs would block the units that are
-            ordered after it forever.
+        seconds: the start timeout. Without a timeout, a hanging oneshot would block the units after
+            it forever.
         after: the units in ``After=``.
         sockets: see ``_sockets``.
     """
@@ -264,7 +264,7 @@ def is_watched(config: Config) -> bool:
 def wanted_manifest(manifest: Manifest, wanted: Wanted, layout: Layout) -> Manifest:
     """Return a manifest with the wanted parts replaced.
 
-    The wanted consumer replaces the manifest's only if one of these parts is gated.
+    The wanted consumer replaces the manifest's consumer only if a wanted part is gated.
     """
     parts = {part.name: part.installed(layout) for part in wanted.parts}
     consumer = manifest.consumer or wanted.consumer

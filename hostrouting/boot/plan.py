@@ -50,8 +50,8 @@ class GatePlan:
 
     Args:
         switched: the changed scripts and the changed list, which are replaced together.
-        rollback: the scripts and the list for a rollback of the host's first static routes. If the
-            host already had static routes, this is empty. See ``_plan_rollback``.
+        rollback: the scripts and the list for a rollback of the host's first static routes. Empty
+            if the host already had static routes. See ``_plan_rollback``.
         final_list: the list at the end of the run, or None if the list in ``switched`` stays.
     """
 
@@ -62,7 +62,7 @@ class GatePlan:
 
 @attrs.frozen
 class FilesPlan:
-    """The changes to all other files.
+    """The changes to files other than the gate's scripts and their list.
 
     Args:
         links: symlinks left by the Go package, which are removed first.
@@ -93,14 +93,14 @@ class BootPlan:
     """The changes for the next boot.
 
     Files are added before the kernel's routes change, and obsolete files are removed afterwards. In
-    between, the manifest lists both.
+    between, the manifest lists both the new and the obsolete files.
 
     Args:
         manifests: the manifests before, during and after the changes.
         gate: the changes to the gate's scripts and their list.
         files: the changes to all other files.
         units: the changes to units.
-        is_installing: whether there are parts to install. In this case, the gate must be verified.
+        is_installing: whether there are parts to install, so that the gate must be verified.
         changes: all changes, for printing.
     """
 
@@ -236,7 +236,7 @@ def _plan_gate(
 
     Args:
         scripts: the gate's new scripts by part name.
-        contents: the contents of all scripts by part name, as they will be.
+        contents: the contents of all scripts after the changes, by part name.
         has_changes: whether any file is written or removed.
     """
     layout = host.layout
@@ -336,7 +336,7 @@ def _obsolete_paths(host: Host, wanted: Wanted, manifests: Manifests) -> set[Pat
     if CHECK in wanted.names and CHECK not in new.parts:
         obsolete |= {*layout.markers, layout.verified}
     if host.is_image:
-        obsolete.add(layout.verified)  # of the host whose image it is
+        obsolete.add(layout.verified)  # the record of the host from which the image was made
     if WATCH in wanted.names and WATCH not in new.parts:
         obsolete |= {*layout.snapshots}
     textfile = old.textfile(layout)

@@ -77,7 +77,7 @@ def _told(changeable: Path | None) -> str:
 
 
 def _changeable_in_image(layout: Layout, python: str) -> Path | None:
-    """Return a path in an image as for ``_changeable_path``; None if it has no such Python."""
+    """Return a path as ``_changeable_path`` does, but in an image; None if it lacks this Python."""
     if not layout.followed(python).is_file():
         return None
     root = layout.root.stat()

@@ -104,7 +104,7 @@ def render_check(config: Config, *, python: str = "") -> str:
     Args:
         python: the interpreter that explains failures, and judges hosts that the script can't. An
             empty string means no interpreter. If the interpreter is missing at run time, the script
-            goes on alone.
+            goes on without it.
     """
     overlap = config.route_overlap
     document = json.dumps(part_config(config, "routeOverlap"))
@@ -136,7 +136,7 @@ def _check_rows(config: Config) -> Iterator[str]:
     yield f"container {_expression(overlap.container_devs)}"
     yield f"allowed {_expression(overlap.allowed_devs)}"
     # The check waits for addresses of the InfiniBand interfaces whose flags match this regex. By
-    # default these are the interfaces that are up; with settleSeconds, they are all.
+    # default, the regex matches interfaces that are up; with settleSeconds, all interfaces.
     yield f"awaited {'[<,]UP[,>]' if overlap.settle_seconds is None else '<'}"
     for expected in dict.fromkeys(overlap.expected_cidrs):
         yield from _expected_rows(expected)
@@ -158,7 +158,7 @@ def _expected_rows(expected: ExpectedCidr) -> Iterable[str]:
     )
     family = Family.of(expected.cidr)
     # awk's numbers have only 53 bits, too few for an IPv6 address. So addresses are written as
-    # hexadecimal words of equal length, which sort in the same order. The letter x makes awk
+    # hexadecimal words of equal length, which sort like the addresses. The letter x makes awk
     # compare them as strings.
     digits = family.bits // 4
     for low, high in _JUDGED[family]:

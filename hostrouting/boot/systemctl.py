@@ -27,7 +27,7 @@ ANSWER_SECONDS = 60.0
 LAST_ANSWER_SECONDS = 5.0
 _HANGS = "see whether systemd hangs"
 _WITHOUT = "nothing can be changed for the next boot"
-# An installed gate's next start would remove such routes again.
+# An installed gate's next start would remove routes that only --routes-only installed.
 _ROUTES_ONLY = (
     "hostrouting apply --routes-only changes only the kernel's routes and rules; "
     "without routes in CONFIG it removes ours"
@@ -190,7 +190,7 @@ class Systemctl:
         if self._root is not None:
             return {}
         # systemd unloads stopped units, and units that it didn't start because of a cycle, together
-        # with their Before=. So the enabled units are named, too.
+        # with their Before=. So name the enabled units in the call, too.
         names = sorted({*units, *_enabled()})
         after: dict[str, set[str]] = {}
         for properties in self._show(("Id", "After", "Before", "LoadState"), "*", *names):

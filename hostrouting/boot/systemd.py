@@ -108,5 +108,5 @@ class UnitManager(Protocol):
             units: additional units to include.
 
         Returns:
-            The names of these units, by the name of the ordered unit; empty for an image.
+            For each unit's name, the names of the units before it; empty for an image.
         """

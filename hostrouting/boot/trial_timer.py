@@ -1,8 +1,9 @@
 """The current route trial: its state file in /run and the systemd timer that ends it.
 
 The file stores the deadline twice: as a timestamp for users, and in seconds of CLOCK_BOOTTIME,
-which changes of the system's clock don't affect. A boot ID couldn't replace them: in a container, a
-unit with ``ProtectKernelTunables=`` sees another boot ID than other units.
+which changes of the system's clock don't affect. A boot ID couldn't replace the deadline in
+seconds: in a container, a unit with ``ProtectKernelTunables=`` sees another boot ID than other
+units.
 """
 
 from __future__ import annotations

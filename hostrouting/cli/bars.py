@@ -17,9 +17,9 @@ class CellKind(NamedTuple):
 
     Args:
         kind: the kind of the finding or note, or None if packets leave through the uplinks.
-        devs: the interfaces that shadow the addresses, sorted. If the routes through these were
-            removed, further interfaces might shadow the addresses, and are included. For kinds that
-            usually involve many interfaces, such as pods with a veth each, none is named.
+        devs: the interfaces that shadow the addresses now, or would after a removal of the
+            shadowing routes, sorted. Empty for kinds that usually involve many interfaces, such as
+            pods with a veth each.
     """
 
     kind: str | None = None
@@ -44,8 +44,8 @@ def cells(cidr: IpNetwork, bar: Bar, count: int) -> tuple[CellKind | None, ...]:
     Args:
         cidr: the CIDR to draw.
         bar: the CIDR's unexpected kinds, with their ranges.
-        count: the number of cells. If it exceeds the number of addresses, each address gets several
-            cells.
+        count: the number of cells. If there are more cells than addresses, each address gets
+            several cells.
 
     Returns:
         The kind of each cell, or None for a cell without checked addresses.

@@ -103,8 +103,7 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
     config = chosen.config
     if is_for_monitoring:
         config = _without_waits(config)
-    # A snapshot may be of another host than CONFIG's. So CONFIG's other keys aren't compared with
-    # it.
+    # CONFIG may be another host's. So CONFIG's other keys aren't compared with the snapshot.
     result = _check(config, on, document if on.snapshot is None else None)
     if options.output == "nagios":
         code, line = nagios(result)
@@ -237,9 +236,8 @@ def _answer_boot_script(verdict: Verdict, host: Host) -> Result:
     stderr.
 
     Args:
-        verdict: the script's verdict, or ``unknown`` if the script couldn't judge. If it is another
-            verdict than this check's, the host has changed: nothing is explained, and no report is
-            written.
+        verdict: the script's verdict, or ``unknown`` if the script couldn't judge. If this check's
+            verdict differs, the host has changed: explain nothing, and write no report.
         host: this host.
     """
     from hostrouting.boot.files import write_if_changed
@@ -247,7 +245,7 @@ def _answer_boot_script(verdict: Verdict, host: Host) -> Result:
 
     text = sys.stdin.buffer.read()
     expected = _without_waits(Config.from_mapping(json.loads(text)))
-    # The fix then names only routes that aren't installed yet.
+    # With the installed routes, the fix names only routes that aren't installed yet.
     config = attrs.evolve(expected, static_routes=_installed_routes(host))
     report = _check(config, host)
     if verdict not in (report.verdict, Verdict.UNKNOWN):
@@ -415,12 +413,12 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
 
 
 def _is_left(report: OverlapReport, config: Config, *, adds: bool) -> bool:
-    """Return whether failures are left if a proposal is applied.
+    """Return whether failures remain after a proposal is applied.
 
     Args:
         report: the report with the fix.
         config: the config.
-        adds: whether the proposal adds anything, or is in the file, from which apply installs it.
+        adds: whether the proposal adds anything, or is in the file that apply installs.
     """
     is_contested = config.uplinks is None and bool(_contested_lines(report))
     is_unasked = is_contested and bool(report.findings)
@@ -429,7 +427,7 @@ def _is_left(report: OverlapReport, config: Config, *, adds: bool) -> bool:
 
 
 def _chosen_to_fix(options: argparse.Namespace, host: Host) -> Chosen:
-    """Return the config to fix. For --in-place, it must not be the installation's own copy."""
+    """Return the config to fix, which mustn't be the manifest for --in-place."""
     if not options.in_place:
         return choose(options, host)
     from hostrouting.cli.default_config import refuse_in_place, refuse_manifest
@@ -445,14 +443,14 @@ def _chosen_to_fix(options: argparse.Namespace, host: Host) -> Chosen:
 
 
 def _unfixed(config: Config, host: Host, *, has_config: bool) -> OverlapReport:
-    """Return a report whose fix comes on top of CONFIG.
+    """Return a report whose fix is an addition to CONFIG.
 
-    If there is a CONFIG, it names all of our routes. With --cidr alone, the user will merge the
-    proposal into a config that isn't known here.
+    With a CONFIG, its routes count as installed, and our other routes as removed. With --cidr
+    alone, our routes in the kernel count, because the user's config isn't known.
 
     Raises:
         RouteOverlapError: something fails, and CONFIG's routes can't be installed.
-        RouteError: they can't, and nothing fails.
+        RouteError: CONFIG's routes can't be installed, and nothing fails.
     """
     if not has_config:
         return _with_offers(_check_on(config, host, None), config, host, host.routes_of)
@@ -495,7 +493,7 @@ def _propose(
     host: Host,
     report: OverlapReport,
 ) -> tuple[Any, tuple[str, ...]]:
-    """Return a fix in the format that --format names, and warnings if it doesn't hold all of it."""
+    """Return a fix in the format of --format, and warnings if the format can't hold all of it."""
     from hostrouting.cli.edit_config import merged
 
     if options.format != "config":

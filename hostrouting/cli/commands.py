@@ -37,7 +37,7 @@ def demo(_options: argparse.Namespace, _host: Host) -> int:
     # Python with -m searches the working directory first. So use the sys.path of this process.
     program = "import sys; sys.path[:] = sys.argv[1:]; from hostrouting.cli import demo; demo.run()"
     # Ctrl-C reaches both processes, even while the child is still importing. So SIGINT is blocked
-    # in the child, and this process sends it SIGTERM instead.
+    # in the child, and this process sends the child SIGTERM instead.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     with subprocess.Popen([sys.executable, "-I", "-c", program, *sys.path]) as child:
         try:
@@ -165,7 +165,7 @@ def watch(options: argparse.Namespace, host: Host) -> int:
     from hostrouting.watch.loop import WatchHostRouting
     from hostrouting.watch.outputs import notify, write_entry
 
-    load(options, host)  # now, all of CONFIG's problems are reported, and later only one line
+    load(options, host)  # reports all of CONFIG's problems; later loads report only a line
     path = config_path(options, host)
     journal = host.layout.journal_socket if "JOURNAL_STREAM" in os.environ else None
     # With this interval, an idle watcher wakes up 4 times a second instead of 40.

@@ -1,7 +1,7 @@
-"""Protect an installation from the default CONFIG, if it asks for something else.
+"""Protect an installation from a default CONFIG that asks for something else.
 
-The default CONFIG is AKSFlexNode's config. If an operator has applied another file, the
-installation differs from it.
+The default CONFIG is AKSFlexNode's config. If an operator has applied another file, the default
+CONFIG differs from the installation.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from hostrouting.model.errors import ConfigError, HostRoutingError
 def refuse_to_remove(document: Mapping[str, Any], host: Host) -> None:
     """Raise an error if the default CONFIG lacks our key, but something is installed.
 
-    A reset by AKSFlexNode removes all scripts of an installation. The rest of the installation only
-    holds back starts, so it may be removed, and there is no error.
+    If a reset by AKSFlexNode has removed all scripts, the rest of the installation only holds back
+    starts. So there is no error in this case.
 
     Args:
         document: the default CONFIG.
@@ -55,11 +55,11 @@ def refuse_to_remove(document: Mapping[str, Any], host: Host) -> None:
 def refuse_in_place(document: Mapping[str, Any], config: Config, host: Host) -> None:
     """Raise an error if a fix may not be written into the default CONFIG.
 
-    Applying it must change nothing but routes, rules and kept interfaces.
+    Applying the default CONFIG must change nothing but routes, rules and kept interfaces.
 
     Args:
         document: the default CONFIG.
-        config: the config in it.
+        config: the config in the document.
         host: the host.
 
     Raises:
@@ -107,8 +107,8 @@ def note_on_default(host: Host, applied: str = "") -> str:
 
     Args:
         host: the host or the image.
-        applied: the path of the applied config. If it is empty, the sentence names the manifest,
-            which contains the same keys.
+        applied: the path of the applied config. If the path is empty, the sentence names the
+            manifest, which contains the same keys.
 
     Raises:
         FileError: the manifest can't be read.

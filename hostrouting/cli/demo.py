@@ -1,7 +1,7 @@
 """The H200 demo, in a throw-away network namespace or on an in-memory fake kernel.
 
 The demo moves its own process into a namespace, and a process can't leave a user namespace. So the
-command ``demo`` runs it in a child process.
+command ``demo`` runs ``main`` in a child process.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def _state(kernel: RouteBackend) -> tuple[object, ...]:
 def _routes(report: RoutesReport) -> str:
     """Return the changes in the kernel as text, without the demo's files, which are temporary.
 
-    Of lines that only differ in their numbers, it contains the first and the last.
+    Of lines that only differ in their numbers, the text contains the first and the last.
     """
     lines = changed_text(report.plan, report.plan.changes, is_verbose=True).split("\n")
     shown: list[str] = []
@@ -237,7 +237,7 @@ def _build6(kernel: NamespaceKernel) -> RouteBackend:
 def _lookups(kernels: Sequence[RouteBackend]) -> str:
     """Return the lookups for each family's API server, and for InfiniBand's own packets.
 
-    On a real kernel, also return who answers.
+    On a real kernel, also return which server answers each connection.
     """
     kernel, *_ = kernels
     lines = [_lookup(each, _API_SERVERS[each.family], None, "eth0") for each in kernels]

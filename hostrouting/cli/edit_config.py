@@ -34,10 +34,10 @@ def merged(
 
     Args:
         document: the config, or None without one.
-        entries: the routes, rules and kept interfaces to add. A rule replaces one for the same
-            CIDR.
+        entries: the routes, rules and kept interfaces to add. A rule replaces the config's rule for
+            the same CIDR.
         cidrs: the CIDRs to add; those that the config already expects are skipped.
-        uplinks: the uplinks to name instead of the config's, or none to leave these.
+        uplinks: the new uplinks, or none to keep the config's uplinks.
         watches: whether to enable the watcher.
     """
     before = document or {}
@@ -97,8 +97,8 @@ def set_sections(
     Args:
         path: the file's path; it may also contain other components' keys and secrets.
         sections: our keys and their values.
-        known: the document that the values were made from. The file must still contain it. If the
-            values don't depend on the file, this is None.
+        known: the document that the values were made from, which the file must still contain, or
+            None if the values don't depend on the file.
 
     Returns:
         The changes, which are empty if the keys already have these values.
@@ -167,8 +167,8 @@ class _Member(NamedTuple):
     Args:
         name: the key.
         start: the position of the value.
-        end: the position after it.
-        indent: the blanks before the key, or None if something else is before it on its line.
+        end: the position after the value.
+        indent: the blanks before the key, or None if the key doesn't begin its line.
     """
 
     name: str

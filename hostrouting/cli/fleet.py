@@ -70,8 +70,8 @@ def _host_lines(group: HostGroup, *, is_verbose: bool) -> Iterator[str]:
 def _names(hosts: Sequence[str], *, is_verbose: bool) -> str:
     """Return names of hosts as Ansible's --limit takes them, if all are listed.
 
-    A shortened list is one that Ansible refuses, because its only comma stands in the note: names
-    between commas are patterns. A shell refuses the parenthesis.
+    A shortened list has no commas between the names, and a parenthesis, so that neither Ansible nor
+    a shell accepts it by mistake.
     """
     names = [*map(clean, hosts)]
     if is_verbose or len(names) <= _SHOWN_HOSTS:

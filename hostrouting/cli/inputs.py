@@ -64,9 +64,9 @@ def load_snapshot(path: str) -> Snapshot:
 def config_and_snapshots(options: argparse.Namespace) -> tuple[str | None, list[str]]:
     """Return CONFIG, or None if it isn't given, and the files of the FILE and FOLDER arguments.
 
-    The first of several arguments is CONFIG, unless it is a folder or a snapshot. With --cidr, it
-    is a snapshot, too, if it lacks the key hostRouting, so a broken snapshot isn't mistaken for
-    CONFIG. A file that is given twice is returned once.
+    The first of several arguments is CONFIG, unless it is a folder or a snapshot. With --cidr, a
+    first argument without the key hostRouting counts as a snapshot, so that a broken snapshot isn't
+    mistaken for CONFIG. A file that is given twice is returned once.
 
     Raises:
         FileError: a folder can't be read.
@@ -91,10 +91,10 @@ def config_and_snapshots(options: argparse.Namespace) -> tuple[str | None, list[
 
 
 def readable_elsewhere(path: str) -> Snapshot | str:
-    """Return a snapshot that no other process can read, such as standard input's, or the path.
+    """Return the path, or the snapshot if only this process can read it, as from standard input.
 
     Raises:
-        ConfigError: this process can't read it either.
+        ConfigError: the snapshot can't be read.
     """
     from hostrouting.kernel.snapshot import STDIN
 
@@ -109,7 +109,7 @@ def _place(path: str) -> tuple[str, str]:
 
 
 def _may_be_config(path: str) -> bool:
-    """Return whether a file is no snapshot. A broken file is reported when it is used."""
+    """Return whether a file isn't a snapshot. A broken file counts as a config."""
     if _is_folder(path):
         return False
     try:
@@ -233,9 +233,9 @@ class Chosen(NamedTuple):
     """The config that a command looks at.
 
     Args:
-        document: the document that contains it, or None if it isn't in a file.
+        document: the document that contains the config, or None if the config isn't in a file.
         config: the config, with the CIDRs of --cidr and the uplinks of --uplink.
-        name: the argument for commands that install it; empty for the default CONFIG.
+        name: the argument for commands that install the config; empty for the default CONFIG.
     """
 
     document: dict[str, Any] | None
@@ -252,15 +252,15 @@ def choose(
 ) -> Chosen:
     """Return the config for a command that only looks.
 
-    This is CONFIG if the user has named it. With --cidr alone, no file is read. Otherwise, the
-    result is the installed config or, without one, the default CONFIG.
+    If the user has named a CONFIG, return that config. With --cidr alone, read no file. Otherwise,
+    return the installed config or, without one, the default CONFIG.
 
     Args:
         options: the command's options.
         host: this host.
-        is_needed: whether it is an error if there is no config.
-        verb: the verb for a line on stderr about the use of the installed config. An empty string
-            if nothing is to be said.
+        is_needed: whether a missing config is an error.
+        verb: the verb for a line on stderr about the use of the installed config, or an empty
+            string for no line.
     """
     return _with_options(_choose(options, host, is_needed=is_needed, verb=verb), options)
 
@@ -294,7 +294,7 @@ def _choose_installed(installed: Config, host: Host, verb: str) -> Chosen:
     """Return the installed config, inside the default CONFIG's document if there is one."""
     document: dict[str, Any] = {}
     ending = ""
-    with suppress(HostRoutingError):  # it isn't what the command is about
+    with suppress(HostRoutingError):  # the command doesn't need this file
         document = read_config(host.layout.config)
         if Config.from_mapping(document) == installed:
             return Chosen(document, installed, "")
@@ -317,6 +317,6 @@ def _with_options(chosen: Chosen, options: argparse.Namespace) -> Chosen:
     if not uplinks or uplinks == config.uplinks:
         return chosen._replace(config=config)
     name = chosen.name
-    if not getattr(options, "in_place", False):  # else the file gets the key
+    if not getattr(options, "in_place", False):  # --in-place writes the key
         name = f'{_NAMELESS}, after setting "uplinks": {json.dumps(uplinks)} in it'
     return chosen._replace(config=attrs.evolve(config, uplinks=uplinks), name=name)

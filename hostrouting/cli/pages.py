@@ -144,7 +144,7 @@ def doctor_page(report: DoctorReport) -> Page:
     return [*page, _verdict(report)]
 
 
-# Findings that have these in common are shown with one hint.
+# Findings with the same severity, hint and cause are shown with one hint.
 _SHARED = attrgetter("severity", "hint", "cause")
 
 

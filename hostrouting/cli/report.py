@@ -264,7 +264,7 @@ def _chart(report: OverlapReport, width: int | None) -> Page:
     devs_of = _expected_devs(report)
     for cidr in shown:
         verdict = report.verdict_on(cidr)
-        if cidr in drawn:  # a CIDR with findings always is
+        if cidr in drawn:  # a CIDR with findings is always drawn
             said = [bar_text(drawn[cidr], paints), *failures.get(cidr, ())]
         elif verdict is Verdict.UNKNOWN:
             said = ["not judged"]
@@ -405,8 +405,8 @@ def nagios(report: OverlapReport) -> tuple[int, str]:
         status = _OK
         all_of_them = "1 expected CIDR leaves" if total == 1 else f"{total} expected CIDRs leave"
         said = f"{all_of_them} through {','.join(report.default_devs)}"
-    # If a threshold is 0, any other value raises an alert. In STRICT mode, this is the critical
-    # threshold, and in WARN mode, it is the warning threshold.
+    # With a threshold of 0, any other value raises an alert. In STRICT mode, 0 is the critical
+    # threshold, and in WARN mode the warning threshold.
     thresholds = ";0" if is_strict else "0;"
     return status, f"{_text(status, said)} | failing={len(failing)};{thresholds};0;{total}"
 

@@ -34,8 +34,8 @@ def run_task(
     Args:
         task: the task to run.
         scope: a scope that signals cancel already; a new one by default.
-        waits: whether the task's progress says what the task is waiting for. If so, it is printed
-            even without a terminal, for readers of a log.
+        waits: whether the task's progress says what the task is waiting for. If so, the progress is
+            printed even without a terminal, for readers of a log.
     """
     if scope is not None:
         return phases.run(task, scope=scope, observers=[_Progress(is_logged=waits)])
@@ -65,7 +65,7 @@ class Result(NamedTuple):
 
     Args:
         document: a function that returns the JSON document, if the command has one.
-        text: a function that returns the text. If it is empty, nothing is printed.
+        text: a function that returns the text. An empty text isn't printed.
         code: the exit code.
         warnings: one sentence each.
     """
@@ -132,8 +132,8 @@ def cancelled_by_signals(scope: phases.CancelScope) -> Iterator[None]:
 class _Progress:
     """An observer that prints progress on stderr: in one line of a terminal, or else in several.
 
-    It never blocks on the stream. If the observer blocked, a signal handler in the same thread
-    couldn't end the write.
+    The observer never blocks on the stream, because a signal handler in the same thread couldn't
+    end the write.
 
     Args:
         is_logged: whether progress is printed if stderr isn't a terminal.

@@ -18,8 +18,9 @@ from hostrouting.routes.verify_policy import verify_policy
 from hostrouting.watch._backoff import Failures
 from phases import CancelScope, all_or_nothing
 
-# A program that removes whatever the watcher restores is faster. systemd-networkd removes all rules
-# at certain events, but not the restored ones.
+# A loss within this time after a restore counts as a failure: another program removes whatever the
+# watcher restores. A later loss may be systemd-networkd's, which removes all rules at certain
+# events.
 _CONTEST_SECONDS = 1.0
 
 CONTESTED = (
@@ -55,8 +56,9 @@ class PolicyReconciler:
     Args:
         kept: our rules, and the keys of routes in side tables, that were in place after the last
             check.
-        restored: when any of these was last restored, on the scope's clock.
-        failures: how often another program has removed any of these right after they were restored.
+        restored: when a rule or side table was last restored, on the scope's clock.
+        failures: how often another program has removed rules or routes right after they were
+            restored.
     """
 
     kept: frozenset[Hashable] = frozenset()
@@ -110,7 +112,7 @@ class PolicyReconciler:
         return sum(isinstance(part, Rule) for part in self.kept)
 
     def _count_losses(self, plans: Iterable[PolicyPlan], now: float) -> float | None:
-        """Count a loss, and return when to restore it, or None for immediately."""
+        """Count a loss of rules or routes, and return when to restore them (None: at once)."""
         lost: set[Hashable] = set()
         for plan in plans:
             lost.update(plan.rule_steps.add)
@@ -127,7 +129,7 @@ def _plan(
     config: Config,
     backends: Iterable[RouteBackend],
 ) -> tuple[list[tuple[RouteBackend, PolicyPlan]], list[str]]:
-    """Plan the repairs of each address family, or describe why it can't be repaired."""
+    """Plan the repairs of each address family, or describe why the family can't be repaired."""
     plans: list[tuple[RouteBackend, PolicyPlan]] = []
     problems: list[str] = []
     for backend in backends:

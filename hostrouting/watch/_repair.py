@@ -1,4 +1,4 @@
-"""Restore our lost routes with backoff. If some can't be restored, restore the others."""
+"""Restore our lost routes with backoff, even if some of them can't be restored."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hostrouting.watch._backoff import Failures
 from hostrouting.watch._policy import PolicyReconciler, PolicyRepair
 from phases import CancelScope, all_or_nothing
 
-# If another run is in progress, the next attempt is made after this time.
+# The delay until the next attempt if another run is in progress.
 _RUN_SECONDS = 5.0
 
 
@@ -51,7 +51,7 @@ class Repair:
         unmoved: the routes that stay as they are, although the default route that they inherit from
             has moved to another interface. Each route is listed as it is and as it would be.
         policy: the repair of rules and side tables. None if the config needs neither, or the repair
-            ended before.
+            ended early.
         problems: descriptions of everything that couldn't be repaired.
     """
 
@@ -152,8 +152,7 @@ class Reconciler:
     ) -> Repair:
         """Make the changes that needn't wait, and determine when to attempt the others.
 
-        A route has to wait after each time that it was lost or that the kernel refused it. Its
-        failure counter says until when.
+        A route that was repeatedly lost or refused has to wait until its failure counter's ``due``.
 
         Returns:
             The repair, without rules and side tables, and without problems found by planning.
@@ -215,12 +214,12 @@ class Reconciler:
         for route, reason in refused.items():
             self.failures[route.key] = self.failures[route.key].again(now, reason)
         for key in _writes(written):
-            # A counter without a reason counts losses, and stays.
+            # Keep a counter without a reason, because it counts losses.
             if self.failures[key].reason:
                 del self.failures[key]
 
     def _remember(self, plan: RoutePlan, unmoved: Iterable[Replacement]) -> None:
-        """Update ``former``, which keeps a lost route as long as it is wanted."""
+        """Update ``former``, which keeps a lost route as long as the route is wanted."""
         wanted = {*_writes(plan), *(move.new.key for move in unmoved)}
         lost = {key: route for key, route in self.former.items() if key in wanted}
         left = {move.old.key: move.old for move in unmoved}
@@ -291,9 +290,9 @@ def _changes(plan: RoutePlan) -> dict[Hashable, Route]:
 def plan_repair(config: Config, *backends: RouteBackend) -> tuple[RoutePlan, list[str]]:
     """Plan all repairs that are currently possible, and describe why others aren't.
 
-    If a route's device is missing, the other routes are planned nevertheless, unlike in
-    ``routes.plan.plan_now``. While any repair is blocked, no route is removed. If no routes are
-    wanted, there is nothing to repair.
+    Unlike ``routes.plan.plan_now``, plan the other routes even if a route's device is missing.
+    While any repair is blocked, no route is removed. If no routes are wanted, there is nothing to
+    repair.
 
     Args:
         config: the wanted routes.
@@ -333,11 +332,11 @@ def without_moves(
     former: Mapping[Hashable, Route],
     backends: Iterable[RouteBackend],
 ) -> tuple[RoutePlan, tuple[Replacement, ...]]:
-    """Take out of a plan each change that would move an inheriting route to another interface.
+    """Take each change out of a plan that would move a route along with the default route.
 
-    If a VPN adds a default route, for example, this must not divert a running node. A route follows
-    the default route to another interface in two cases only: the route's own interface is gone or
-    has become a port of a bridge, or the uplinks are named or verified.
+    For example, a VPN that adds a default route must not divert a running node. A route follows the
+    default route to another interface in two cases only: the route's own interface is gone or has
+    become a port of a bridge, or the uplinks are named or verified.
 
     Args:
         plan: the plan.
@@ -346,7 +345,7 @@ def without_moves(
         backends: the backends for kernel access, one for each address family.
 
     Returns:
-        The rest of the plan, and the routes that it would have moved.
+        The plan without these changes, and the routes that they would have moved.
     """
     links = [*chain.from_iterable(backend.facts().links for backend in backends)]
     if config.uplinks is not None or find_verified(config.verified, links):
@@ -360,9 +359,9 @@ def without_moves(
 
 
 def _as_last_left(plan: RoutePlan, former: Mapping[Hashable, Route]) -> Iterator[Replacement]:
-    """Yield each route that is restored or replaced, beside the route that the watcher last left.
+    """Yield each restored or replaced route with the route as the watcher last left it.
 
-    Another program may have changed or removed the route since.
+    Another program may have changed or removed the route since then.
     """
     for route in plan.add:
         if route.key in former:
@@ -376,7 +375,7 @@ def _moves(
     inheriting: Container[tuple[IpNetwork, int]],
     usable: Set[str],
 ) -> bool:
-    """Return whether a route that inherits would leave a usable interface for another one."""
+    """Return whether a route without a configured interface would leave a usable interface."""
     if (pair.new.destination, pair.new.metric) not in inheriting:
         return False
     devs = _devs_of(pair.old)
@@ -384,7 +383,7 @@ def _moves(
 
 
 def _leaving(plan: RoutePlan, keys: Container[Hashable]) -> RoutePlan:
-    """Return a plan that leaves the routes with some keys as they are."""
+    """Return a plan that doesn't change the routes with the given keys."""
     left = [pair for pair in plan.replace if pair.new.key in keys]
     return attrs.evolve(
         plan,

@@ -44,8 +44,8 @@ class LastSnapshots:
         """Write a snapshot when the verdict changes to or from ``ok``, and hourly during ``ok``.
 
         Each file is written at most once a minute. If the verdict changes within that minute, and
-        stays changed, the snapshot follows after the minute. A snapshot of the present failure by
-        an earlier watcher isn't overwritten.
+        stays changed, the snapshot follows after the minute. A snapshot that an earlier watcher
+        took of the present failure isn't overwritten.
 
         Args:
             verdict: the verdict.
@@ -89,5 +89,5 @@ class LastSnapshots:
 
 
 def _is_newer(path: Path, than: Path) -> bool:
-    """Return whether a file exists, and is newer than another file or alone."""
+    """Return whether a file exists, and the other file is older or missing."""
     return exists(path) and (not exists(than) or path.stat().st_mtime > than.stat().st_mtime)

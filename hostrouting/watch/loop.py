@@ -48,11 +48,11 @@ from hostrouting.watch.outputs import metrics_text
 from phases import Cancelled, CancelScope, TimedOut
 
 # The longest time between two rounds. Routes can get lost without a netlink event. For example, a
-# link goes down, or a program removes a nexthop object or an address. Because each round pings
-# systemd's watchdog, this is a third of the unit's WatchdogSec=.
+# link goes down, or a program removes a nexthop object or an address. Each round pings systemd's
+# watchdog, so the time is a third of the unit's WatchdogSec=.
 LOOK_SECONDS = 60.0
-# A burst of changes ends when nothing changes for this long. If a burst doesn't end, the rounds go
-# on at increasing intervals.
+# A burst of changes ends when nothing changes for this long. During a burst, rounds go on at
+# increasing intervals.
 QUIET_SECONDS = 0.1
 _BURST_SECONDS = 1.0
 _LONGEST_BURST_SECONDS = 8.0
@@ -163,8 +163,8 @@ class _Watch:
         config: the last valid config.
         reconciler: the route reconciler.
         snapshots: the snapshots for ``diff``.
-        report: the last check's report. If the verdict is unknown, the report has the findings of
-            the last one with a verdict.
+        report: the last check's report. If its verdict is unknown, it has the findings of the last
+            report with a verdict.
         said: the problems reported in the last round.
         unmoved: the routes that didn't follow the default route in the last round.
         problems: problems collected since the last round.
@@ -203,7 +203,7 @@ class _Watch:
         tell(_PING)
         report = check_host(self.config, host, self.scope)
         tell(_PING)
-        if not done.waiting:  # otherwise, our routes will come back without a fix
+        if not done.waiting:  # the watcher itself restores waiting routes
             report = with_unapplied(report, self.config, host, self.scope)
             tell(_PING)
         self.counted["looks"] += 1
@@ -244,7 +244,7 @@ class _Watch:
     def keep_snapshot(self) -> None:
         """Keep a snapshot for ``diff`` if one is due.
 
-        The caller does this after the round, so that no verdict has to wait for the snapshot.
+        The caller takes the snapshot after the round, so that no verdict has to wait for it.
         """
         if self.report is not None and self.report.cidrs:
             self.snapshots.keep(self.report.verdict, self.scope)
@@ -276,9 +276,9 @@ class _Watch:
 
     def _write_markers(self, report: OverlapReport, _: Repair) -> None:
         if report.cidrs:
-            # During this round, `hostrouting remove` may have deleted the check and its markers,
-            # under the same lock. So the config is read again, and no markers are written if it no
-            # longer expects CIDRs.
+            # During this round, `hostrouting remove`, which takes this lock, too, may have deleted
+            # the check and its markers. So read the config again: if it no longer expects CIDRs,
+            # write no markers.
             with locked(self.task.host.layout.lock, self.scope):
                 if self._reread().route_overlap.expected_cidrs:
                     write_markers(self.task.host.layout, report)
@@ -321,7 +321,7 @@ class _Watch:
         is_changing = self.has_changed(max(QUIET_SECONDS, min(left, LOOK_SECONDS)))
         end = clock.monotonic() + self.burst_seconds
         while is_changing and clock.monotonic() < end:
-            # Wait first: all changes until then count as one.
+            # Wait first, so that all changes until then cause only one round.
             self.scope.wait(QUIET_SECONDS)
             is_changing = self.has_changed(_AT_ONCE_SECONDS)
         self.burst_seconds = (
@@ -330,7 +330,7 @@ class _Watch:
 
     @property
     def _family(self) -> Family:
-        """Return the family whose backend reports all changes: IPv6 also reports those of IPv4."""
+        """Return the family to watch. The IPv6 backend also reports IPv4 changes."""
         families = (*self.config.static_routes.families, *self.config.route_overlap.families)
         return Family.IPV6 if Family.IPV6 in families else Family.IPV4
 

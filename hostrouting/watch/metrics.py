@@ -49,8 +49,8 @@ def check_metrics(
     Args:
         report: the result of the check.
         time: Unix timestamp of the check.
-        must_expect: whether there is no verdict unless a CIDR is expected. A watcher may also be
-            there only to keep routes.
+        must_expect: whether a report without CIDRs has the verdict ``unknown``. A watcher may run
+            only to keep routes, without CIDRs.
     """
     verdicts: dict[str, float] = {}
     for cidr in report.cidrs:
