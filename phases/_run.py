@@ -29,7 +29,7 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 class Task(Protocol[T_co]):
     """A unit of work that can be cancelled.
 
-    Tasks are immutable values, so that a tree can be printed.
+    Tasks are immutable values.
     """
 
     @property

@@ -101,7 +101,7 @@ def _ignition_file(file: BootFile) -> dict[str, Any]:
 
 
 def _gzipped(content: bytes) -> bytes:
-    # A small memLevel means small blocks, which compress scripts better that end in many similar
-    # rows. The header contains no time, so equal scripts give equal bytes.
+    # A small memLevel means small blocks, which suit scripts that end in many similar rows. The
+    # header contains no time, so equal scripts give equal bytes.
     packer = zlib.compressobj(level=9, wbits=_GZIP, memLevel=6)
     return packer.compress(content) + packer.flush()

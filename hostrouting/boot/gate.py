@@ -184,7 +184,7 @@ def opening_settings(
 
     Args:
         properties: the properties listed in ``SETTINGS`` as printed by ``systemctl show``.
-        is_strict: whether a failed check blocks the unit; if not, a shorter start timeout is fine.
+        is_strict: whether a failed check blocks the unit; if not, any start timeout is fine.
         environment: the names of the variables that the unit's environment files set.
 
     Yields:

@@ -171,8 +171,8 @@ def _plan_manifests(layout: Layout, wanted: Wanted) -> Manifests:
     former: set[str] = set()
     if old.parts:
         former = {old.consumer, *old.former} - {new.consumer, ""}
-    # Some programs parse the manifest as a config, for example the watcher. They must not see the
-    # values of removed parts.
+    # Some programs parse the manifest as a config, for example the watcher. These programs must not
+    # see the values of removed parts.
     removed = {
         name: attrs.evolve(part, config={})
         for name, part in old.parts.items()
@@ -273,8 +273,8 @@ def _plan_rollback(host: Host, old: Manifest, scripts: Container[str]) -> tuple[
     part = InstalledPart(is_blocking=True, is_gated=True)
     listed = attrs.evolve(old, parts={**old.parts, ROUTES: part})
     contents = _script_contents(layout, old)
-    # When the rollback starts, new versions of the other scripts may be in place, so the rollback
-    # includes their current versions.
+    # When the rollback starts, the run may have replaced the other scripts, so the rollback
+    # includes the versions from before the run.
     others = [
         BootFile(layout.script(name), content.decode("utf-8", "surrogateescape"), 0o755)
         for name, content in contents.items()

@@ -27,7 +27,7 @@ def python_of(layout: Layout) -> str:
     """Return the path of this Python if units and scripts can run it, or an empty string.
 
     Raises:
-        FileError: running the interpreter times out, or this user can't look at its files.
+        FileError: running the interpreter times out, or this user can't look at Python's files.
     """
     return "" if why_unsuitable(layout) else sys.executable
 
@@ -42,10 +42,10 @@ def why_unsuitable(layout: Layout) -> str:
     can change a file that it imports.
 
     Raises:
-        FileError: running the interpreter times out, or this user can't look at its files.
+        FileError: running the interpreter times out, or this user can't look at Python's files.
     """
-    # An image's Python can't be run on the build host. Assume that its path is the same as this
-    # Python's.
+    # An image's Python can't be run on the build host. Assume that the image's Python has the same
+    # path as this one.
     if not layout.is_this_host:
         with translate_errors(f"tell whether other users can change the image's {sys.executable}"):
             return _told(_changeable_in_image(layout, sys.executable))
@@ -58,7 +58,7 @@ def why_unsafe() -> str:
     """Return why this Python isn't safe to run as root on this host, or an empty string.
 
     Raises:
-        FileError: this user can't look at its files.
+        FileError: this user can't look at Python's files.
     """
     with translate_errors(f"tell whether other users can change {sys.executable}"):
         return _told(_changeable_path(Layout(), sys.executable))

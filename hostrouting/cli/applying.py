@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from hostrouting.tasks.reports import ConfigureReport
 
-# If the terminal is stopped, the command waits this long and goes on. A signal then still ends the
-# trial.
+# How long the command waits if the terminal is stopped. Then it goes on, so that a signal still
+# ends the trial.
 _TRIAL_SECONDS = 5.0
 
 
@@ -108,7 +108,7 @@ def _applied(
     ending: str,
     source: str | None = "",
 ) -> Result:
-    """Run a task that installs a config. If the default CONFIG differs from it, add a warning.
+    """Run a task that installs a config, and warn if the default CONFIG differs from that config.
 
     Args:
         options: the command's options.

@@ -233,7 +233,7 @@ def _section(group: HostGroup, *, is_drawn: bool) -> dict[str, Any]:
 
 
 def _lists(group: HostGroup) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return the hosts, each with its own name if that differs, by their differences."""
+    """Return the hosts by reason, each with the host name in its snapshot if that differs."""
     apart = next((each for each in (group.reasons, _uncompared(group)) if len(each) > 1), None)
     lists = [SharedReason("", group.hosts, "")] if apart is None else apart
     return [

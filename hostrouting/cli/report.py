@@ -228,7 +228,7 @@ _AS_ABOVE = "  the answers are those above"
 
 
 def _unfixable_lines(report: OverlapReport) -> list[str]:
-    """Return why no entry fixes some addresses, each answer to a question on a line of its own."""
+    """Return why no entry fixes some addresses, one clause a line, without repeating clauses."""
     told = reasons(report)
     lines: list[str] = []
     for unfixable, reason in zip(report.fix.unfixable[:_ROWS], told, strict=False):

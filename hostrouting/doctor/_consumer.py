@@ -47,7 +47,7 @@ _OF_CONFIG = (UnknownReason.CONTESTED_DEFAULT, UnknownReason.NO_UPLINK, UnknownR
 
 
 def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that the installed overlap check would currently pass."""
+    """Check that the overlap check passes now with the installed config."""
     config = examined.manifest.config
     if not config.route_overlap.expected_cidrs:
         message = "no CIDR is expected, so no start of it is checked"

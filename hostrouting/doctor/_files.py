@@ -157,7 +157,7 @@ def _changeable(
 ) -> Iterator[DoctorFinding]:
     """Yield findings if users other than root can change a file or a folder."""
     if not (path.is_dir() or path.is_file()):
-        return  # it is missing, or it is /dev/null, which masks a unit
+        return  # the path is missing, or /dev/null, which masks a unit
     root, state = layout.root.stat(), path.stat()
     name = layout.relative(path)
     if state.st_uid != root.st_uid:

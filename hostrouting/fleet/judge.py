@@ -46,8 +46,8 @@ _LOCAL_BATCH = 128
 # A broken snapshot may have any number of problems; hostrouting check --snapshot lists them all.
 _SHOWN_PROBLEMS = 4
 
-# The limits for a snapshot, because a malicious one could need any time and memory. The check of a
-# host with 115,000 routes takes 6 s and 190 MiB.
+# The limits for a snapshot, because a malicious snapshot could need any time and memory. The check
+# of a host with 115,000 routes takes 6 s and 190 MiB.
 _MIB_MAX = 16
 _SECONDS_A_MIB = 0.6
 _MEMORY_A_BYTE = 64

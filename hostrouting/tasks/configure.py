@@ -62,7 +62,7 @@ from phases import CancelScope, Undo, all_or_nothing, run_child, task
 class ConfigureStaticRoutes(ConfigTask):
     """Install a config's static routes, which win over a shadowing route by the longest prefix.
 
-    If a route of an earlier run is no longer in the config, it is removed. Routes of other programs
+    A route of an earlier run that is no longer in the config is removed. Routes of other programs
     are never changed. On a running STRICT node, use ``Configure``, which updates routes and
     expected CIDRs in one step.
     """

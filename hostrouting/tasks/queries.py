@@ -214,7 +214,7 @@ def installed_config(*, host: Host | None = None) -> Config:
 
 
 def snapshot(*, host: Host | None = None, scope: CancelScope | None = None) -> Snapshot:
-    """Take a snapshot of all state that a check reads, and of a sysctl that explains changes.
+    """Take a snapshot of all state that a check reads, and of ignore_routes_with_linkdown.
 
     Returns:
         The snapshot. The snapshot includes IPv6 if both the host's backends and its kernel support

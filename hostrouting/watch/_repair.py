@@ -158,7 +158,8 @@ class Reconciler:
             The repair, without rules and side tables, and without problems found by planning.
         """
         now = scope.clock.monotonic()
-        # If a route is as the watcher left it, but needs a change, its default route has changed.
+        # A route that is as the watcher left it needs a change only if its default route has
+        # changed.
         follows = {item.new.key for item in plan.replace if self._is_as_left(item.old)}
         # Count first: the counters decide which routes have to wait.
         contested = self._count_losses(plan, follows, now)
