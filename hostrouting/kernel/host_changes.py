@@ -4,10 +4,10 @@ This module does no I/O.
 
 Two snapshots are compared key by key. The key of a link is its name, that of an address its
 interface, that of a rule its preference, and that of a label its prefix. Entries have ``Route.key``
-(table, destination, metric and so on). A silent router is its own key. A different order of the
-values with one key is a change too. To undo a change, the old values of the key are restored in the
-later snapshot. An entry whose interfaces or source address are missing there is left out, because
-no kernel accepts such an entry.
+(table, destination, metric and so on). A silent router is its own key. If the values with one key
+are only in a different order, that is a change, too. To undo a change, the old values of the key
+are restored in the later snapshot. An old entry is left out if its interface or source address is
+missing in the later snapshot, because no kernel would accept the entry.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from hostrouting.model.rules import Rule
 class HostChangeKind(StrEnum):
     """The kinds of changes.
 
-    If each of two changes explains a difference, the change with the later kind is named.
+    If either of two changes explains why a packet leaves differently, the report names the change
+    whose kind comes later in this list.
     """
 
     LINK = "link"
@@ -48,8 +49,7 @@ class HostChangeKind(StrEnum):
     RULE = "rule"
 
 
-# The kind of the values, and the property that all values with this key share, such as a rule's
-# preference.
+# The kind of the values with this key, and what they have in common, such as the rules' preference.
 ChangeKey = tuple[HostChangeKind, Any]
 
 
@@ -96,7 +96,7 @@ class HostChanges:
 
     @property
     def everywhere(self) -> list[HostChange]:
-        """Return the changes that may matter for any address."""
+        """Return the changes that may affect any address, such as changes of rules."""
         return [change for change in self.all if change.keys[0][0] is not HostChangeKind.ROUTE]
 
     @property
@@ -132,7 +132,7 @@ class HostChanges:
 
     @cached_property
     def _others(self) -> list[ChangeKey]:
-        """Return the keys of all values except entries, sorted by link index or preference."""
+        """Return the keys of all values except entries, by preference or link index."""
         keys = dict.fromkeys(
             key for side in self._sides for key in side if key[0] is not HostChangeKind.ROUTE
         )
@@ -174,7 +174,8 @@ class HostChanges:
 
         Args:
             back: the changes to undo.
-            entries: the keys of the routes to include. Everything else is always included.
+            entries: the keys of the entries to include. All links, addresses and rules are
+                included.
         """
         taken = {key for change in back for key in change.keys}
         keys = [*self._others, *entries]
@@ -191,8 +192,8 @@ class HostChanges:
             tuple(self._possible_entries(mixed, taken, addresses)),
             self._labels(mixed),
             frozenset(_each(mixed, HostChangeKind.NEIGHBOUR)),
-            # Adding the first rule separates tables local and main. So the value comes from a
-            # snapshot with these rules.
+            # Adding the first rule separates tables local and main. So take the value from the
+            # snapshot that has these rules.
             is_merged=(earlier if rules == earlier.rules else later).is_merged,
             sources=self._reported_sources(links, addresses),
             kernel=later.kernel,
@@ -209,7 +210,7 @@ class HostChanges:
         taken: Collection[ChangeKey],
         addresses: Iterable[Address],
     ) -> Iterator[Route]:
-        """Yield the entries whose interfaces and source are as usable as in their own snapshot."""
+        """Yield the entries whose interfaces and source are as usable as in their snapshot."""
         local = {address.local for address in addresses}
 
         def is_possible(route: Route, side: bool) -> bool:
@@ -225,7 +226,7 @@ class HostChanges:
                         yield route
 
     def _known_order(self, addresses: tuple[Address, ...]) -> tuple[Address, ...] | None:
-        """Return the addresses in the order of a snapshot with exactly these addresses, or None."""
+        """Return the addresses in the order of a snapshot with the same set, or None."""
         earlier, later = self._known
         for known in (later, earlier):
             if {*known.addresses} == {*addresses}:
@@ -252,8 +253,8 @@ class HostChanges:
     ) -> dict[SourceKey, tuple[IpAddress, ...]]:
         """Return the sources that the kernel reported with these links and addresses.
 
-        Links and addresses determine the sources, so these also apply to entries of the other
-        snapshot.
+        Links and addresses determine the sources. So the reported sources also apply to the other
+        snapshot's entries.
         """
         sources: dict[SourceKey, tuple[IpAddress, ...]] = {}
         earlier, later = self._known
@@ -307,10 +308,7 @@ def _values(known: KnownHost) -> dict[ChangeKey, tuple[Any, ...]]:
 
 
 def _nexthop_lines(before: tuple[Any, ...], after: tuple[Any, ...]) -> tuple[str, ...] | None:
-    """Return an entry's old and new next hops, if only its nexthop object has changed.
-
-    Without such a change, the result is None.
-    """
+    """Return an entry's old and new next hops if only its nexthop object has changed, or None."""
     if not (
         len(before) == len(after) == 1
         and isinstance(before[0], Route)

@@ -12,8 +12,8 @@ from hostrouting.model.lookups import Lookup
 from hostrouting.model.routes import Route, RouteType, Table
 from hostrouting.model.rules import Rule
 
-# The maximum number of entries to try. The entries that make a difference, such as a local address
-# or a subnet, are among the first.
+# The maximum number of entries to try. The relevant entries, such as local addresses and subnets,
+# are among the first.
 _TRIED_MAX = 256
 
 
@@ -30,12 +30,11 @@ def are_merged(
         rules: the policy rules. Adding any rule separates the tables for good (fib_unmerge). Up to
             Linux 6.18, deleting a rule separates them, too; in 7.2 it doesn't.
         routes: the entries in the tables.
-        asked: the kernel to query. With the kernel's own rules, it reports table main for a local
-            address if the tables share one trie.
+        asked: the kernel to query.
 
     Returns:
-        The result, or None if the kernel finds no local address. If a shared trie would make no
-        difference to the tried lookups, the result is False.
+        The result, or None if the kernel finds no local address. If no tried lookup shows a
+            difference between shared and separate tables, the result is False.
     """
     if tuple(rules) == KERNEL_RULES:
         return _reports_main(addresses, asked)
@@ -60,7 +59,8 @@ def are_merged(
 def _reports_main(addresses: Sequence[Address], asked: Lookups) -> bool | None:
     """Return whether the kernel reports table main for the host's first address.
 
-    The result is None if the host has no address, or the kernel doesn't deliver that address here.
+    With the kernel's default rules, it does if tables local and main share one trie. The result is
+    None if the host has no address, or the kernel doesn't treat the first address as local.
     """
     for found in asked.lookup([address.local for address in addresses[:1]]):
         if found.route is not None and found.route.type is RouteType.LOCAL:

@@ -49,12 +49,13 @@ class NetlinkBackend6(NetlinkBackend):
     ) -> tuple[Lookup, ...]:
         """Return the best route to each address; see ``NetlinkBackend.lookup``.
 
-        For entries that share a nexthop object, the kernel may report the wrong one. The kernel
-        caches a single result per object (rt6_get_pcpu_route). So if the kernel reports an entry
-        with an object, the result is computed from the tables.
+        If several entries use one nexthop object, the kernel may report the wrong one of them,
+        because it caches one result for each object (rt6_get_pcpu_route). So if the kernel reports
+        an entry with a nexthop object, the result is computed from the tables.
 
         Raises:
-            RouteError: the kernel can't be queried, or its result isn't consistent with the tables.
+            RouteError: the kernel can't be queried, or reports an entry that contradicts the
+                tables.
         """
         found = super().lookup(addresses, source=source, is_tcp=is_tcp)
         if not any(_has_object(each) for each in found):
@@ -118,7 +119,8 @@ class NetlinkBackend6(NetlinkBackend):
     def _requests(self, entry: Route, addresses: Sequence[IpAddress]) -> Iterator[Request]:
         """Yield the lookups that exercise all hops of an entry.
 
-        The source depends on the destination and on the selected hop's interface.
+        The kernel selects the source by the destination and by the hop's interface, so there is a
+        lookup for each pair.
         """
         several = len(entry.devs) > 1
         for oif in map(rtnl.index_of, entry.devs) if several else (None,):
@@ -133,8 +135,8 @@ class NetlinkBackend6(NetlinkBackend):
         """Return the source addresses that the kernel selects for packets without one.
 
         Raises:
-            RouteError: the kernel can't be queried, no socket can be opened, or only TCP's lookup
-                fails, so a datagram socket can't tell the source.
+            RouteError: the kernel can't be queried, or no socket can be opened. Also if a TCP
+                lookup fails but a UDP lookup doesn't, because only a UDP socket shows the source.
         """
         routed = super().sources(sent, is_tcp=is_tcp)
         unrouted = [address for entry, addresses in sent if entry is None for address in addresses]
@@ -158,11 +160,11 @@ class NetlinkBackend6(NetlinkBackend):
     def _addresses(self) -> tuple[Address, ...]:
         """Return the addresses in the order in which the kernel considers them as sources.
 
-        That is the order in which the interfaces were registered. The list of multicast groups is
-        the only place that shows this order.
+        The kernel considers the interfaces in the order of their registration. Only the list of
+        multicast groups shows this order.
         """
         path = Path("/proc/thread-self/net/igmp6")
-        groups: list[bytes] = []  # without procfs, the order of the indexes is assumed
+        groups: list[bytes] = []  # without procfs, assume the order of the indexes
         with translate_errors(f"read {path}", errnos.ENOENT):
             groups = path.read_bytes().splitlines()
         names = dict.fromkeys(os.fsdecode(line.split()[1]) for line in groups)
@@ -177,12 +179,13 @@ class NetlinkBackend6(NetlinkBackend):
         """Add routes, each replacing our route with the same ``key``, if any.
 
         NLM_F_REPLACE would also remove the next hops that other programs have added to our route
-        (fib6_add_rt2node). Instead, the new next hops are added, and then our old ones are deleted
-        one by one. If a next hop stays but its source, MTU, weight or ``onlink`` flag changes, the
-        route is missing for a moment. A route to which another program has added a next hop fails
-        with EEXIST and isn't changed. After a failure, one of our next hops may be impossible to
-        put back. Another program's next hop may now be the first, for example. Such a route fails
-        with ENOTRECOVERABLE.
+        (fib6_add_rt2node). Instead, the new next hops are added, and then our old next hops are
+        deleted one by one. If only the source, MTU, weight or ``onlink`` flag of a next hop
+        changes, the route is missing for a moment.
+
+        If another program has added a next hop to a route, the route isn't changed, and fails with
+        EEXIST. If an old next hop is deleted, but can't be restored after a failure, the route
+        fails with ENOTRECOVERABLE.
         """
         if not routes:
             return ()
@@ -190,9 +193,10 @@ class NetlinkBackend6(NetlinkBackend):
         swaps = [_Swap(route, there.get(route.key, {}), _by_hop(route)) for route in routes]
         added = [hop for swap in swaps for hop in swap.added]
         failures = {failure.route.key: failure for failure in self._append(added)}
-        # Another program may have added a next hop before our new ones. If our old next hops were
-        # deleted, that one would be the first, and the kernel would show its protocol as that of
-        # the whole route. So read the routes again; ``_take_old`` refuses to change such a route.
+        # If another program has added a next hop before our new ones, our old next hops must stay:
+        # if they were deleted, the other program's next hop would be the first, and the kernel
+        # would show the route with that program's protocol. So read the routes again for
+        # ``_take_old``.
         now = self._our_hops(routes) if added else there
         for swap in swaps:
             key = swap.route.key
@@ -207,7 +211,7 @@ class NetlinkBackend6(NetlinkBackend):
         added: Iterable[Route],
         failures: dict[tuple[object, ...], RouteFailure],
     ) -> tuple[RouteFailure, ...]:
-        """Delete additions for routes that failed, and return the failures in order."""
+        """Delete the next hops added to failed routes, and return the failures in order."""
         if failures:
             self._delete([hop for hop in added if hop.key in failures])
             self._delete_lost(swaps, failures)
@@ -215,7 +219,7 @@ class NetlinkBackend6(NetlinkBackend):
         return tuple(failures[key] for key in keys if key in failures)
 
     def _take_old(self, swap: _Swap, now: dict[Router, Route]) -> RouteFailure | None:
-        """Delete a route's old next hops, and add the new ones unless they are there already."""
+        """Delete a route's old next hops, and add the new next hops that aren't there yet."""
         if not swap.can_coexist:
             old = [*swap.old.values()]
             return self._take(old) or self._add_afresh(swap.route, old)
@@ -227,10 +231,10 @@ class NetlinkBackend6(NetlinkBackend):
         swaps: Iterable[_Swap],
         failures: dict[tuple[object, ...], RouteFailure],
     ) -> None:
-        """Delete our next hops of failed routes that no longer look like ours.
+        """Delete our next hops of failed routes that the kernel no longer shows as ours.
 
-        The kernel shows only the first next hop's protocol. If another program's next hop is now
-        the first, a later run wouldn't recognize our next hops.
+        The kernel shows only the first next hop's protocol. If another program's next hop has
+        become the first, a later run wouldn't recognize ours.
         """
         there = self._our_hops([swap.route for swap in swaps])
         for swap in swaps:
@@ -243,7 +247,7 @@ class NetlinkBackend6(NetlinkBackend):
     def _add_afresh(self, route: Route, old: Sequence[Route]) -> RouteFailure | None:
         """Add a route whose old next hops have been deleted.
 
-        If that fails, put the old next hops back.
+        If the route can't be added, put the old next hops back.
         """
         for failure in self._add([route]):
             left = self._add(old[:1]) or self._append(old[1:])
@@ -251,7 +255,7 @@ class NetlinkBackend6(NetlinkBackend):
         return None
 
     def _our_hops(self, routes: Sequence[Route]) -> dict[tuple[object, ...], dict[Router, Route]]:
-        """Return the next hops of our routes with these keys, in the order of their addition."""
+        """Return the next hops of our existing routes, by key, in the order of addition."""
         found: dict[tuple[object, ...], dict[Router, Route]] = {}
         keys = {route.key for route in routes}
         unsorted = NetlinkBackend6()
@@ -262,10 +266,10 @@ class NetlinkBackend6(NetlinkBackend):
         return found
 
     def _take(self, hops: Sequence[Route]) -> RouteFailure | None:
-        """Delete next hops of a route, or none of them if one belongs to another program.
+        """Delete next hops of a route, or nothing if one of them belongs to another program.
 
-        The last next hop is deleted first. Other programs' next hops come after ours, so the
-        attempt to delete one of them fails before any of ours is deleted.
+        The last next hop is deleted first. Another program's next hop comes after ours. So the
+        request to delete it fails before any of our next hops is deleted.
         """
         for position, hop in reversed([*enumerate(hops)]):
             for failure in self._delete([hop]):
@@ -280,16 +284,16 @@ class NetlinkBackend6(NetlinkBackend):
     def _delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Delete only these routes' next hops, one by one.
 
-        Next hops that another program has added to the same route are kept. A next hop with another
-        protocol fails with ESRCH, and the route in the failure has only this next hop.
+        A next hop with another protocol, which another program has added to the route, stays. If it
+        is to be deleted, the failure has errno ESRCH, and a route with only this next hop.
         """
         packer = rtm.RoutePacker(self.family)
 
         def pack(route: Route, sequence: int) -> bytes:
             hop = route.hops[0] if route.hops else NextHop()
-            # For a request with a gateway, the kernel compares the next hop's protocol. The kernel
-            # deletes only that next hop (ip6_route_del). The gateway :: matches only next hops
-            # without a gateway.
+            # If a request has a gateway, the kernel deletes only the next hop with this gateway,
+            # and compares the next hop's protocol (ip6_route_del). The gateway :: matches only a
+            # next hop without a gateway.
             if hop.gateway is None:
                 route = attrs.evolve(route, hops=(attrs.evolve(hop, gateway=_NO_GATEWAY),))
             return packer.delete(route, sequence)
@@ -300,8 +304,8 @@ class NetlinkBackend6(NetlinkBackend):
 def _sources_of_datagrams(addresses: Sequence[IpAddress]) -> tuple[IpAddress, ...]:
     """Return the source addresses with which the kernel retries failed lookups.
 
-    Netlink doesn't report these, so a datagram socket is connected to each address. This doesn't
-    send any packets.
+    Netlink doesn't report these sources, so a UDP socket is connected to each address. Connecting a
+    UDP socket sends no packet.
     """
     found: set[IpAddress] = set()
     for address in addresses:
@@ -319,9 +323,9 @@ def _sources_of_datagrams(addresses: Sequence[IpAddress]) -> tuple[IpAddress, ..
 
 
 def _by_hop(route: Route) -> dict[Router, Route]:
-    """Return a route for each next hop, by interface and gateway.
+    """Split a route into a route for each next hop, by interface and gateway.
 
-    A discard route counts as one next hop.
+    A discarding route, such as a blackhole, stays whole.
     """
     if not route.hops:
         return {(None, None): route}
@@ -346,10 +350,10 @@ class _Swap:
 
     @property
     def can_coexist(self) -> bool:
-        """Return whether there are old next hops, and the route can have old and new ones at once.
+        """Return whether the route has old next hops, and can have them beside the new ones.
 
-        The kernel allows each interface and gateway only once, so a next hop that stays must not
-        change.
+        A route can't have two next hops with the same interface and gateway. So a next hop that is
+        both old and new must be unchanged.
         """
         both = [(self.old[place], hop) for place, hop in self.new.items() if place in self.old]
         return bool(self.old) and all(_is_unchanged(old, new) for old, new in both)

@@ -14,8 +14,8 @@ from hostrouting.model.links import AddressLabel
 from hostrouting.model.parsing import is_inside, reserved_blocks
 from hostrouting.model.routes import Route, RouteType
 
-# The maximum number of addresses to try in all, and about the maximum for entries through the same
-# interfaces.
+# The maximum number of addresses to try in all, and roughly the maximum for the entries through one
+# set of interfaces.
 _TRIED_ADDRESSES = 1024
 _TRIED_A_DEV = 128
 # An address that stands for the internet.
@@ -30,9 +30,8 @@ def has_odd_sources(state: Ipv6State, backend: RouteBackend, model: Lookups) -> 
         backend: the kernel to query.
         model: the lookups in a snapshot of this state.
     """
-    # With unsupported selectors or deleted default rules, the model may find other entries than the
-    # kernel. The results of model and kernel can't be compared then. ``Model`` refuses to guess for
-    # snapshots of such hosts anyway.
+    # If a rule has an unsupported selector, or a default rule was deleted, the model may find other
+    # entries than the kernel, so their sources can't be compared.
     if any(rule.has_unknown for rule in state.rules) or {*state.rules} < {
         *kernel_rules(Family.IPV6)
     }:
@@ -49,19 +48,20 @@ def has_odd_sources(state: Ipv6State, backend: RouteBackend, model: Lookups) -> 
 
 
 def _tried(state: Ipv6State) -> Iterator[IpAddress]:
-    """Yield addresses to try: some near the host's own, then some for each interface.
+    """Yield addresses to try: first near the host's own addresses, then some for each interface.
 
-    Each interface has its own sysctls for source selection.
+    The sysctls for source selection may differ from interface to interface.
     """
-    # Because of a sysctl, the kernel may pass over the source with the longest common prefix. So a
-    # destination is tried that differs from a host's address in the last bit of the prefix.
+    # A sysctl may keep the kernel from choosing the source that has the most leading bits in common
+    # with the destination. To notice that, try destinations that differ from a host's address only
+    # in the last bit of the prefix.
     lasts = (
         (own.local, 1 << (128 - own.prefix_length)) for own in state.addresses if own.prefix_length
     )
     yield from _unreserved(IPv6Address(int(local) ^ last_bit) for local, last_bit in lasts)
     by_devs: dict[tuple[str, ...], dict[IpAddress, None]] = {}
-    # Include discarding entries. After a lookup that matches such an entry, the kernel selects a
-    # source without preferring an interface, and repeats the lookup with this source.
+    # Include discarding entries, such as blackholes. If a lookup matches one, the kernel selects a
+    # source from all interfaces, and repeats the lookup with this source.
     for route in state.routes:
         tried = by_devs.setdefault(route.devs, {})
         if len(tried) < _TRIED_A_DEV:
@@ -73,7 +73,7 @@ def _tried(state: Ipv6State) -> Iterator[IpAddress]:
 def _tried_addresses(destination: IpNetwork, labels: Iterable[AddressLabel]) -> Iterator[IpAddress]:
     """Yield the first and last address of a destination and of each labelled prefix inside it.
 
-    A prefix that contains 2000::1 is represented by this address instead.
+    For a prefix that contains 2000::1, this address is yielded instead.
     """
     inside = (label.prefix for label in labels if is_inside(label.prefix, destination))
     for prefix in (destination, *inside):

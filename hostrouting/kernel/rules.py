@@ -11,9 +11,8 @@ from hostrouting.model.links import Hardware, Link
 from hostrouting.model.routes import Protocol, Scope, Table
 from hostrouting.model.rules import Rule, end_words
 
-# The kernel matches rules against this address until a source has been chosen. This address means
-# "no source" in IPv6, too. Without a source, the kernel matches no source prefix (fib6_rule_match),
-# and no IPv6 prefix contains this address.
+# The source of a packet whose source isn't chosen yet, in IPv6, too. Then no rule with a source
+# prefix matches (fib6_rule_match), as no IPv6 prefix contains this IPv4 address.
 NO_SOURCE = IPv4Address(0)
 
 TCP = 6
@@ -44,7 +43,8 @@ class Flow(NamedTuple):
         source: the source address, or ``NO_SOURCE``.
         protocol: UDP, TCP, or 0 for a gateway lookup, which ignores missing carriers.
         oif: the required output interface, or None.
-        scope: the smallest number of an entry's scope that matches (RT_SCOPE_UNIVERSE is 0).
+        scope: the smallest scope of an entry that matches, as a number (universe is 0, link is
+            253).
         iif: the interface through which the packet comes in, or None for a packet from this host.
     """
 
@@ -67,7 +67,7 @@ def loopback_of(links: Iterable[Link]) -> str:
 
 
 def is_about_other_packets(rule: Rule, loopback: str = LOOPBACK) -> bool:
-    """Return whether a rule never matches packets like ours, whatever their addresses are.
+    """Return whether a rule matches none of our packets, whatever their addresses are.
 
     Our packets are UDP or TCP with mark 0, tos 0, uid 0, no bound device and unknown ports.
     """
@@ -103,12 +103,12 @@ def matches(
         rule: a policy rule.
         flow: the key for a packet or a gateway lookup.
         loopback: the loopback interface, which is the iif of packets from this host.
-        lacks_unknown: whether to assume that unsupported selectors don't match. If so, inverted
-            rules with unsupported selectors match.
+        lacks_unknown: whether to assume that unsupported selectors don't match. An inverted rule
+            (``not``) with such a selector then matches.
 
     Returns:
-        Whether the rule's action applies. None if an unsupported selector decides about that. An
-            l3mdev selector is assumed not to match.
+        Whether the rule matches, or None if that depends on an unsupported selector. An l3mdev
+            selector is assumed not to match.
     """
     is_match = _mismatch(rule, flow, loopback) is None
     if is_match and rule.has_unknown:
@@ -117,7 +117,7 @@ def matches(
 
 
 def why_unmet(rule: Rule, flow: Flow, loopback: str = LOOPBACK) -> str:
-    """Return why a rule doesn't match, as a phrase about the first selector that differs."""
+    """Return why a rule doesn't match: a phrase about the first selector that the packet lacks."""
     if rule.has_unknown:
         return "it has a selector that isn't known here"
     if rule.is_inverted:
@@ -133,7 +133,7 @@ def why_unmet(rule: Rule, flow: Flow, loopback: str = LOOPBACK) -> str:
 
 
 def _mismatch(rule: Rule, flow: Flow, loopback: str) -> str | None:
-    """Return a template that describes the packets of the first mismatching selector, or None."""
+    """Return a template for the packets that the first mismatching selector selects, or None."""
     is_about = (
         (rule.is_l3mdev, "packets of VRFs"),
         (

@@ -1,10 +1,10 @@
-"""Entries of a FIB in bulk, and the selection of those that a reader needs.
+"""FIB entries in bulk, and the selection of the entries that a reader needs.
 
 A table may hold a million entries, most of which differ only in their destinations. So a backend
-may return groups of entries that differ only in their destinations: a template, and the prefixes.
+returns groups: a template entry, and the prefixes of the entries that otherwise equal the template.
 Iterating over ``Entries`` makes the routes. A reader that needs only some entries passes a
-``Selection``. A backend can then skip other entries early. The kernel filters tables and protocols,
-and ``RouteReader`` skips hundreds of plain entries at a time. This module does no I/O.
+``Selection``. A backend then skips the other entries early. The kernel filters by table and
+protocol, and ``RouteReader`` skips hundreds of entries at a time. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.routes import Protocol, Route, Route6, RouteType, Table
 
-# A template entry whose destination is a placeholder, and the prefixes of the entries like it.
+# A template entry whose destination is a placeholder, and the destinations of the entries that
+# otherwise equal it.
 Group = tuple[Route, Sequence[Prefix]]
 
 _NO_MTUS: Mapping[str, int] = MappingProxyType({})
@@ -91,7 +92,7 @@ def _all(_: Route) -> bool:
 
 
 def _name_of(predicate: Callable[[Route], bool]) -> str:
-    """Return a function's name, without its address in memory, or any other value's repr."""
+    """Return a function's name, or the repr of another callable."""
     return getattr(predicate, "__name__", repr(predicate)).lstrip("_")
 
 
@@ -102,9 +103,9 @@ class Selection:
     Args:
         table: the table's number, or None for all tables.
         protocol: the entries' protocol, or None for any.
-        is_omitted: a function that returns whether to omit the entries of a template. The function
-            must ignore the template's destination. Default routes are never omitted.
-        inside: prefixes inside which ``is_omitted`` doesn't apply.
+        is_omitted: a function that returns whether to omit the entries that equal a template, apart
+            from the destination. Default routes are never omitted.
+        inside: prefixes in which no entry is omitted.
     """
 
     table: int | None = None
@@ -113,7 +114,7 @@ class Selection:
     inside: Sequence[Prefix] = ()
 
     def filter(self, routes: Iterable[Route]) -> Entries:
-        """Return the wanted entries of a whole FIB, for backends that can only read everything."""
+        """Return the wanted entries among all routes of a FIB."""
         if self == EVERYTHING:
             return WholeEntries(routes)
         asked = [route for route in routes if self._may_hold(route)]
@@ -131,23 +132,23 @@ class Selection:
         return is_in_table and self.protocol in (None, route.protocol)
 
     def _may_omit(self, route: Route) -> bool:
-        """Return whether a route may be omitted if it lies in none of the prefixes ``inside``."""
+        """Return whether a route is omitted unless it lies in one of the prefixes ``inside``."""
         return route.destination.prefixlen != 0 and self.is_omitted(route)
 
 
 EVERYTHING = Selection()
-# The entries for 0.0.0.0/0 or ::/0 in table main: default routes are never omitted, but all others.
+# The entries for 0.0.0.0/0 or ::/0 in table main. All other entries are omitted.
 DEFAULT_ROUTES = Selection(Table.MAIN, is_omitted=_all)
 
-# The entries with our protocol in table main. ``Route.is_ours`` excludes default routes from our
-# routes.
+# The entries with our protocol in table main. Default routes among them aren't ours
+# (``Route.is_ours``).
 OURS = Selection(Table.MAIN, Protocol.HOSTROUTING)
 
 
 def inside_only(prefixes: Sequence[Prefix], table: int, protocol: int) -> Selection:
-    """Return the selection of a protocol's entries in a table.
+    """Return the selection of the entries in given prefixes with a table and protocol.
 
-    The selection consists of the entries in the given prefixes, and the default routes.
+    The default routes with that table and protocol are selected, too.
     """
     return Selection(table, protocol, _all, prefixes)
 
@@ -163,9 +164,9 @@ def except_plain(
 
     Args:
         devs: the interface names.
-        inside: prefixes in which plain entries are wanted too.
+        inside: prefixes in which plain entries are selected, too.
         sources: the host's addresses, from which packets may leave.
-        mtus: the interfaces' MTUs. An entry with a larger one isn't plain.
+        mtus: the interfaces' MTUs. An entry with a larger MTU isn't plain.
     """
     return Selection(is_omitted=PlainThrough(devs, sources, mtus), inside=inside)
 
@@ -175,13 +176,13 @@ class PlainThrough:
     """A predicate for plain entries through certain interfaces.
 
     A plain entry has tos 0, and all of its packets leave through these interfaces
-    (``leaves_through``). Entries with scope link or narrower aren't plain, because gateways are
-    reached through them.
+    (``leaves_through``). An entry with scope link or narrower isn't plain, because the kernel may
+    need it to reach a gateway.
 
     Args:
         devs: the interface names.
         sources: the host's addresses, from which packets may leave.
-        mtus: the interfaces' MTUs. An entry with a larger one isn't plain.
+        mtus: the interfaces' MTUs. An entry with a larger MTU isn't plain.
     """
 
     devs: Collection[str]
@@ -199,7 +200,7 @@ def is_plain(
     sources: Collection[IpAddress],
     mtus: Mapping[str, int],
 ) -> bool:
-    """Return whether a route ``leaves_through`` interfaces, and its mtu isn't larger than theirs.
+    """Return whether a route ``leaves_through`` interfaces, and its MTU isn't larger than theirs.
 
     Args:
         route: the entry. Its destination is ignored.

@@ -31,14 +31,15 @@ def source_key_to(address: IpAddress, entry: Route | None) -> SourceKey:
 
 
 def scopes_of_objects(routes: Iterable[Route]) -> set[int]:
-    """Return the scopes of entries with nexthop objects.
+    """Return the scopes of the entries that use nexthop objects.
 
-    Any entry with the object may have set the object's source.
+    Each of these entries may have set its object's source.
     """
     return {route.scope for route in routes if route.nexthop_id is not None}
 
 
-# With this many flows per share, the probability that a hop gets no flow is e**-16.
+# The average number of flows for the hop with the smallest weight. The probability that this hop
+# gets no flow is e**-16.
 _FLOWS_A_SHARE = 16
 _FLOWS_MAX = 4096
 
@@ -59,7 +60,7 @@ def spread(route: Route, addresses: Iterable[IpAddress]) -> list[IpAddress]:
 class Sources:
     """A model of the kernel's source address selection, based on a host's addresses and entries.
 
-    Where possible, the kernel is queried instead. Dumps lack three relevant facts: the order in
+    Where possible, the kernel is queried instead, because dumps lack three facts: the order in
     which interfaces were registered, the sysctl route_localnet, and the route that last set a
     nexthop object's source.
 
@@ -77,15 +78,15 @@ class Sources:
     def of(self, route: Route) -> tuple[IpAddress, ...]:
         """Return the source addresses that an entry's hops select, in ascending order.
 
-        The result assumes that interfaces were registered in index order, and that the other
-        unknown facts have their defaults.
+        The result assumes that interfaces were registered in index order, that route_localnet is 0,
+        and that the route itself has set its nexthop object's source.
         """
         return tuple(
             sorted(_each_once(self.by_hop(route, hop) for hop in route.hops if not hop.is_dead))
         )
 
     def doubtful(self, route: Route, scopes: Iterable[int]) -> tuple[IpAddress, ...]:
-        """Return all sources that an entry may select, or an empty tuple if there is no doubt.
+        """Return all sources that an entry may select, or an empty tuple if its source is certain.
 
         Args:
             route: the entry.
@@ -96,8 +97,8 @@ class Sources:
             return ()
         shared = {route.scope}
         if route.nexthop_id is not None:
-            # Until an address changes, the object keeps its initial source, which depends on the
-            # object's own scope (nh_create_ipv4).
+            # Until an address changes, the object keeps its initial source, which the kernel
+            # selects by the object's scope (nh_create_ipv4).
             shared |= {*scopes, Scope.LINK - 1, Scope.LINK}
         cases = list(product(shared, (Scope.HOST, Scope.LINK)))
         hops = [(hop.dev, _compared_gateway(route, hop)) for hop in route.hops if not hop.is_dead]
@@ -135,12 +136,13 @@ class Sources:
             dev: the hop's interface.
             gateway: the hop's gateway, if any.
             scope: the entry's scope.
-            local_scope: the upper limit for address scopes: host, or link with route_localnet.
+            local_scope: an address with a larger scope counts as one with this scope: host, or link
+                with route_localnet.
 
         Returns:
-            The interface's address. If the interface has no suitable address, the kernel uses the
-                first interface that has one. If the interfaces' order isn't known, the result
-                contains an address of each interface that may be the first.
+            An address of the hop's interface. If none suits, the kernel uses an address of the
+                first interface with a suitable one. The interfaces' order is unknown, so the result
+                has an address of each interface that may be the first.
         """
         local = [
             each
@@ -157,7 +159,7 @@ class Sources:
 
 
 def _first_within(scope: int, addresses: Iterable[Address]) -> IpAddress | None:
-    """Return the first address of at most the given scope, except those of scope link."""
+    """Return the first address with at most the given scope, and not with scope link."""
     for address in addresses:
         if address.scope != Scope.LINK and address.scope <= scope:
             return address.local
@@ -167,8 +169,8 @@ def _first_within(scope: int, addresses: Iterable[Address]) -> IpAddress | None:
 def _compared_gateway(route: Route, hop: NextHop) -> IpAddress | None:
     """Return the address that the kernel compares with subnets (fib_info_update_nhc_saddr).
 
-    Of an IPv6 gateway, the kernel compares the first four bytes, or nothing if the hop is a nexthop
-    object's.
+    The kernel compares the first four bytes of an IPv6 gateway, or nothing if the hop belongs to a
+    nexthop object.
     """
     if isinstance(hop.gateway, IPv6Address):
         number = 0 if route.nexthop_id is not None else int(hop.gateway) >> 96

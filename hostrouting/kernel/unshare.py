@@ -27,10 +27,10 @@ _CLONE_NEWNET = 0x40000000
 _IFLA_IFALIAS = 20  # linux/if_link.h
 _LO = rtnl.LINK.pack(0, 0, 1, 0, 0)  # lo always has index 1
 
-# This alias of lo marks the namespaces created by this process. The process may not modify any
-# other namespace. An allowlist is safer than excluding the host's namespace: reading /proc/1/ns/net
-# requires ptrace permission, which even root may lack. An inode number can't identify a namespace,
-# because the kernel reuses inode numbers; SO_NETNS_COOKIE can, but requires Linux 5.14.
+# This alias of lo marks the namespaces that this process has created. The process must not change
+# any other namespace. Comparing with the host's namespace isn't enough, because even root may lack
+# the permission to read /proc/1/ns/net. The kernel reuses inode numbers of namespaces, and
+# SO_NETNS_COOKIE requires Linux 5.14.
 _MARK = f"hostrouting-{secrets.token_hex(8)}".encode()
 
 
@@ -63,7 +63,7 @@ def _mark_as_made_here() -> None:
 def make_namespace() -> None:
     """Move the calling thread into a new network namespace.
 
-    If necessary, the process first enters a user namespace.
+    Without CAP_SYS_ADMIN, the process also enters a new user namespace.
 
     Raises:
         NamespaceError: the system refuses.
