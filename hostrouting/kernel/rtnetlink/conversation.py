@@ -1,14 +1,14 @@
 """rtnetlink(7) sockets: one for dumps, lookups and batched changes, and one for notifications.
 
-The kernel processes a message within send(2), so all replies to a batch are queued when send
-returns. Even a short reply uses up to 2 KiB of the receive buffer. The kernel drops replies that
-don't fit and reports ENOBUFS once. The batch size is therefore limited by the buffer size. If a
-reply is lost anyway, a read is retried, but the result of a change is unknown.
+The kernel processes a batch of messages within send(2), so all replies are queued when send
+returns. The kernel drops replies that don't fit into the receive buffer, and reports ENOBUFS once.
+Even a short reply takes up to 2 KiB, so the buffer size limits the batch size. If a reply is lost
+anyway, a read is retried, but the result of a change is unknown.
 
-Query sockets don't join multicast groups. Unrelated messages have a different sequence number or
-port and are ignored. Notification sockets read only the destination from each event. An event only
-triggers a read, because the kernel removes some routes without an event. When a link goes down, for
-example, its routes disappear silently (fib_disable_ip).
+Query sockets don't join multicast groups. Messages with another sequence number or port are
+ignored. A notification socket reads only the destination of each event. After an event, the caller
+reads the tables again, because the kernel removes some routes without an event: for example, when a
+link goes down (fib_disable_ip).
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ T = TypeVar("T")
 _LOST = "an answer from the kernel was lost"
 LISTENING = "listen for changes of routes"
 
-# The kernel puts up to 32 KiB of a dump into a datagram (netlink_dump) if previous reads used a
-# buffer that large.
+# The kernel sends up to 32 KiB of a dump in a datagram, if the previous reads had a buffer that
+# large (netlink_dump).
 _DATAGRAM_BYTES = 0x10000
 _MESSAGE_BYTES = 0x4000  # twice the size that the kernel uses (NLMSG_GOODSIZE)
 _BATCH_BYTES = 0x8000
@@ -58,8 +58,8 @@ _NLMSGERR_ATTR_MSG = 1
 
 _RTNLGRP_NEXTHOP = 32
 _NETLINK_ADD_MEMBERSHIP = 1
-# linux/rtnetlink.h: RTMGRP_*. The default groups in netlink libraries also include the other
-# family, neighbours and traffic control.
+# linux/rtnetlink.h: RTMGRP_*. Netlink libraries join more groups by default, such as neighbours and
+# traffic control.
 _LINK = 0x1
 _IPV4_IFADDR = 0x10
 _IPV4_ROUTE = 0x40
@@ -76,20 +76,19 @@ _GROUPS = {
 
 # asm-generic/socket.h
 _SO_RCVBUFFORCE = 33
-# This is enough for a read that takes several seconds at hundreds of changes per second.
+# This holds hundreds of events per second during a read of several seconds.
 _HEARD_BYTES = 4 << 20
 # The destination is near the start of an event.
 _EVENT_BYTES = 0x80
 
-# If routes change constantly, two out of three dumps are interrupted. The odds that this many dumps
-# in a row are interrupted are about one in a million.
+# If routes change constantly, two out of three dumps are interrupted. That 32 dumps in a row are
+# interrupted has a probability of about one in a million.
 _ATTEMPTS = 32
 
-# A read-only request that isn't a dump. The request is for interface index 1, which may not exist.
+# A read-only request that isn't a dump, for interface index 1. The reply may be an error.
 _GET_LINK = rtnl.message(rtnl.RTM_GETLINK, rtnl.GET, 1, rtnl.LINK.pack(0, 0, 1, 0, 0))
 
-# A limit, so that an endless stream of events can't block the caller. The next wait then returns
-# immediately.
+# A limit of events for one call, because an endless stream of events must not block the caller.
 _DRAINED_AT_ONCE = 100_000
 
 
@@ -112,7 +111,7 @@ class Socket(socket.socket):
         for option in (rtnl.NETLINK_EXT_ACK, rtnl.NETLINK_CAP_ACK, rtnl.NETLINK_GET_STRICT_CHK):
             self.setsockopt(rtnl.SOL_NETLINK, option, 1)
         self.bind((0, groups))
-        # No other socket can send to a socket that is connected to the kernel
+        # A socket that is connected to the kernel gets no messages from other sockets
         # (netlink_getsockbyportid).
         self.connect((0, 0))
         if groups:
@@ -177,7 +176,7 @@ class Conversation(Socket):
         pack: Callable[[T, int], bytes],
         expected: Collection[int] = (),
     ) -> Iterator[tuple[T, bytes | NetlinkError]]:
-        """Send a query for each subject, and yield it with the reply or an expected error.
+        """Send a query for each subject, and yield the subject with the reply or an expected error.
 
         Args:
             subjects: any number of subjects.
@@ -239,8 +238,8 @@ class Conversation(Socket):
                 function may raise ``NetlinkError`` to reject the subject.
 
         Returns:
-            The rejected subjects in order, each with its error. ENOBUFS means that the result of
-            the change is unknown.
+            The rejected subjects in order, each with its error. The error ENOBUFS means that the
+                change may have been made or not.
         """
         refusals: dict[int, NetlinkError] = {}
         batch: dict[int, bytes] = {}
@@ -273,8 +272,8 @@ class Conversation(Socket):
         is_lost = False
         for _ in range(_QUEUED_MAX):
             try:
-                # Read until the queue is empty, even after an error. Until then, a socket that has
-                # lost a reply also loses further replies.
+                # Read until the queue is empty, even after an error: while the buffer is full, the
+                # socket loses further replies.
                 refusals.update(self._queued_refusals(messages))
             except BlockingIOError:
                 break
@@ -328,7 +327,8 @@ def read(
 ) -> T:
     """Retry a read until the result is consistent.
 
-    Each attempt has a new socket, because the old dump may still go on.
+    Each attempt has a new socket, because an interrupted dump may still be in progress on the old
+    one.
 
     Args:
         attempt: a description for error messages, like "list the interfaces".
@@ -337,8 +337,8 @@ def read(
         connect: a function that opens a conversation.
 
     Raises:
-        RouteError: no socket can be opened, the kernel returns an error, or its state changes
-            during every read.
+        RouteError: no socket can be opened, the kernel returns an error, or the data changes during
+            every read.
     """
     reason = ""
     for _ in range(_ATTEMPTS):
@@ -370,13 +370,12 @@ class Listener(Socket):
 
     Links and addresses are included because routes disappear without an event when their link goes
     down or loses its last address. Rules are included because they determine which tables are used.
-    Dumps of IPv4 routes never set NLM_F_DUMP_INTR when routes change. A message that isn't an event
-    shows no change.
+    
 
     Args:
-        inside: the prefixes in which changes to entries are relevant. Changes in their address
-            family are reported.
-        others: other address families, in which all changes are reported and relevant.
+        inside: the prefixes in which changes of entries are relevant. They determine the address
+            family.
+        others: other address families, in which all changes are relevant.
 
     Raises:
         OSError: the socket can't be opened.
@@ -395,9 +394,9 @@ class Listener(Socket):
         self._has_news = False  # since the last wait
 
     def drain(self) -> None:
-        """Take note of all pending events.
+        """Read all pending events, and remember whether one of them is relevant.
 
-        If there are too many events to look at each, one of them is assumed to be relevant.
+        If events were lost, or are too many to read, assume that one of them is relevant.
 
         Raises:
             OSError: the socket failed.
@@ -408,7 +407,7 @@ class Listener(Socket):
             except BlockingIOError:
                 return
             except OSError as error:
-                # Events were lost, and they may have been relevant. The socket still works.
+                # ENOBUFS: events were lost. The socket still works.
                 if error.errno != errnos.ENOBUFS:
                     raise
                 is_relevant_event = True
@@ -420,9 +419,9 @@ class Listener(Socket):
     def happened(self) -> bool:
         """Return whether anything relevant has changed since this socket was opened.
 
-        The kernel reports a change before it releases its lock (rtnl_mutex). A lookup doesn't take
-        rtnl_mutex, but the request that is sent here does. When the request returns, every change
-        that a lookup may have seen has been reported.
+        The kernel makes a change and sends its event under one lock (rtnl_mutex). The request that
+        is sent here waits for that lock. So when the request returns, the event of each earlier
+        change has arrived, even if a lookup, which takes no lock, saw the change before its event.
         """
         if not self._has_seen:
             self.send(_GET_LINK)
@@ -431,7 +430,7 @@ class Listener(Socket):
 
     @rtnl.as_route_errors(LISTENING)
     def wait(self, scope: CancelScope) -> None:
-        """Wait for an event, unless ``happened`` has read a relevant one since the last wait."""
+        """Wait for an event, unless ``happened`` has read a relevant event since the last wait."""
         if not self._has_news:
             scope.wait(self)
             self.drain()

@@ -1,9 +1,8 @@
 """Decode FIB entries (see route_messages.py for the format), hundreds at a time if they are alike.
 
-Most entries in a large table differ only in their destinations. With zeroed destinations, all
-messages in a datagram are usually identical, which a single comparison verifies. If they are, one
-message is decoded, and all routes share the result. Other entries are decoded one by one. Both code
-paths use ``_decode``, so the results are the same.
+Most entries in a large table differ only in their destinations. So ``groups`` sets the destinations
+in a datagram to zero, and compares its messages. If they are equal, only one is decoded, and its
+attributes are used for all. If they differ, each message is decoded.
 """
 
 from __future__ import annotations
@@ -34,19 +33,19 @@ from hostrouting.model.routes import (
     RouteType,
 )
 
-# Offsets of the destination within an entry: the prefix length, the RTA_DST header and the address.
+# Offsets within an entry's message: the prefix length, the RTA_DST header and the address.
 _LENGTH_AT = 17
 _DST_HEADER = slice(36, 40)
 _ADDRESS_AT = 40
 _EXPIRES = struct.Struct("=8xi")  # in struct rta_cacheinfo, in clock ticks
 _TICKS = os.sysconf("SC_CLK_TCK")  # per second
 
-_KEPT_MAX = 4096  # limits the cache, in case each entry has attributes of its own
+_KEPT_MAX = 4096  # limits the cache if each entry has other attributes
 
 
 @attrs.frozen
 class Attributes:
-    """Attributes shared by entries, as a template entry with a placeholder destination."""
+    """The attributes of entries that differ only in their destinations, as a template entry."""
 
     entry: Route
     copy: Callable[[IpNetwork], Route] = attrs.field(eq=False)
@@ -59,10 +58,10 @@ class RouteReader:
 
     Args:
         family: the address family.
-        nexthops: a function that returns all nexthop objects. The function is called if the kernel
-            omitted an entry's hops.
+        nexthops: a function that returns all nexthop objects, called if the kernel omits an entry's
+            hops.
         without_carrier: a function that returns the interfaces that are up but have no carrier.
-        arrange: a function that returns the next hops of an IPv6 entry as a tuple, usually sorted.
+        arrange: a function that returns the next hops of an IPv6 entry in the wanted order.
         selection: the entries to decode.
         is_for_lookups: whether the entries come from lookups, not from dumps.
     """
@@ -87,7 +86,7 @@ class RouteReader:
         self._has_dst = struct.pack("=HH", 4 + len(self._any), rtm.RTA_DST)
 
     def single(self, message: bytes) -> tuple[Attributes, Prefix]:
-        """Decode an entry, whether or not it is wanted, as its attributes and its prefix.
+        """Decode an entry, even an unwanted one, and return its attributes and destination.
 
         Raises:
             DumpInterrupted: the entry's interface is gone.
@@ -116,8 +115,8 @@ class RouteReader:
         length = stretch.length
         step = stretch.step
         if step == length < len(block) and block[_DST_HEADER] == self._has_dst:
-            # All entries are alike if their messages are equal without the destinations. So set the
-            # destinations' bytes to zero, one position in all messages at a time.
+            # Set the bytes of all destinations to zero, one position in all messages at a time, and
+            # compare the messages.
             blanked = bytearray(block)
             zeros = bytes(len(block) // length)
             for column in (_LENGTH_AT, *range(self._address.start, self._address.stop)):
@@ -145,8 +144,8 @@ class RouteReader:
 
     def _bounds(self, block: bytes, length: int) -> tuple[int, int]:
         """Return a lower and an upper bound for the first addresses of a block's entries."""
-        # Don't rely on an order. The bounds follow from the bytes that all entries share, and the
-        # next byte's range.
+        # The entries may be in any order. The bounds are the leading bytes that all entries share,
+        # followed by the smallest or largest next byte.
         start = at = self._address.start
         while at < self._address.stop - 1 and not block[at::length].strip(block[at : at + 1]):
             at += 1
@@ -185,8 +184,8 @@ class RouteReader:
     def _decode(self, body: bytes) -> Route:
         """Decode an entry from a dump or from a lookup with RTM_F_FIB_MATCH.
 
-        The kernel sends cached exceptions only on request (ip_valid_fib_dump_req in
-        net/ipv4/fib_frontend.c).
+        The message isn't a cached exception, such as a redirect, because the kernel dumps those
+        only on request (ip_valid_fib_dump_req).
         """
         _, length, source_length, tos, table, protocol, scope, kind, flags = rtm.BODY.unpack_from(
             body
@@ -222,9 +221,9 @@ class RouteReader:
         source_length: int,
         fields: dict[str, Any],
     ) -> Route6:
-        # The kernel ignores an entry as soon as it expires, but only removes it later
-        # (fib6_check_expired, fib6_age). The kernel still uses an expired hop beside one that
-        # hasn't expired (fib6_select_path).
+        # The kernel ignores an expired entry, and removes it some time later (fib6_check_expired,
+        # fib6_age). But if another hop of the route hasn't expired, the kernel uses the expired
+        # hop, too (fib6_select_path), so a lookup may return it.
         expires = _decode_lifetime(found.get(rtm.RTA_CACHEINFO))
         is_expired = expires is not None and expires <= 0
         if is_expired and self._is_for_lookups:
@@ -235,8 +234,8 @@ class RouteReader:
         source_prefix = None
         if source_length:
             source_prefix = IPv6Network((found[rtm.RTA_SRC], source_length))
-        # Each next hop of a multipath route has its own preference. The kernel reports only one,
-        # and uses every hop (rt6_fill_node).
+        # Each next hop of a multipath route has its own preference. Ignore the preference in the
+        # message, which belongs to only one of them (rt6_fill_node).
         preference = 0
         if rtm.RTA_MULTIPATH not in found:
             preference = to_number(found.get(rtm.RTA_PREF, b""))

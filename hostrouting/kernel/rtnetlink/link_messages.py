@@ -1,7 +1,6 @@
-"""Decode rtnetlink(7) messages about links and what refers to a link by its index.
+"""Decode rtnetlink(7) messages about links, addresses, nexthop objects, neighbours and labels.
 
-These are addresses, nexthop objects, neighbours and address labels. The messages (see messages.py)
-have these bodies::
+The messages (see messages.py) have these bodies::
 
      16       17    18     20      24      28       32
     +--------+-----+------+-------+-------+--------+------------
@@ -81,15 +80,14 @@ _NHA_GROUP = 2
 _NHA_OIF = 5
 _NHA_GATEWAY = 6
 _NHA_ENCAP_TYPE = 7
-# The route attribute with the same meaning, for each nexthop attribute.
+# For each attribute of a nexthop object, the route attribute with the same meaning.
 _OF_ROUTE = {
     _NHA_OIF: rtm.RTA_OIF,
     _NHA_GATEWAY: rtm.RTA_GATEWAY,
     _NHA_ENCAP_TYPE: rtm.RTA_ENCAP_TYPE,
 }
-# struct nexthop_grp contains the ID and the weight minus 1. Since Linux 6.12, the next byte is the
-# weight's high byte. For routes, the kernel shows only the low byte (fib_add_nexthop), and boot
-# scripts read that.
+# struct nexthop_grp contains the ID and the weight minus 1. The weight's high byte, which Linux
+# 6.12 added, is ignored, because routes show only the low byte (fib_add_nexthop).
 _MEMBER = struct.Struct("=IBxH")
 
 
@@ -115,8 +113,8 @@ def _decode_link(message: bytes, names: rtnl.Names) -> Link:
 def _decode_address(message: bytes, names: rtnl.Names) -> Address:
     family, length, short_flags, scope, index = _ADDRESS.unpack_from(message, HEADER_BYTES)
     found = attributes(message, HEADER_BYTES + _ADDRESS.size)
-    # For IPv4, the kernel omits a peer of 0.0.0.0, but still compares addresses with it. For IPv6,
-    # it omits IFA_LOCAL if there is no peer (inet6_fill_ifaddr).
+    # For IPv4, a missing IFA_ADDRESS means the peer 0.0.0.0. For IPv6, the kernel omits IFA_LOCAL
+    # if there is no peer (inet6_fill_ifaddr).
     far_end = ip_address(found.get(_IFA_ADDRESS, bytes(4)))
     local = ip_address(found.get(_IFA_LOCAL, far_end.packed))
     # IFA_F_NOPREFIXROUTE doesn't fit into the eight bits of the header.
@@ -165,7 +163,7 @@ def _decode_failed_router(message: bytes, names: rtnl.Names) -> Router | None:
 
 
 def _decode_forwarding(message: bytes, _names: rtnl.Names) -> bool:
-    """Return whether an entry enables IPv6 forwarding for all interfaces."""
+    """Return whether a message shows that IPv6 forwarding is enabled for all interfaces."""
     found = attributes(message, HEADER_BYTES + 4)
     return (
         to_number(found[_NETCONFA_IFINDEX]) == _ALL

@@ -99,7 +99,7 @@ FIB_RULE_INVERT = 0x2
 TABLE_MAX = 0xFFFFFFFF
 PROTOCOL_MAX = 0xFF
 
-# A function like ``name_of``, with a cache of names for a single reply from the kernel.
+# A function like ``name_of`` that caches names while one reply is decoded.
 Names = Callable[[int], str]
 
 # A dump request: a description, the RTM_GET* type, the request body and a decoder.
@@ -158,7 +158,7 @@ def to_number(value: bytes) -> int:
 
 
 class Stretch(NamedTuple):
-    """Consecutive messages in a datagram with the same header, and therefore the same length."""
+    """Consecutive messages in a datagram with equal headers, and therefore with equal lengths."""
 
     kind: int
     flags: int
@@ -178,7 +178,7 @@ def _aligned(length: int) -> int:
 
 
 def stretches(datagram: bytes) -> Iterator[Stretch]:
-    """Split a datagram into stretches of messages with the same header.
+    """Split a datagram into stretches of messages with equal headers.
 
     Raises:
         struct.error: a message is shorter than its header.
@@ -206,8 +206,8 @@ def split(stretch: Stretch) -> Iterator[bytes]:
 def _end_of_like(datagram: bytes, header: bytes, step: int) -> int:
     """Return the datagram's end if it is a single stretch, or else the first message's end.
 
-    Headers are compared by column, because comparing sixteen strided slices is faster than
-    comparing hundreds of headers.
+    Compare the first byte of all headers, then the second, and so on: sixteen comparisons of slices
+    are faster than hundreds of comparisons of headers.
     """
     count = len(datagram) // step
     end = count * step
@@ -219,14 +219,14 @@ def _end_of_like(datagram: bytes, header: bytes, step: int) -> int:
 
 
 def decode_name(value: bytes) -> str:
-    """Decode an interface name, which may have any bytes, like ``socket.if_indextoname``."""
+    """Decode an interface name, which may contain any bytes, as ``socket.if_indextoname`` does."""
     return os.fsdecode(value.partition(b"\0")[0])
 
 
 class DumpInterrupted(Exception):
     """Exception raised when a read must be retried. The exception never leaves the backend.
 
-    Its message says why. Without a message, the data changed.
+    The message is the reason; an empty message means that the data changed during the read.
     """
 
 
@@ -246,7 +246,7 @@ def name_of(index: int) -> str:
 
 
 def index_of(name: str) -> int:
-    """Return an interface's index. A link that is re-created gets a new index.
+    """Return an interface's index.
 
     Raises:
         NetlinkError: there is no such interface (ENODEV).
@@ -259,13 +259,13 @@ def index_of(name: str) -> int:
 
 
 def _open_a_socket() -> None:
-    """Raise the error if no socket can be opened: glibc's queries would hide this error."""
+    """Raise an ``OSError`` if no socket can be opened, which glibc's queries don't report."""
     socket.socket(socket.AF_UNIX).close()
 
 
 @contextmanager
 def as_route_errors(attempt: str) -> Iterator[None]:
-    """Convert errors of an attempt (like "list the routes") to ``RouteError``."""
+    """Convert the errors of a ``with`` block, such as "list the routes", to ``RouteError``."""
     try:
         yield
     except NetlinkError as refusal:

@@ -9,7 +9,7 @@ A route message (see messages.py) has this body, struct rtmsg::
     | family | dst_len | src_len| tos | table | protocol | scope | type | flags | attributes
     +--------+---------+--------+-----+-------+----------+-------+------+-------+------------
 
-and these attributes. Requests use this order (the kernel accepts any order)::
+and these attributes, in this order in our requests::
 
     DST 8 | TABLE 8 | PRIORITY 8 | NH_ID 8                         | [PREFSRC 8] | [METRICS: MTU]
                                  | MULTIPATH: hop, hop...          |
@@ -24,9 +24,9 @@ In dumps, the kernel always uses this order (fib_dump_info)::
     | [GATEWAY or VIA] | [OIF] | [MULTIPATH]
     +---------------------------------------
 
-The destination is therefore at offsets 17 and 40 in every entry except 0.0.0.0/0, which has no DST.
-Most entries in a large table differ only in these five bytes, so entries.py can decode hundreds of
-messages at a time.
+So an entry's prefix length is at offset 17, and its destination at offset 40. Only 0.0.0.0/0 has no
+DST. Most entries in a large table differ only in these five bytes, so entries.py can decode
+hundreds of messages at a time.
 
 IPv6 entries have the same layout, but with 16-byte addresses (rt6_fill_node)::
 
@@ -47,8 +47,8 @@ A hop in RTA_MULTIPATH is a struct rtnexthop with its own attributes::
     | length | flags | weight - 1 | ifindex | [GATEWAY or VIA]
     +--------+-------+------------+---------+-------------------
 
-Requests specify everything that identifies an entry. The kernel treats missing fields as wildcards
-or zero, and a missing DST as the default route.
+In a request to delete an entry, the kernel treats a missing attribute as a wildcard or zero. So
+requests contain all attributes that identify the entry.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def look_up(
 
     Args:
         family: the address family.
-        source: the source address, or None if none has been chosen yet.
+        source: the source address, or None if the kernel hasn't chosen one yet.
         is_tcp: whether the packets are TCP.
         ports: the source and destination ports, either of which may be None.
         oif: the index of the outgoing interface, or None for any.
@@ -163,7 +163,7 @@ def dump_routes(family: Family, table: int | None, protocol: int = 0) -> bytes:
 
 
 def chosen_source(answer: bytes) -> IpAddress | None:
-    """Return the source in a reply to a ``look_up`` request with ``is_for_source``, or None."""
+    """Return the source in a reply to a request of ``look_up`` for a source, or None."""
     source = attributes(answer, rtnl.HEADER_BYTES + BODY.size).get(RTA_PREFSRC)
     return None if source is None else ip_address(source)
 
@@ -207,15 +207,15 @@ class RoutePacker:
         )
 
     def delete(self, route: Route, sequence: int) -> bytes:
-        """Return a request to delete a route, with all that identifies it (fib_table_delete).
+        """Return a request to delete a route, with the attributes that identify the route.
 
         Raises:
             NetlinkError: an interface doesn't exist, or a number doesn't fit into the message.
         """
         # The kernel shows a route with a blackhole nexthop object as a blackhole, but stores it as
-        # unicast. Type 0 is used instead, which matches any type. Scope 0 would mean universe and
-        # cause ESRCH for on-link routes, so use NOWHERE, which matches any scope. One hop is
-        # enough: for IPv4, the kernel compares no other, and an IPv6 route comes here hop by hop.
+        # unicast. So use type 0, which matches any type. Scope NOWHERE matches any scope. One hop
+        # is enough: for IPv4, the kernel compares only the first, and ``NetlinkBackend6`` deletes
+        # IPv6 routes hop by hop.
         kind = route.type if route.nexthop_id is None else 0
         return self._pack(
             rtnl.RTM_DELROUTE,
@@ -245,13 +245,12 @@ class RoutePacker:
         short_table = table if table <= _BYTE_MAX else rtnl.RT_TABLE_COMPAT
         source_length = 0
         try:
-            # A nexthop object has its own hops, and the kernel rejects requests that also specify
-            # hops.
+            # The kernel rejects a request with both a nexthop object and hops.
             if route.nexthop_id is not None:
                 hop_flags, rest = 0, number_attribute(RTA_NH_ID, route.nexthop_id)
             else:
                 hop_flags, rest = self._pack_hops(hops)
-            if kind == rtnl.RTM_NEWROUTE:  # in deletions, what is missing here matches any value
+            if kind == rtnl.RTM_NEWROUTE:  # in a deletion, a missing attribute matches any value
                 rest += _source_and_mtu(route)
             if isinstance(route, Route6) and route.source_prefix is not None:
                 source_length = route.source_prefix.prefixlen

@@ -75,9 +75,8 @@ def _decode_rule(message: bytes, _names: rtnl.Names) -> Rule:
         goto=value(_GOTO) if _GOTO in found else None,
         source=_selector(found.get(_SRC), src_len),
         destination=_selector(found.get(_DST), dst_len),
-        # Since Linux 6.13, a rule may select a full DSCP. The tos in the header is then zero. The
-        # mask of a DSCP is ignored here, because it makes no difference. A rule matches packets
-        # with DSCP 0 only if the rule's DSCP is 0.
+        # Since Linux 6.13, a rule may select a DSCP instead of a tos. The mask of the DSCP is
+        # ignored, because for our packets, which have DSCP 0, it makes no difference.
         tos=value(_DSCP) << 2 if _DSCP in found else tos,
         tun_id=int.from_bytes(found.get(_TUN_ID, b""), "big"),
         # fib_nl_fill_rule omits a zero mark but includes its mask.
@@ -88,7 +87,8 @@ def _decode_rule(message: bytes, _names: rtnl.Names) -> Rule:
         uid_range=_RANGE.unpack(found[_UID_RANGE]) if _UID_RANGE in found else None,
         ip_protocol=value(_IP_PROTO),
         has_ports=any(ports != ALL_PORTS for ports in _port_ranges(found)),
-        # The kernel compares lengths as signed integers, so a negative length suppresses nothing.
+        # The kernel compares the length as a signed integer, so a larger value is negative, and
+        # suppresses nothing.
         suppress_prefix_length=_up_to(_LARGEST_SIGNED, found.get(_SUPPRESS_PREFIXLEN)),
         suppress_group=_up_to(_UNSET - 1, found.get(_SUPPRESS_IFGROUP)),
         is_inverted=bool(flags & rtnl.FIB_RULE_INVERT),
@@ -103,7 +103,7 @@ def _name_in(value: bytes | None) -> str | None:
 
 
 def encode_rule(rule: Rule, family: Family) -> bytes:
-    """Return the body of a message about a rule, without ports and unknown selectors."""
+    """Return the body of a message about a rule. Ports and unknown selectors are left out."""
     body = _RULE.pack(
         family.af,
         _length(rule.destination),
@@ -173,9 +173,9 @@ def _has_any_source_port(found: dict[int, bytes]) -> bool:
 
 
 def selects_any_source_port(rules: Iterable[bytes]) -> bool:
-    """Return whether any rule selects all source ports.
+    """Return whether a rule selects all source ports (``sport 1-65535``).
 
-    TCP's first lookup has no source port, but its second one does.
+    Such a rule matches TCP's second lookup, but not its first, which has no source port.
 
     Args:
         rules: rule messages from a dump.
@@ -184,13 +184,13 @@ def selects_any_source_port(rules: Iterable[bytes]) -> bool:
 
 
 def port_of_any(rules: Iterable[bytes]) -> int | None:
-    """Return a port that is in no rule's range, apart from the range of all ports.
+    """Return a port that no rule selects, apart from rules for all ports (1-65535).
 
     Args:
         rules: rule messages from a dump.
 
     Returns:
-        The port. None if no rule selects all ports, because a lookup needs no ports then.
+        The port, or None if no rule selects all ports: lookups then need no port.
     """
     ranges = {
         ports
@@ -200,7 +200,7 @@ def port_of_any(rules: Iterable[bytes]) -> int | None:
     if ALL_PORTS not in ranges:
         return None
     some = ranges - {ALL_PORTS}
-    # If the other ranges together cover all ports, any port will do.
+    # If no port is free, use the last one.
     free = (
         port for port in range(*ALL_PORTS) if not any(first <= port <= last for first, last in some)
     )
@@ -208,7 +208,7 @@ def port_of_any(rules: Iterable[bytes]) -> int | None:
 
 
 def _selector(address: bytes | None, length: int) -> IpNetwork | None:
-    # The kernel stores host bits but ignores them when matching (fib4_rule_match).
+    # The kernel keeps host bits, as in 10.0.0.4/24, but ignores them in lookups (fib4_rule_match).
     return None if address is None else ip_network((address, length), strict=False)
 
 
