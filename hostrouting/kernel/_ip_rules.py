@@ -64,11 +64,11 @@ _RULES = {
 # ip prints source and destination ports in one of two forms. "ports" is our own key.
 _PORT = ("sport", "dport", "ports")
 _PORT_RANGES = (("sport_start", "sport_end"), ("dport_start", "dport_end"))
-# Since 6.15, ip prints the mask of each DSCP and port. The mask makes no difference here. A rule
-# matches packets with DSCP 0 only if its DSCP is 0. A rule about ports is one about unknown ports.
+# Since 6.15, ip prints a mask for each DSCP and port. The masks are ignored: our packets have DSCP
+# 0, for which the mask makes no difference, and a ``Rule`` holds no port numbers.
 _MASKS = ("dscp_mask", "sport_mask", "dport_mask")
-# Any key that isn't among these may be a selector. "flow_from" and "flow_to" aren't selectors: they
-# set realms.
+# The known keys: any other key may be an unknown selector. "flow_from" and "flow_to" set realms,
+# and select nothing.
 _RULE_KEYS = {
     *(key.key for key in _RULES[Family.IPV4].keys),
     *("iif_detached", "oif_detached", *_PORT, *chain.from_iterable(_PORT_RANGES)),
@@ -109,7 +109,7 @@ def _action_of(item: Mapping[str, Any], fields: dict[str, Any]) -> RuleAction:
 
 
 def _prefix(address: IpAddress | None, length: int) -> IpNetwork | None:
-    # The kernel stores host bits but ignores them when matching (fib4_rule_match).
+    # The kernel keeps host bits, as in 10.0.0.4/24, but ignores them in lookups (fib4_rule_match).
     return None if address is None else ip_network((address.packed, length), strict=False)
 
 
@@ -121,8 +121,8 @@ def _has_ports(item: Mapping[str, Any]) -> bool:
 
 def _has_unknown(item: Mapping[str, Any]) -> bool:
     """Return whether a rule has selectors that a ``Rule`` can't hold."""
-    # A rule for all source ports counts as unknown. It matches only TCP's second lookup, because
-    # the first lookup has no source port.
+    # A rule for all source ports counts as unknown, because it matches TCP's second lookup, but not
+    # TCP's first, which has no source port.
     return not item.keys() <= _RULE_KEYS or _ports(item, _PORT_RANGES[0]) == ALL_PORTS
 
 
@@ -131,7 +131,7 @@ def _ports(item: Mapping[str, Any], keys: tuple[str, str]) -> tuple[Any, ...]:
 
 
 def write_rule(rule: Rule, family: Family) -> dict[str, Any]:
-    """Convert a rule to what ``read_rule`` accepts, with our own keys ``ports`` and ``unknown``."""
+    """Convert a rule to JSON for ``read_rule``, with our own keys ``ports`` and ``unknown``."""
     is_plain = rule.action in (RuleAction.TO_TABLE, RuleAction.GOTO, RuleAction.NOP)
     first_uid, last_uid = rule.uid_range or (None, None)
     fields = {

@@ -1,4 +1,4 @@
-"""A base class for backends that wrap another one, for example to log, count or refuse calls."""
+"""A base class for backends that wrap another backend, for example to log or refuse calls."""
 
 from __future__ import annotations
 

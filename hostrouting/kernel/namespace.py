@@ -2,7 +2,7 @@
 
 ::
 
-    enter_namespace()                      # irreversible, and inherited by threads started later
+    enter_namespace()                      # can't be undone; threads started later inherit it
     kernel = NamespaceKernel()
     kernel.add_link("eth0")
     kernel.add_address("eth0", "10.1.0.4/24")
@@ -36,24 +36,24 @@ from phases import CancelScope, TimedOut
 
 T = TypeVar("T")
 
-# After some changes, a work queue updates the routes. On an idle machine, this takes microseconds.
+# How long to wait for the kernel's work queue, which updates routes after some changes. On an idle
+# machine, this takes microseconds.
 _WORK_SECONDS = 10.0
 
-# The fabric of each namespace, by the namespace's inode. It must outlive the ``NamespaceKernel``
-# that made it, because a fabric that ends takes all links with it.
+# The fabric of each namespace, by the namespace's inode. A fabric outlives the ``NamespaceKernel``
+# that made it, because all links are deleted with the fabric.
 _FABRICS: dict[int, Namespace] = {}
 
 
 def enter_namespace() -> None:
     """Move this thread into a new network namespace and bring ``lo`` up.
 
-    Threads and processes that this thread starts later inherit the namespace. This can't be undone.
-    Without CAP_SYS_ADMIN, the whole process first enters a user namespace, like ``unshare -rn``.
-    This works only in a single-threaded process.
+    This can't be undone. Threads and processes that this thread starts later inherit the namespace.
+    Without CAP_SYS_ADMIN, the process first enters a user namespace, like ``unshare -rn``, which
+    only a process with a single thread can.
 
     Raises:
-        NamespaceError: the namespace can't be created. The hint names the responsible setting, if
-            known.
+        NamespaceError: the namespace can't be created.
     """
     make_namespace()
     _FABRICS.clear()
@@ -70,12 +70,11 @@ class NamespaceKernel(IpCommands, NetlinkBackend):
 
     Each link is one end of a veth pair. The other end has the same name and is in a second
     namespace, the *fabric*. ``facts`` doesn't list the other end. Setting the other end down
-    unplugs the cable. The other end's addresses respond to packets. The fabric stays until the next
-    ``enter_namespace``, even if no ``NamespaceKernel`` is left.
+    unplugs the cable. The addresses of the other end respond to packets. The fabric exists until
+    the next ``enter_namespace``.
 
-    This class works only in namespaces created by this process: elsewhere, each call raises
-    NamespaceError. So a thread that is still in the host's namespace can't change anything there by
-    mistake.
+    In a namespace that this process didn't create, each call raises NamespaceError. So a thread in
+    the host's namespace can't change the host by mistake.
     """
 
     # --- links ------------------------------------------------------------------------------------
@@ -109,11 +108,12 @@ class NamespaceKernel(IpCommands, NetlinkBackend):
             ("IFLA_LINKINFO", veth),
             *([] if mac is None else [("IFLA_ADDRESS", mac)]),
         )
-        # A second request is needed, because veth_open fails until both ends are paired (ENOTCONN).
+        # Setting the link up takes a second request, because veth_open fails until both ends are
+        # paired (ENOTCONN).
         self.set_link(name, up=up, carrier=True)
 
     def set_link(self, name: str, *, up: bool | None = None, carrier: bool | None = None) -> None:
-        """Set an interface up or down, or plug its cable in or out, and wait for the routes.
+        """Set an interface up or down, or plug or unplug its cable, and wait for the routes.
 
         Raises:
             RouteError: the kernel rejected the request, for example with ENODEV if there is no link
@@ -133,7 +133,7 @@ class NamespaceKernel(IpCommands, NetlinkBackend):
         link = self._read(f"look at the link {name}", lambda talk: talk.get(rtnl.RTM_GETLINK, body))
         _, _, _, flags, _ = rtnl.LINK.unpack_from(link, rtnl.HEADER_BYTES)
         # linkwatch_do_dev sets the operational state (IFF_RUNNING), and updates the routes under
-        # the same lock. So once both flags agree, the routes are up to date.
+        # the same lock. So once IFF_RUNNING equals IFF_LOWER_UP, the routes are up to date.
         return bool(flags & rtnl.IFF_LOWER_UP) == bool(flags & rtnl.IFF_RUNNING)
 
     def del_link(self, name: str) -> None:
@@ -178,8 +178,8 @@ class NamespaceKernel(IpCommands, NetlinkBackend):
 
         Args:
             dev: the interface.
-            address: the address, like ``10.1.0.4/24``. To get an IPv6 address, the interface must
-                be up. The address is usable as soon as this method returns.
+            address: the address, like ``10.1.0.4/24``. For an IPv6 address, the interface must be
+                up. When this method returns, the address is usable.
             peer: the peer address of a point-to-point link. The prefix length then applies to the
                 peer.
             metric: the metric of the connected route.
@@ -187,7 +187,7 @@ class NamespaceKernel(IpCommands, NetlinkBackend):
 
         Raises:
             RouteError: the kernel rejected the request, for example with EEXIST if the interface
-                already has the address, or an IPv6 address can't be used in time.
+                already has the address. Also if an IPv6 address isn't usable within 10 s.
         """
         interface = ip_interface(address)
         family = Family.of(interface)
@@ -234,7 +234,8 @@ class NamespaceKernel(IpCommands, NetlinkBackend):
         """
         interface = IPv4Interface(address)
         length = interface.network.prefixlen
-        # The kernel compares the peer (IFA_ADDRESS) and prefix length only if the request has both.
+        # Send the peer (IFA_ADDRESS), because without it the kernel doesn't compare the prefix
+        # length.
         key = (dev, interface.ip, length)
         there = (
             each for each in self._addresses() if (each.dev, each.local, each.prefix_length) == key
@@ -267,7 +268,7 @@ class NamespaceKernel(IpCommands, NetlinkBackend):
         self._change(f"add the rule {rule.preference}", rtnl.RTM_NEWRULE, rtnl.ADD, body)
 
     def del_rule(self, rule: Rule) -> None:
-        """Delete the first policy rule that has all selectors of this one, apart from ports.
+        """Delete the first policy rule that has all selectors of the given one, apart from ports.
 
         Raises:
             RouteError: the kernel rejected the request, for example with ENOENT if there is no such
@@ -281,8 +282,8 @@ class NamespaceKernel(IpCommands, NetlinkBackend):
     def in_fabric(self, function: Callable[[], T]) -> T:
         """Run a function in a thread inside the fabric, and return its result.
 
-        In that thread, this object's methods act on the far ends. Sockets opened by the function
-        stay in the fabric.
+        In that thread, this object's methods act on the other ends of the links. Sockets that the
+        function opens stay in the fabric.
 
         Args:
             function: a function without arguments.
@@ -325,11 +326,11 @@ class NamespaceKernel(IpCommands, NetlinkBackend):
         fields: dict[str, int],
         *attributes: tuple[str, object],
     ) -> None:
-        """Request a change, with the names of the kernel's headers (FRA_*, IFA_*, IFLA_*).
+        """Request a change whose attributes have the kernel's names (IFA_*, IFLA_*).
 
-        pyroute2 only encodes the body: each of its sockets runs an event loop and is thirty times
-        slower than ours. Fields and attributes are set directly, because pyroute2 silently drops
-        unknown keyword arguments.
+        pyroute2 only encodes the body, because its sockets are thirty times slower than ours.
+        Fields and attributes are set directly, because pyroute2 silently drops unknown keyword
+        arguments.
 
         Args:
             attempt: a description for error messages.

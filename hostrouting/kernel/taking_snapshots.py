@@ -1,4 +1,4 @@
-"""Take a snapshot of a host, with the sources that only its kernel knows."""
+"""Take a snapshot of a host, with the source addresses that only the kernel knows."""
 
 from __future__ import annotations
 
@@ -36,11 +36,10 @@ from hostrouting.model.links import Address
 from hostrouting.model.routes import Route
 from phases import CancelScope
 
-# The maximum number of entries with the same next hops to try. Entries in earlier tables may shadow
-# some of them.
+# The maximum number of entries with the same next hops to try. More than one is tried, because an
+# earlier table may have another entry for the address.
 _TRIED_ENTRIES = 16
-# The maximum number of IPv6 routes to try, to see whether the kernel still uses tables whose rules
-# were deleted.
+# The maximum number of IPv6 routes that ``_uses_deleted`` tries.
 _TRIED_ROUTES = 256
 
 
@@ -58,7 +57,8 @@ def take_snapshot(
         backend: the kernel to query.
         backend6: the kernel to query for IPv6, or None to omit IPv6.
         inside: the IPv4 prefixes in which no entry may change.
-        selects_source: whether sources matter even if no rule selects by source yet.
+        selects_source: whether to include source addresses even if no rule selects packets by
+            source. By default, they are left out then.
         scope: cancels the reads.
 
     Raises:
@@ -69,7 +69,7 @@ def take_snapshot(
     def read() -> Snapshot:
         facts = backend.facts()
         routes = read_routes(backend)
-        # Sources matter only if a rule selects by source.
+        # Sources matter only if a rule selects packets by source.
         is_asked = selects_source or any(rule.source is not None for rule in facts.rules)
         return Snapshot(
             links=facts.links,
@@ -108,7 +108,7 @@ def _read_ipv6(backend: RouteBackend) -> Ipv6State:
 def _uses_deleted(state: Ipv6State, backend: RouteBackend) -> bool | None:
     """Return whether the kernel uses tables whose rules were deleted, or None if that is unknown.
 
-    Until a rule is added, it does (fib6_rule_lookup).
+    Until a rule is added, the kernel uses these tables (fib6_rule_lookup).
     """
     standard = kernel_rules(Family.IPV6)
     if not {*state.rules} < {*standard}:
@@ -128,14 +128,14 @@ def _asked_sources(
     routes: Sequence[Route],
     backend: RouteBackend,
 ) -> tuple[tuple[Route, tuple[IpAddress, ...]], ...]:
-    """Query the relevant source addresses that can't be derived from addresses and entries.
+    """Query the sources of entries for which addresses and entries don't determine the source.
 
     Returns:
-        One entry per set of next hops, with its sources. Only entries that a lookup without a
-        source finds are included.
+        An entry for each set of next hops, with its sources. Only entries that a lookup finds are
+            included.
     """
-    # A rule may have an unknown selector, such as all source ports. The backend may not know how
-    # TCP is routed then, so it isn't queried for such a rule.
+    # If a rule has an unknown selector, such as all source ports, the backend may be unable to look
+    # up TCP.
     if any(rule.has_unknown for rule in facts.rules):
         return ()
     doubts = _doubtful_entries(facts.addresses, routes)
@@ -156,7 +156,7 @@ def _sent_to(
     doubts: Container[SourceKey],
     backend: RouteBackend,
 ) -> list[tuple[Route, list[IpAddress]]]:
-    """Return the entries in ``doubts`` that lookups find, with enough addresses for all hops."""
+    """Return the entries in ``doubts`` that lookups find, with addresses that exercise all hops."""
     found: dict[SourceKey, tuple[Route, list[IpAddress]]] = {}
     for lookup in backend.lookup(tried):
         if lookup.route is not None and (key := source_key(lookup.route)) in doubts:
@@ -178,7 +178,7 @@ def _doubtful_entries(
 
 
 def _addresses_through(route: Route, first: int | None) -> list[IpAddress]:
-    """Return enough addresses of an entry to exercise all its hops, from a first one on."""
+    """Return addresses of an entry that exercise all its hops, beginning with the given one."""
     if first is None:
         return []
     first = max(first, 1)  # 0.0.0.0 means this host

@@ -50,7 +50,7 @@ def set_device_up(net: Net, dev: Device, *, is_up: bool) -> None:
         nexthop_flush_dev(net, dev)
         return
     if dev.name == LOOPBACK:
-        # inetdev_event assigns 127.0.0.1/8 to lo unless it already has that address.
+        # inetdev_event assigns 127.0.0.1/8 to lo unless lo already has this address.
         with contextlib.suppress(NetlinkError):
             inet_insert_ifa(
                 net,
@@ -65,7 +65,7 @@ def set_device_up(net: Net, dev: Device, *, is_up: bool) -> None:
 def carrier_changed(net: Net, dev: Device, *, is_plugged: bool) -> None:
     """Plug or unplug the cable.
 
-    While the device is down, a change of its carrier has no effect on routes (linkwatch_do_dev).
+    While the device is down, its cable has no effect on routes (linkwatch_do_dev).
     """
     if dev.is_plugged == is_plugged:
         return
@@ -105,9 +105,8 @@ def delete_device(net: Net, dev: Device) -> None:
 def inet_insert_ifa(net: Net, dev: Device, ifa: Address) -> None:
     """Add an address to a device.
 
-    The address is secondary if the device already has an address in the subnet.
-
-    The address 0.0.0.0 is silently ignored.
+    The address is secondary if the device already has an address in the same subnet. The address
+    0.0.0.0 is silently ignored.
 
     Raises:
         NetlinkError: EEXIST, EINVAL.
@@ -171,13 +170,13 @@ def _inet_del_ifa(
 
 
 def _routes_of(net: Net, dev: Device, ifa: Address) -> dict[str, Route]:
-    """Return an address's local route, plus its connected and broadcast routes, if any."""
+    """Return an address's local route, and its connected and broadcast routes, if it has any."""
     primary = _primary_of(dev, ifa)
     if primary is None:
         return {}
     routes = {"local": _kernel_route(dev, primary, RouteType.LOCAL, IPv4Network(ifa.local))}
     first = ifa.network.network_address
-    # In current kernels, ipv4_is_zeronet matches only 0.0.0.0, not all of 0/8.
+    # ipv4_is_zeronet matches only 0.0.0.0, not all of 0.0.0.0/8.
     if ifa.is_secondary or first == _ANY or (first == ifa.local and ifa.prefix_length == 32):
         return routes
     if ifa.has_prefix_route:
@@ -192,7 +191,7 @@ def _routes_of(net: Net, dev: Device, ifa: Address) -> dict[str, Route]:
 
 
 def _primary_of(dev: Device, ifa: Address) -> Address | None:
-    """Return an address, or for a secondary one the first of its subnet, if that is left."""
+    """Return a primary address itself, or a secondary address's first one in its subnet, if any."""
     if not ifa.is_secondary:
         return ifa
     return next((other for other in dev.addresses if other.network == ifa.network), None)
@@ -219,7 +218,7 @@ def _kernel_route(
 
 
 def _fib_add_ifaddr(net: Net, dev: Device, ifa: Address) -> None:
-    """Add an address's routes, or only the local one if the device is down, ignoring errors."""
+    """Add an address's routes, or only its local route if the device is down, ignoring errors."""
     for what, route in _routes_of(net, dev, ifa).items():
         if dev.is_up or what == "local":
             with contextlib.suppress(NetlinkError):
@@ -227,11 +226,10 @@ def _fib_add_ifaddr(net: Net, dev: Device, ifa: Address) -> None:
 
 
 def _fib_addr_deleted(net: Net, dev: Device, ifa: Address) -> None:
-    """Delete the routes of a deleted address, except those that other addresses need.
+    """Delete the routes of a deleted address, except routes that other addresses need.
 
-    See fib_inetaddr_event, NETDEV_DOWN.
-
-    Deleting the last address also removes the device's other routes.
+    If the device has no address left, all of its routes are deleted (fib_inetaddr_event,
+    NETDEV_DOWN).
     """
     needed = [route for other in dev.addresses for route in _routes_of(net, dev, other).values()]
     gone = {what: route for what, route in _routes_of(net, dev, ifa).items() if route not in needed}
@@ -239,7 +237,7 @@ def _fib_addr_deleted(net: Net, dev: Device, ifa: Address) -> None:
         with contextlib.suppress(NetlinkError):
             fib_table_delete(net, attrs.evolve(route, metric=0))
     if "local" in gone and inet_addr_type(net, ifa.local, Table.LOCAL) is not RouteType.LOCAL:
-        # Routes in table main with this source address are removed, but not those in other tables
+        # In table main, and only there, routes with this source address are removed
         # (fib_sync_down_addr).
         net.change_entries(
             lambda route: None if route.source == ifa.local and route.table == Table.MAIN else route

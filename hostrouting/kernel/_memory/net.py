@@ -24,7 +24,7 @@ from hostrouting.model.rules import Rule
 
 
 def _is_taken_for(rule: Rule, other: Rule) -> bool:
-    """Return whether a new rule counts as an existing one (rule_exists, fib4_rule_compare)."""
+    """Return whether the kernel takes a new rule for an existing one (fib4_rule_compare)."""
     compared = attrs.evolve(
         rule,
         source=rule.source or other.source,
@@ -47,10 +47,10 @@ def refuse_ecn_bits(tos: int) -> None:
 
 
 def _refuse_invalid(rule: Rule) -> None:
-    """Refuse a request for a rule that can't be (fib_nl2rule).
+    """Refuse a request with an invalid rule (fib_nl2rule).
 
     Raises:
-        NetlinkError: EINVAL if the target isn't after the rule, or the TOS has ECN bits.
+        NetlinkError: EINVAL if the target of goto isn't after the rule, or the TOS has ECN bits.
     """
     refuse_ecn_bits(rule.tos)
     if rule.goto is not None and rule.goto <= rule.preference:
@@ -58,7 +58,7 @@ def _refuse_invalid(rule: Rule) -> None:
 
 
 class WriteMode(Enum):
-    """Modes for an entry whose key may exist (NLM_F_EXCL, NLM_F_REPLACE, NLM_F_APPEND)."""
+    """The modes of an insertion (NLM_F_EXCL, NLM_F_REPLACE, NLM_F_APPEND)."""
 
     ADD = "add"
     REPLACE = "replace"
@@ -73,7 +73,7 @@ _POINT_TO_POINT = ("ppp", "tun", "wireguard")
 class Device:
     """An interface (struct net_device with its in_device).
 
-    ``is_plugged`` is true if the far end of the cable is up.
+    ``is_plugged`` is true if the other end of the cable is up.
     """
 
     index: int
@@ -159,7 +159,7 @@ class Net(Fib):
         self.changes += 1
 
     def del_rule(self, rule: Rule) -> None:
-        """Delete the first policy rule that has all selectors of this one (fib_delrule).
+        """Delete the first policy rule that has all selectors of the given one (fib_delrule).
 
         Raises:
             NetlinkError: ENOENT, or EINVAL (``_refuse_invalid``).
@@ -176,13 +176,13 @@ class Net(Fib):
     def there(self, route: Route) -> list[Route]:
         """Return the mutable list of entries for a route's destination.
 
-        If the table doesn't exist, return a detached empty list.
+        If the table doesn't exist, the list is empty, and not part of the namespace.
         """
         networks = self.tables.get(route.table, {}).setdefault(route.destination.prefixlen, {})
         return networks.setdefault(int(route.destination.network_address), [])
 
     def change_entries(self, changed: Callable[[Route], Route | None]) -> None:
-        """Replace each entry with ``changed(entry)``, or delete it if that is None (fib_flush)."""
+        """Replace each entry with ``changed(entry)``, or delete it if the result is None."""
         for routes in self.lists():
             routes[:] = [now for route in routes if (now := changed(route)) is not None]
 
@@ -211,16 +211,16 @@ def info_of(route: Route) -> tuple[object, ...]:
 
 
 def _rank(route: Route) -> tuple[int, int]:
-    """Return the sort key of an entry among those for its destination."""
+    """Return a key that sorts the entries for one destination."""
     return -route.tos, route.metric
 
 
 def fib_table_insert(net: Net, route: Route, how: WriteMode) -> None:
-    """Insert a route into its table: by descending tos and ascending metric, after equal ones.
+    """Insert a route into its table, whose entries are sorted by descending tos, then by metric.
 
     Args:
         net: the namespace.
-        route: the normalized route, as shown in dumps.
+        route: the route as a dump shows it.
         how: what to do if the key already exists.
 
     Raises:
@@ -245,7 +245,7 @@ def fib_table_insert(net: Net, route: Route, how: WriteMode) -> None:
 def fib_table_delete(net: Net, cfg: Route) -> None:
     """Delete the first route that matches.
 
-    A metric of 0, scope NOWHERE, no source and no hops act as wildcards.
+    In ``cfg``, metric 0, scope NOWHERE, no source and no hops match any value.
 
     Raises:
         NetlinkError: ESRCH.
@@ -266,9 +266,7 @@ def fib_table_delete(net: Net, cfg: Route) -> None:
 
 
 def _fib_nh_match(cfg: Route, route: Route) -> bool:
-    """Return whether the first hop matches.
-
-    With RTA_OIF or RTA_GATEWAY, the kernel compares only the first hop.
+    """Return whether the first hop has the device and gateway in ``cfg``, if ``cfg`` has a hop.
     """
     if not cfg.hops or not route.hops:
         return not cfg.hops
@@ -280,8 +278,9 @@ def _fib_nh_match(cfg: Route, route: Route) -> bool:
 def fib_tables_dump(net: Net, number: int | None) -> tuple[Route, ...]:
     """Return the entries in one or all tables in the kernel's order (inet_dump_fib).
 
-    Tables are ordered by the low byte of their number, with the newest first on ties
-    (fib_table_hash). Within a table, entries are ordered by address, and then longest prefix first.
+    Tables are sorted by the low byte of their numbers; of tables with the same low byte, the newest
+    comes first (fib_table_hash). Entries are sorted by first address; of entries with the same
+    first address, the longest prefix comes first.
     """
     newest_first = reversed([table for table in net.tables if number in (None, table)])
     return tuple(

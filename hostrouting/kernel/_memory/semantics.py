@@ -1,4 +1,4 @@
-"""Validate new routes, and update routes after other changes, as net/ipv4/fib_semantics.c does."""
+"""Validate new routes, and update routes when a link changes, as net/ipv4/fib_semantics.c does."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def fib_new_route(net: Net, cfg: Route, how: WriteMode) -> None:
 
 
 def fib_create_info(net: Net, cfg: Route) -> Route:
-    """Validate a route and return it as shown in dumps.
+    """Validate a route, and return the route as a dump shows it.
 
     Raises:
         NetlinkError: EINVAL, ENODEV, ENETDOWN, ENETUNREACH, EHOSTUNREACH, or EACCES for a
@@ -74,11 +74,10 @@ def _refuse_hops(hops: tuple[NextHop, ...]) -> None:
 
 
 def _shared_hops(net: Net, route: Route) -> tuple[NextHop, ...]:
-    """Return the hops with their state.
+    """Return a route's hops with the flags (dead, linkdown) that they have in existing routes.
 
-    Routes with the same attributes share one fib_info, including the hop state. The state of shared
-    hops differs from the state of new hops in two cases: if some hops are dead, but not all, and if
-    a hop has an IPv6 gateway, because such a hop doesn't track the carrier.
+    Routes with the same attributes share one fib_info, and so the flags of its hops. The flags can
+    only differ from those of new hops if the route has several hops, or an IPv6 gateway.
     """
     is_gateway6 = any(isinstance(hop.gateway, IPv6Address) for hop in route.hops)
     if len(route.hops) > 1 or is_gateway6:
@@ -155,7 +154,7 @@ def _fib_check_onlink(
 
 
 def _lookup_gateway(net: Net, flow: Flow, table: int) -> Device:
-    """Return the output device for a gateway, trying the given table first and then the rules."""
+    """Return the output device for a gateway, by the given table, or else by the rules."""
     route = net.find(table, flow) if table != Table.MAIN else None
     if route is None or not route.hops:
         decision = net.decide(flow)
@@ -170,7 +169,7 @@ def _lookup_gateway(net: Net, flow: Flow, table: int) -> Device:
 
 
 def inet_addr_type(net: Net, address: IpAddress, table: int) -> RouteType:
-    """Return an address's type according to a table (inet_addr_type_table)."""
+    """Return an address's type in a table, such as local or broadcast (inet_addr_type_table)."""
     if address in (_ANY, BROADCAST):
         return RouteType.BROADCAST
     if address.is_multicast:
@@ -199,8 +198,8 @@ def fib_sync_down_dev(
         net: the namespace.
         dev: the device.
         is_dead: True if the device went down, False if it only lost its carrier.
-        force: whether the device has lost its last address. In this case, routes with host scope
-            change, too.
+        force: whether the device has lost its last address. Then routes with scope host change,
+            too.
     """
 
     def lost(hop: NextHop) -> NextHop:
@@ -221,8 +220,8 @@ def fib_sync_up(net: Net, dev: Device, *, revive: bool) -> None:
     Args:
         net: the namespace.
         dev: the device.
-        revive: True if the device came up or got an address, which revives dead hops. False if the
-            device only regained its carrier.
+        revive: True if the device came up or got an address. Dead hops are usable then. False if
+            the device only regained its carrier.
     """
 
     def back(hop: NextHop) -> NextHop:
@@ -234,7 +233,7 @@ def fib_sync_up(net: Net, dev: Device, *, revive: bool) -> None:
 
 
 def nexthop_flush_dev(net: Net, dev: Device) -> None:
-    """Remove a device's hops from nexthop objects after it goes down or loses its carrier.
+    """Remove a device's hops from nexthop objects after the device goes down or loses its carrier.
 
     Also remove the routes that have no hop left.
     """
@@ -252,7 +251,7 @@ def nexthop_flush_dev(net: Net, dev: Device) -> None:
 
 
 def _with_hops_of(dev: Device, route: Route, changed: Callable[[NextHop], NextHop]) -> Route:
-    """Apply a function to a route's hops through a device. Nexthop objects keep their own state."""
+    """Apply a function to a route's hops through a device, unless they are a nexthop object's."""
     if route.nexthop_id is not None or not any(hop.dev == dev.name for hop in route.hops):
         return route
     hops = tuple(changed(hop) if hop.dev == dev.name else hop for hop in route.hops)

@@ -370,7 +370,6 @@ class Listener(Socket):
 
     Links and addresses are included because routes disappear without an event when their link goes
     down or loses its last address. Rules are included because they determine which tables are used.
-    
 
     Args:
         inside: the prefixes in which changes of entries are relevant. They determine the address
