@@ -2,8 +2,8 @@
 
 Unknown keys are ignored. Without ``-d``, ip omits defaults: type unicast, table main, protocol boot
 and scope universe for routes, and protocol kernel for rules. Flags are keys with the value null or
-true. Without ``-N``, ip prints names instead of numbers. Of these names, only those that don't
-depend on the host's /etc are supported.
+true. Without ``-N``, ip prints names instead of numbers. Only names that are built into ip are
+supported, not names from the host's /etc/iproute2.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ UINT32 = 0xFFFFFFFF
 _INT32 = 0x7FFFFFFF
 UINT64 = 0xFFFFFFFFFFFFFFFF
 
-# ip prints a link type without a name in brackets, as ``[32]``. With -N, iproute2 6.1 prints
-# protocols as ``ipproto-6``.
+# ip prints a link type that has no name as ``[32]``. With -N, iproute2 6.1 prints IP protocol 6 as
+# ``ipproto-6``.
 _NUMBER = re.compile(r"(?:ipproto-)?(0x[0-9a-fA-F]{1,8}|[0-9]{1,10})|\[([0-9]{1,5})\]")
 
 _NAME_MAX = 15  # IFNAMSIZ includes the terminating zero
@@ -104,7 +104,7 @@ def interface(value: object) -> str:
 def interface_selector(value: object) -> str:
     """Parse an interface name in a policy rule.
 
-    The kernel also accepts names that no interface can have (eth0:1).
+    For rules, the kernel accepts names that no interface can have, such as ``eth0:1``.
     """
     if (
         not isinstance(value, str)
@@ -146,7 +146,7 @@ def _inside(
     parse: Callable[[Any], Any],
     default: object = None,
 ) -> Callable[[object], Any]:
-    """Return a parser for an object with a single relevant key."""
+    """Return a parser for an object that returns the value of one key."""
     keys = Keys(Key(key, key, parse, default))
     return lambda value: keys.read(value)[key]
 
@@ -155,7 +155,7 @@ uint32 = number_parser()
 byte = number_parser(_BYTE)
 group = number_parser(names={"default": 0})
 table = number_parser(names=names_of(Table))
-# These names are built into ip, too (lib/rt_names.c).
+# More names that are built into ip (lib/rt_names.c).
 _MORE_PROTOCOLS = {
     "none": 0,
     "gated": 8,
@@ -324,7 +324,7 @@ def _read_address(value: object) -> Callable[[str], Address] | None:
 
 
 def write_addresses(addresses: Iterable[Address]) -> list[dict[str, Any]]:
-    """Convert addresses to the format of ``read_addresses``, grouped by interface."""
+    """Convert addresses to the format that ``read_addresses`` accepts, grouped by interface."""
     return [
         {"ifname": dev, "addr_info": [*map(_write_address, run)]}
         for dev, run in groupby(addresses, lambda address: address.dev)
@@ -445,36 +445,36 @@ def read_route(value: object, family: Family = Family.IPV4) -> Route:
     fields = _ROUTES[family].read(_without_tunnel(value))
     hop = _take_hop(fields)
     if fields["hops"] is None:
-        # For a blackhole nexthop object, the kernel shows lo as the device, but no packet is sent
-        # through lo.
+        # For a blackhole nexthop object, the kernel shows lo as the device. No packet leaves
+        # through lo, so ignore it.
         fields["hops"] = () if fields["type"] >= RouteType.BLACKHOLE or hop == _NO_HOP else (hop,)
     if family is Family.IPV4:
         return Route(**fields)
     is_expired = fields["expires"] is not None and fields["expires"] <= 0
     hops = [attrs.evolve(hop, is_dead=hop.is_dead or is_expired) for hop in fields["hops"]]
-    # Like the netlink reader, ignore the preference of a multipath route, because each next hop has
-    # its own.
+    # Ignore the preference of a multipath route, because each next hop has its own, of which ip
+    # prints one.
     preference = fields["preference"] if len(hops) < 2 else Preference.MEDIUM
     return Route6(**{**fields, "hops": in_order(hops), "preference": preference})
 
 
 def is_of_other_family(value: object, family: Family) -> bool:
-    """Return whether an item of ip's list of routes is one of the other address family."""
+    """Return whether an item of ip's list of routes is a route of the other address family."""
     if not isinstance(value, Mapping):
         return False
     destination = str(value.get("dst"))
     if family is Family.IPV6:
         return "." in destination and ":" not in destination
-    # A default route without a gateway is IPv6 if it has a preference, which IPv4 routes lack.
+    # A default route has no colon, but only IPv6 routes have the key "pref".
     return ":" in destination or "pref" in value
 
 
 def _without_tunnel(value: object) -> object:
     """Return a route without its tunnel's destination and tos.
 
-    ip prints the tunnel's under the same keys as the route's own. The route's own destination comes
-    first, and its own tos last. For a tunnel over IPv4, ip always prints the tunnel's tos. A single
-    tos is thus the tunnel's.
+    ip prints the keys "dst" and "tos" for the route, and again for its tunnel. The first "dst" and
+    the last "tos" are the route's. For an IPv4 tunnel, ip always prints the tunnel's tos, so a
+    single "tos" is the tunnel's.
     """
     if not isinstance(value, Mapping) or "encap" not in value:
         return value

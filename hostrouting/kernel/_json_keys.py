@@ -1,7 +1,7 @@
 """Convert JSON objects to fields and back, and report all problems with their JSON paths.
 
-For a config class, the keys follow from the fields (``config.validation``). For kernel objects,
-they don't: the keys are ip's, so each is listed with its field.
+For a config class, ``config.validation`` derives the keys from the fields. For kernel objects, the
+keys are those of ip, so each key is listed with its field.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Keys:
         self.keys = keys
         self._defaults = {key.field: key.default for key in keys}
         self._needed = [(key.key, key.field) for key in keys if key.default is NEEDED]
-        # The same strings occur many times, on one host and across hosts. Without a cache, checks
-        # take a third longer.
+        # The same strings occur many times. Without a cache, checks of snapshots take a third
+        # longer.
         self._parsers = {key.key: (key.field, key.parse, lru_cache(key.parse)) for key in keys}
 
     def read(self, value: object) -> dict[str, Any]:

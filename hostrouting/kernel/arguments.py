@@ -1,7 +1,4 @@
-"""Raise a ``TypeError`` for arguments that a backend doesn't take, and for unsuitable backends.
-
-A backend is unsuitable if it lacks a method, or if a method returns another type than the port's.
-"""
+"""Raise a ``TypeError`` for a backend's arguments, methods or results that don't fit the port."""
 
 from __future__ import annotations
 
@@ -39,11 +36,11 @@ _ELEMENTS: dict[str, type] = {
 
 
 def check_routes(change: Write, routes: Sequence[Route], family: Family) -> None:
-    """Raise a ``TypeError`` unless these are a change and routes of a family."""
+    """Raise a ``TypeError`` unless ``change`` is a ``Write``, and ``routes`` are of a family."""
     _check_change(change)
     network = _NETWORKS[family]
     for route in _listed(routes, "routes"):
-        # An IPv6 route has a class of its own.
+        # IPv6 routes have the class Route6.
         if not isinstance(route, Route) or route.family is not family:
             name = "Route" if family is Family.IPV4 else "Route6"
             raise TypeError(f"expected a {name}, not {shown(route)}")
@@ -55,7 +52,7 @@ def check_routes(change: Write, routes: Sequence[Route], family: Family) -> None
 
 
 def check_rules(change: Write, rules: Sequence[Rule]) -> None:
-    """Raise a ``TypeError`` unless these are a change and rules."""
+    """Raise a ``TypeError`` unless ``change`` is a ``Write``, and each rule is a ``Rule``."""
     _check_change(change)
     for rule in _listed(rules, "rules"):
         if not isinstance(rule, Rule):
@@ -63,7 +60,7 @@ def check_rules(change: Write, rules: Sequence[Rule]) -> None:
 
 
 def check_addresses(addresses: Sequence[IpAddress], family: Family) -> None:
-    """Raise a ``TypeError`` unless these are addresses of a family."""
+    """Raise a ``TypeError`` unless all addresses are of a family."""
     kind = _ADDRESSES[family]
     for address in _listed(addresses, "addresses"):
         if not isinstance(address, kind):
@@ -91,7 +88,7 @@ def check_methods(value: object, port: type, argument: str) -> None:
     """
     if isinstance(value, type):
         raise TypeError(f"{argument} takes an object, not the class {value.__name__}: call it")
-    # A class that derives from the port inherits methods without code.
+    # A class that derives from the port inherits the port's methods, which have no code.
     names = [name for name in dir(port) if not name.startswith("_")]
     missing = [name for name in names if _lacks(value, name, getattr(port, name))]
     if missing == names:
@@ -108,9 +105,9 @@ def _lacks(value: object, name: str, declared: object) -> bool:
 
 
 def check_returned(backend: object, method: str, value: object, asked: object = None) -> None:
-    """Raise a ``TypeError`` unless a method of a backend has returned what the port says.
+    """Raise a ``TypeError`` if a backend's method has returned another type than the port says.
 
-    A table's entries aren't checked, because there may be a million.
+    Each entry of a table isn't checked, because a table may hold a million entries.
 
     Args:
         backend: the backend, whose class the error names.
@@ -125,7 +122,7 @@ def check_returned(backend: object, method: str, value: object, asked: object = 
 
 
 def _mismatch(method: str, value: object, asked: object) -> str:
-    """Return what of a returned value isn't as the port says, or an empty string."""
+    """Return a phrase about a returned value that has a wrong type, or an empty string."""
     if not isinstance(value, _RETURNED[method][0]):
         return "None" if value is None else shown(value)
     if not isinstance(value, tuple):
@@ -139,7 +136,7 @@ def _mismatch(method: str, value: object, asked: object) -> str:
 
 
 def _is_complete(element: Any) -> bool:
-    """Return whether the fields of a failure, if it is one, have the types that they should."""
+    """Return whether the fields of an element, if it is a failure, have the right types."""
     if not isinstance(element, RouteFailure | RuleFailure):
         return True
     kinds = (Route if isinstance(element, RouteFailure) else Rule, int, str, bool)

@@ -1,4 +1,4 @@
-"""Determine the effective default route, and the default routes among which the kernel chooses.
+"""Find the effective default route, and other default routes that the kernel may choose.
 
 This module does no I/O.
 """
@@ -25,8 +25,8 @@ def default_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) ->
 
     Args:
         routes: entries from any tables, in the kernel's order.
-        by: shell-style patterns for interfaces. Only default routes with a live hop through a
-            matching interface are considered. None matches any interface.
+        by: shell-style patterns for interfaces, or None for any interface. Only default routes with
+            a live hop through a matching interface are considered.
 
     Returns:
         The route with all of its hops, or None if no route has such a hop.
@@ -38,9 +38,9 @@ def default_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) ->
 
 
 def inherited_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) -> Route | None:
-    """Return the effective default route, with only the hops that a static route may inherit.
+    """Return the effective default route with only the live hops whose interface matches ``by``.
 
-    The inherited hops are the live hops that match ``by``.
+    A static route without a gateway inherits these hops.
     """
     default = default_route(routes, by)
     if default is None:
@@ -66,7 +66,7 @@ def uplink_patterns(
     Args:
         configured: the uplinks that the config names, if it does.
         verified: the names of the verified uplinks, if there are any.
-        ipv4_defaults: the IPv4 default routes. None for IPv4, or to ignore IPv4's interfaces.
+        ipv4_defaults: the IPv4 default routes, if the family is IPv6. None to ignore them.
     """
     if configured is not None:
         return configured
@@ -94,8 +94,8 @@ def is_among(dev: str, patterns: tuple[str, ...] | None) -> bool:
 def contested_defaults(routes: Iterable[Route]) -> list[Route]:
     """Return the default routes tied for the lowest metric, if they use different interfaces.
 
-    networkd merges the default routes of several IPv6 routers into one multipath route with
-    protocol ``ra``. Each hop of such a route counts as a separate route.
+    The default routes of several IPv6 routers may appear as one multipath route with protocol
+    ``ra``. Each hop of such a route counts as a separate route.
     """
     single = [each for route in unicast_defaults(routes) for each in _by_router(route)]
     live = [route for route in single if route.devs]
@@ -114,11 +114,11 @@ def in_turn(
     look_up: Callable[..., Iterable[Lookup]],
     routes: Iterable[Route],
 ) -> Callable[..., list[Lookup]]:
-    """Wrap a lookup function: the result returns every default route that the kernel may choose.
+    """Wrap a lookup function, so that it returns every default route that the kernel may choose.
 
-    Several IPv4 default routes may have the same table and metric, and a single hop with a gateway
-    each. For each lookup, the kernel chooses one of these routes by the states of its neighbours
-    (fib_select_default).
+    If several IPv4 default routes have the same table and metric, and each has a single hop with a
+    gateway, the kernel chooses one of them for each lookup, by the state of the gateways' neighbour
+    entries (fib_select_default).
 
     Args:
         look_up: ``RouteBackend.lookup`` or a model of it.
@@ -188,16 +188,16 @@ def missing_default_route(
 
 
 def tables_for_all(rules: Iterable[Rule]) -> list[int]:
-    """Return the tables other than local and main that rules look up for every packet of ours.
+    """Return the tables, except local and main, that a rule looks up for each packet of ours.
 
-    A table for nearly all packets, such as a VPN's, isn't included.
+    A table for nearly all packets, such as a VPN's (``not fwmark 51820``), isn't included.
     """
     tables = dict.fromkeys(rule.table for rule in rules if _is_for_all(rule))
     return [table for table in tables if table not in (Table.LOCAL, Table.MAIN)]
 
 
 def _is_for_all(rule: Rule) -> bool:
-    """Return whether a rule looks up all of its table for every packet of ours."""
+    """Return whether a rule looks up its table for each packet of ours, and suppresses no route."""
     if rule.action is not RuleAction.TO_TABLE or rule.is_l3mdev:
         return False
     if rule.suppress_prefix_length is not None or rule.suppress_group is not None:
@@ -231,7 +231,7 @@ def default_beside_main(
 def unicast_defaults(routes: Iterable[Route]) -> list[Route]:
     """Return the unicast default routes in table main that match any packet, including dead ones.
 
-    These routes have tos 0 and no source prefix, and don't lead only to the loopback interface.
+    These routes have tos 0 and no source prefix, and don't lead to the loopback interface alone.
     """
     return [route for route in routes if route.table == Table.MAIN and _is_default(route)]
 

@@ -1,8 +1,8 @@
 """Change a kernel with commands in the words of ip(8), for tests.
 
-The same commands work on the kernel in memory and on the real one in a throw-away namespace. The
-commands are parsed here, and not run by ``ip``, so they need no privileges and no iproute2. Each
-command does the same as with ``ip``, or is refused.
+The same commands work on the kernel in memory and on the real one in a throw-away namespace. This
+module parses the commands, so they need no iproute2. Each command has the same effect as with
+``ip``, or is refused.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Value = TypeVar("Value")
 _BYTE = range(256)
 _UINT32 = range(UINT32 + 1)
 
-# The other names that ip has for a word.
+# Aliases that ip accepts, each with the word that is used here.
 _ROUTE_ALIASES = {
     "protocol": "proto",
     "preference": "metric",
@@ -50,7 +50,7 @@ _ROUTE_ALIASES = {
 _HOP_WORDS = ("via", "dev")
 _ROUTE_WORDS = (*_HOP_WORDS, "table", "proto", "scope", "src", "metric", "tos", "mtu", "nhid")
 _HOP_FLAGS = ("onlink",)
-# For these, ip's usual table is local (iproute_modify).
+# For these types, ip's default table is local (iproute_modify).
 _LOCAL_TYPES = (RouteType.LOCAL, RouteType.BROADCAST, RouteType.ANYCAST)
 
 _RULE_ALIASES = {
@@ -113,7 +113,7 @@ class IpCommands:
             commands: the commands.
 
         Raises:
-            RouteError: the kernel rejected a command. The commands before it stay.
+            RouteError: the kernel rejected a command. The effects of earlier commands stay.
             TypeError: the commands aren't a text.
             ValueError: a command isn't known.
         """
@@ -136,7 +136,7 @@ def run_command(kernel: Kernel, line: str) -> None:
     if not words[2:]:
         raise ValueError(f"ip {' '.join(words)}: words are missing")
     if _has_ipv6(words):
-        # A route via such an address would be in the IPv6 table.
+        # A route via an IPv6 address, without inet6, would be in the IPv6 table.
         raise ValueError(f"ip {' '.join(words)}: IPv4 only, apart from a gateway after via inet6")
     try:
         run(kernel, words[2:])
@@ -151,7 +151,7 @@ def run_command(kernel: Kernel, line: str) -> None:
 
 
 def _has_ipv6(words: Sequence[str]) -> bool:
-    """Return whether a word is an IPv6 address or prefix, apart from IPv6 gateways after inet6."""
+    """Return whether a word is an IPv6 address or prefix, except a gateway after ``inet6``."""
     return any(
         before != "inet6" and _is_ipv6(word)
         for before, word in zip(["", *words], words, strict=False)
@@ -246,7 +246,7 @@ def _address_del(kernel: Kernel, words: list[str]) -> None:
 
 
 def _ends(local: str, options: Mapping[str, str]) -> tuple[IPv4Interface, IPv4Interface]:
-    """Return an address and its peer, whose prefix length counts, or the address twice."""
+    """Return an address and its peer, or the address twice if it has no peer."""
     address = IPv4Interface(_plain(local))
     return address, IPv4Interface(_plain(options["peer"])) if "peer" in options else address
 
@@ -275,7 +275,7 @@ def _route_del(kernel: Kernel, words: list[str]) -> None:
 
 
 def _selectors(words: list[str]) -> set[str]:
-    """Return the words that select the route to delete (iproute_modify, fib_table_delete).
+    """Return the names of the attributes that select the route to delete (iproute_modify).
 
     Raises:
         ValueError: a word isn't known.
@@ -292,7 +292,7 @@ def _selectors(words: list[str]) -> set[str]:
     return selectors - {word for word in options if options[word] in _ANY.get(word, ())}
 
 
-# Values that don't select.
+# Values that match any route.
 _ANY = {"metric": ("0",), "proto": ("0", "unspec"), "scope": ("255", "nowhere")}
 
 
@@ -319,7 +319,7 @@ def _write(kernel: Kernel, change: Write, route: Route) -> None:
 
 
 def parse_route(text: str) -> Route:
-    """Parse an IPv4 route in the words of ``ip route``, whose usual protocol is boot.
+    """Parse an IPv4 route in the words of ``ip route``. The default protocol is boot, as with ip.
 
     Raises:
         ValueError: a word isn't known or its value isn't valid.
@@ -340,7 +340,7 @@ def parse_route(text: str) -> Route:
     )
     if "scope" in options:
         return attrs.evolve(route, scope=number(options["scope"], _Scope, _BYTE))
-    # A single hop after nexthop doesn't change ip's scope.
+    # After the word nexthop, ip sets scope global, even if there is only one hop.
     is_global = kind is RouteType.UNICAST and "nexthop" in text.split()
     return attrs.evolve(route, scope=Scope.UNIVERSE) if is_global else route
 
@@ -428,7 +428,7 @@ def _is_selected(rule: Rule, wanted: Rule, given: Container[str]) -> bool:
 
 
 def _refuse_ports(words: list[str]) -> None:
-    """Raise a ``ValueError`` for ports other than the one that ``Kernel.add_rule`` takes."""
+    """Raise a ``ValueError`` for ports, except ``dport 443``, which ``Kernel.add_rule`` sends."""
     options = _rule_options(" ".join(words))
     if "sport" in options or options.get("dport", "443") != "443":
         raise ValueError("of sport and dport, only dport 443 is known here")
@@ -494,7 +494,7 @@ class _IpProtocol(IntEnum):
 def parse_options(
     words: Iterable[str], known: Iterable[str], flags: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Return the value of each option; that of a flag is its name.
+    """Return the value of each option. The value of a flag is its name.
 
     Raises:
         ValueError: an option isn't known, or has no value.
@@ -523,7 +523,7 @@ def _parsed(options: Mapping[str, str], word: str, parse: Callable[[str], Value]
 
 
 def integer(text: str, allowed: range = _UINT32) -> int:
-    """Parse a number as ip does, which may be hexadecimal (0x...).
+    """Parse a decimal or hexadecimal number (0x...), as ip does.
 
     Raises:
         ValueError: the text isn't a number, is octal, or isn't allowed.
@@ -587,7 +587,7 @@ def _selector(text: str) -> IPv4Network | None:
     return network if network and network.prefixlen else None
 
 
-# ip accepts the beginning of each subject; of two that fit, the first one counts.
+# ip accepts abbreviated subjects. If two subjects fit (``r``), the first one counts.
 _COMMANDS: dict[str, dict[str, Callable[[Kernel, list[str]], None]]] = {
     "link": {"add": _link_add, "set": _link_set, "del": _link_del, "delete": _link_del},
     "address": {"add": _address_add, "del": _address_del, "delete": _address_del},

@@ -27,7 +27,7 @@ class KnownHost:
         addresses: the addresses.
         rules: the policy rules, in evaluation order.
         routes: the entries in all tables, in the kernel's order, including the hops of nexthop
-            objects. For a live host, only the entries that can matter to the check.
+            objects. For a live host, only the entries that matter to the check.
         labels: the labels of IPv6 addresses, or None if unknown.
         silent_routers: the IPv6 routers that the kernel avoids because they are unreachable.
         is_merged: whether tables local and main share one trie, or None if unknown. IPv4 only.
@@ -39,11 +39,11 @@ class KnownHost:
         uses_deleted: whether the kernel still uses tables local and main after their rules were
             deleted. None if unknown. IPv6 only.
         is_ordered: whether IPv6 addresses are in the order in which the kernel considers them.
-        is_recorded: whether hostrouting took this snapshot. Then another snapshot would add no
-            facts.
-        is_live: whether the kernel itself has just answered for this state. A live host's unknown
-            facts raise no error. Unsupported selectors of rules count as not matching. If the
-            kernel hasn't reported a source, every possible source counts.
+        is_recorded: whether hostrouting, and not ip, took this snapshot. If so, another snapshot
+            would show no more facts.
+        is_live: whether the kernel itself has just answered for this state. If so, an unknown fact
+            raises no error: an unsupported selector counts as not matching, and every source that
+            the kernel may choose counts.
     """
 
     family: Family

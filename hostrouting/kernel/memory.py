@@ -19,10 +19,8 @@ The following isn't modelled:
 - IPv6: a device that is up can reach any IPv6 gateway
 - 127/8 source addresses on devices other than ``lo`` in multipath routes
 - routes that the kernel rejects or changes because a number is out of range
-- user-added broadcast routes for a subnet's first address (the kernel removes them along with the
-  subnet's own)
-- the type that the kernel caches for destinations inside a multicast route, if another route has
-  the same hops
+- user-added broadcast routes for a subnet's first address (the kernel removes them with the subnet)
+- the packet type that the kernel caches for a multicast route and other routes with the same hops
 """
 
 from __future__ import annotations
@@ -289,7 +287,7 @@ class FakeKernel(IpCommands, Kernel):
             net.add_rule(rule)
 
     def del_rule(self, rule: Rule) -> None:
-        """Delete the first policy rule that has all selectors of this one, as the kernel does.
+        """Delete the first policy rule that has all selectors of the given one, as the kernel does.
 
         Raises:
             RouteError: ENOENT if there is no such rule.
@@ -302,7 +300,7 @@ class FakeKernel(IpCommands, Kernel):
 
     @contextmanager
     def _changing(self) -> Iterator[Net]:
-        """Hold the state lock, and wake up waiting threads if anything has changed."""
+        """Hold the lock during a change, and then wake up the threads that wait for a change."""
         with self._lock:
             before = self._net.changes
             try:
@@ -348,7 +346,8 @@ class _Listener(ChangeListener):
         self._seen = changes
 
 
-# Routes don't check these themselves, because a table may have a million.
+# The types of a route's fields, which ``Route`` itself doesn't check, because a table may hold a
+# million routes.
 _ROUTE_FIELDS = {
     **dict.fromkeys(("type", "table", "protocol", "scope", "metric", "tos"), (int,)),
     "source": (*ADDRESS, *NONE),
@@ -363,8 +362,8 @@ def _new_route(net: Net, route: Route, *, how: WriteMode) -> None:
 
 def _delete_route(net: Net, route: Route) -> None:
     _refuse_request(net, route, route.hops[:1])
-    # The kernel compares less than ``RouteBackend.write`` promises: metric 0 and a missing gateway
-    # match any.
+    # The kernel compares fewer attributes than ``RouteBackend.write`` promises: metric 0 matches
+    # any metric, and a missing gateway matches any gateway.
     Deletable(net.there(route)).take(route)
     fib_table_delete(
         net,
@@ -401,6 +400,6 @@ def _add_rule(net: Net, rule: Rule) -> None:
 
 
 def _delete_rule(net: Net, rule: Rule) -> None:
-    # The kernel matches more loosely than ``write_rules`` guarantees.
+    # The kernel compares fewer selectors than ``write_rules`` promises.
     DeletableRules(net.rules).take(rule)
     net.del_rule(rule)

@@ -1,8 +1,8 @@
-"""Fill in the next hops of nexthop objects, and determine which hops get packets.
+"""Fill in the hops of nexthop objects, and find the hops that get packets although shown as dead.
 
-This module does no I/O. The kernel shows a nexthop object's hops as part of the route, unless the
-sysctl net.ipv4.nexthop_compat_mode is 0. If the object is a blackhole, the route is always shown as
-a blackhole.
+This module does no I/O. The kernel shows a nexthop object's hops as hops of the route, unless the
+sysctl net.ipv4.nexthop_compat_mode is 0. A route with a blackhole object is always shown as a
+blackhole.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def with_hops(route: Route, nexthops: Callable[[], Mapping[int, NexthopObject]])
 
 
 def hops_of(nexthop: NexthopObject, by_id: Mapping[int, NexthopObject]) -> tuple[NextHop, ...]:
-    """Return a nexthop object's hops, as the kernel shows them for a route that uses it.
+    """Return a nexthop object's hops, as the kernel shows them in a route with this object.
 
     Args:
         nexthop: the object.
@@ -55,17 +55,16 @@ def hops_of(nexthop: NexthopObject, by_id: Mapping[int, NexthopObject]) -> tuple
 
 
 def with_shares(route: Route, lacks_carrier: Callable[[str], bool]) -> Route:
-    """Mark hops as alive that the kernel shows as dead but may still send packets through.
+    """Mark hops as alive that the kernel shows as dead, but may still send packets through.
 
-    If the sysctl ignore_routes_with_linkdown is set, hops without a carrier are shown as dead.
-    However, setting the sysctl doesn't recalculate a hop's share of packets. Only the loss of a
-    carrier does so (fib_rebalance). The kernel always skips such hops in nexthop objects, and skips
-    routes in which no hop has a carrier.
+    If the sysctl ignore_routes_with_linkdown is set, the kernel shows hops without a carrier as
+    dead. If it was set after the carrier was lost, such a hop still gets its share of packets,
+    because only the loss of a carrier changes the shares (fib_rebalance). A hop of a nexthop
+    object, or of a route without any carrier, gets none.
 
     Args:
         route: the route as the kernel shows it.
-        lacks_carrier: a function that returns whether an interface is up but has no carrier. Hops
-            through any other interface are dead for another reason.
+        lacks_carrier: a function that returns whether an interface is up but has no carrier.
     """
     if len(route.hops) < 2 or route.nexthop_id is not None or route.is_dead:
         return route

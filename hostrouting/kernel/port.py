@@ -32,8 +32,8 @@ from phases import CancelScope
 
 T = TypeVar("T")
 
-# An entry that ``lookup`` returned, with addresses that it matches. If a lookup without a source
-# failed for the addresses, the route is None.
+# An entry that ``lookup`` returned, and addresses that it matches. None instead of an entry means
+# that a lookup without a source failed for the addresses.
 Sent = tuple[Route | None, Sequence[IpAddress]]
 
 
@@ -79,10 +79,10 @@ class ChangeListener(Protocol):
     def wait(self, scope: CancelScope) -> None:
         """Wait until anything relevant may have changed since the last wait.
 
-        The first wait counts from when the listener was made.
+        For the first wait, the time since the listener was made counts.
 
-        Treat a return only as a hint to read again: there may be no change, and the kernel removes
-        some routes without an event.
+        After a return, read the tables to see what has changed, if anything has. The kernel removes
+        some routes without an event, so a wait may miss a change.
 
         Args:
             scope: the cancel scope for the wait.
@@ -104,18 +104,18 @@ class Lookups(Protocol):
     ) -> tuple[Lookup, ...]:
         """Return the best route to each address, for packets from this host.
 
-        These packets have mark 0, tos 0 and uid 0, and their socket isn't bound to a device.
+        The packets have mark 0, tos 0 and uid 0, and their socket isn't bound to a device.
 
         If the FIB has no route for the packet, the result is a ``Lookup`` with an errno:
         ENETUNREACH (nothing matches), EHOSTUNREACH (unreachable), EACCES (prohibit) or EINVAL
-        (blackhole). Any other errno (ENOMEM, EMFILE...) means that the lookup itself failed and
-        raises ``RouteError``. EACCES therefore never indicates missing privileges.
+        (blackhole). For any other errno (ENOMEM, EMFILE...), the lookup itself has failed, and a
+        ``RouteError`` is raised. EACCES never means missing privileges.
 
         Args:
             addresses: the destinations.
-            source: the packet's source address, or None (or 0.0.0.0) before the socket has chosen
-                one. Lookups from an address that isn't local fail (ENETUNREACH, or EINVAL for
-                multicast and broadcast).
+            source: the packet's source address, or None (or 0.0.0.0) if the kernel hasn't chosen
+                one yet. A lookup from an address that isn't local fails with ENETUNREACH, or with
+                EINVAL for multicast and broadcast.
             is_tcp: True for TCP, False for UDP. The kernel assumes UDP if no protocol is specified
                 (inet_rtm_getroute in net/ipv4/route.c).
         """
@@ -135,14 +135,13 @@ class Lookups(Protocol):
                 queried for each address and, if an entry has several hops, for each interface. A
                 backend without a kernel derives the sources from the entries.
 
-                None instead of an entry stands for addresses to which a lookup without a source
-                failed. An IPv6 socket retries such a lookup with a source that the kernel selects
-                from the addresses of all interfaces (ip6_dst_lookup_tail). IPv4 has no such source.
+                None instead of an entry stands for addresses for which a lookup without a source
+                failed. For an IPv6 socket, the kernel then selects a source from the addresses of
+                all interfaces, and repeats the lookup (ip6_dst_lookup_tail). IPv4 doesn't.
             is_tcp: see ``lookup``.
 
         Returns:
             For each item of ``sent``, the source addresses, sorted and without duplicates.
-                Addresses that stay unreachable have no sources.
         """
 
 
@@ -150,8 +149,8 @@ class RouteBackend(Lookups, Protocol):
     """A network namespace's FIB for one address family.
 
     All addresses and prefixes that the methods accept and return belong to ``family``. Reads raise
-    ``RouteError`` if the kernel can't be queried. ``Host`` makes one of any other ``Exception``,
-    which names the method, and checks the types that the methods return.
+    ``RouteError`` if the kernel can't be queried. ``Host`` converts any other ``Exception`` of a
+    method to a ``RouteError``, and checks the types that the methods return.
     """
 
     @property
@@ -164,29 +163,30 @@ class RouteBackend(Lookups, Protocol):
     def entries(self, wanted: Selection = EVERYTHING) -> Entries:
         """Return the wanted entries of the FIB, in the kernel's order.
 
-        A missing table counts as empty. A backend that reads whole tables returns
+        A missing table counts as empty. A backend that can only read whole tables returns
         ``wanted.filter(routes)``.
         """
 
     def write(self, change: Write, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Add, replace or delete routes in bulk.
 
-        Every route is attempted in the given order, also after a failure. A call makes only one
-        kind of change, so it either attempts all routes or raises an error.
+        Every route is attempted in the given order, even after a failure.
 
         ``ADD``: a route whose ``key`` already exists fails with EEXIST (NLM_F_CREATE | NLM_F_EXCL).
 
-        ``REPLACE``: the first existing route with the same ``key`` is replaced, regardless of its
-        owner. Without such a route, the new one is added (NLM_F_CREATE | NLM_F_REPLACE).
+        ``REPLACE``: the first existing route with the same ``key`` is replaced, even another
+        program's. If there is none, the new route is added (NLM_F_CREATE | NLM_F_REPLACE).
 
         ``DELETE``: exactly these routes are deleted. A route that doesn't exist fails with ESRCH.
         The destination, table, tos, metric, type, protocol and first hop must match. The scope,
         source, MTU and later hops are ignored. A first hop with ``dev=None`` matches any device. If
-        the first hop's device doesn't exist, the request can't be encoded. The error is then
-        ENODEV, not ESRCH. An IPv6 route's next hops are deleted one by one; each next hop that
-        fails is returned as a route of its own. The kernel compares fewer attributes, and could
-        delete another route instead. So a backend may have to read the existing entries first. One
-        call with many routes is cheaper than many calls with few.
+        the first hop's device doesn't exist, the route fails with ENODEV, not ESRCH. An IPv6
+        route's next hops are deleted one by one, and each one that fails is returned as a separate
+        route.
+
+        The kernel compares fewer attributes than that, and could delete another route. So a backend
+        may have to read the existing entries first, which makes one call with many routes cheaper
+        than many calls.
 
         Returns:
             The failed routes, in the same order. An empty tuple means success.
@@ -198,18 +198,18 @@ class RouteBackend(Lookups, Protocol):
     def write_rules(self, change: Write, rules: Sequence[Rule]) -> tuple[RuleFailure, ...]:
         """Add or delete policy rules in bulk.
 
-        Every rule is attempted in the given order, also after a failure.
+        Every rule is attempted in the given order, even after a failure.
 
-        ``ADD``: a rule comes after existing rules with the same preference. The call fails with
-        EEXIST if there is an equal rule with the same protocol (NLM_F_CREATE | NLM_F_EXCL). A
-        missing source or destination matches any (rule_exists), so EEXIST doesn't mean that this
-        rule exists.
+        ``ADD``: a rule is added after existing rules with the same preference. A rule fails with
+        EEXIST if an equal rule with the same protocol exists (NLM_F_CREATE | NLM_F_EXCL). If the
+        new rule has no source or destination, the kernel takes a rule with any source or
+        destination for equal (rule_exists).
 
         A rule with ports or an unsupported selector fails with EOPNOTSUPP.
 
-        ``DELETE``: exactly these rules are deleted. A rule that doesn't exist fails with ENOENT. If
-        the kernel would delete another rule (``rule_deleted_for``), the error is ENOTRECOVERABLE. A
-        backend must therefore read the rules first.
+        ``DELETE``: exactly these rules are deleted. A rule that doesn't exist fails with ENOENT. A
+        rule fails with ENOTRECOVERABLE if the kernel would delete another rule instead
+        (``rule_deleted_for``). So a backend must read the rules first.
 
         Args:
             change: ``ADD`` or ``DELETE``. The kernel can't replace a rule.
@@ -229,18 +229,18 @@ class RouteBackend(Lookups, Protocol):
     ) -> AbstractContextManager[ChangeListener]:
         """Listen for relevant changes during a ``with`` block.
 
-        Links, addresses, rules and nexthop objects are always relevant; for entries, see
-        ``is_relevant``. A backend without notifications may delegate to another backend in the same
-        network namespace (``NetlinkBackend().changes``).
+        Changes of links, addresses, rules and nexthop objects are always relevant. For changes of
+        entries, see ``is_relevant``. A backend without notifications can use those of another
+        backend in the same network namespace (``NetlinkBackend().changes``).
 
         Args:
-            inside: the relevant prefixes, for a read that must be consistent. An entry is relevant
-                if its destination overlaps one of them. By default, all entries of this family and
-                all IPv4 entries are relevant, because the IPv4 default route also determines the
-                uplinks for IPv6.
+            inside: prefixes. A change of an entry is relevant if the entry's destination overlaps
+                one of them. By default, changes of all entries of this family and of all IPv4
+                entries are relevant, because the IPv4 default route also determines the uplinks for
+                IPv6.
 
         Raises:
-            UnstableHostError: the data is inconsistent, as in a torn snapshot.
+            UnstableHostError: the host is a snapshot, and has changed while the snapshot was taken.
         """
 
 
@@ -248,7 +248,7 @@ class Kernel(RouteBackend, Protocol):
     """A backend whose links, addresses and rules can be changed, too."""
 
     def add_link(self, name: str, *, up: bool = True, mac: str | None = None) -> None:
-        """Add an Ethernet-like interface with a carrier, and with a MAC address if one is given."""
+        """Add an Ethernet-like interface with a carrier, and with the given MAC address, if any."""
 
     def set_link(self, name: str, *, up: bool | None = None, carrier: bool | None = None) -> None:
         """Set an interface up or down, or plug or unplug its cable."""
@@ -305,23 +305,25 @@ def is_relevant(table: int, prefix: Prefix, inside: PrefixSet) -> bool:
         inside: the prefixes in which entries are relevant.
     """
     (first, length), bits = prefix, inside.bits
-    # When an IPv6 dump resumes, the kernel skips a number of entries, counted from the start of the
-    # table (fib6_dump_table). So after any change, the dump may miss or repeat entries.
+    # The kernel sends a long IPv6 dump in parts. For the next part, it skips as many entries from
+    # the table's start as it has sent (fib6_dump_table). So after any change, the dump may miss or
+    # repeat entries.
     if bits == Family.IPV6.bits:
         return True
-    # When an IPv4 dump resumes among entries with the same first address, the kernel skips a number
-    # of these (fn_trie_dump_leaf). A change of any of these entries is therefore relevant.
+    # If the next part of an IPv4 dump begins among entries with the same first address, the kernel
+    # skips as many of them as it has sent (fn_trie_dump_leaf). So a change of an entry with the
+    # same first address as a relevant entry is relevant, too.
     while length and not first >> (bits - length) & 1:
         length -= 1
     return table == Table.LOCAL or inside.overlaps(*ends((first, length), bits))
 
 
 class UnstableHostError(RouteError):
-    """Exception raised when the host changed during every read, or while a snapshot was taken."""
+    """Exception raised if the host changed during each read, or while a snapshot was taken."""
 
 
-# A read takes a few milliseconds, so this many changes in a row aren't a coincidence. Large tables
-# take longer, so there is also a time limit: a user may be waiting.
+# A read takes a few milliseconds, so a host that changes during 16 reads in a row never stops
+# changing. For large tables, which take longer, there is a time limit.
 _ATTEMPTS = 16
 _SECONDS = 5.0
 
@@ -333,7 +335,8 @@ def read_consistently(
 ) -> tuple[T, UnstableHostError | None]:
     """Repeat a read until nothing changes during it, up to a limit of attempts and time.
 
-    Comparing the tables before and after isn't enough, because a change may have been reverted.
+    Comparing the tables before and after the read isn't enough, because a change may have been
+    undone in between.
 
     Args:
         watched: the backends to read, each with the prefixes in which no entry may change.
@@ -372,7 +375,7 @@ def refuse_replacing(change: Write) -> None:
 
 
 def refuse_datagrams(lookups: Sequence[Lookup]) -> None:
-    """Raise an error if a UDP lookup succeeds for an address whose TCP lookup failed.
+    """Raise an error if TCP's lookup failed for an address, but UDP's succeeded.
 
     Args:
         lookups: the UDP lookups for addresses whose TCP lookup failed.

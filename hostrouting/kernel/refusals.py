@@ -1,4 +1,4 @@
-"""Errors for requests that a kernel rejects, and filters for deletions without a target."""
+"""Errors for requests that a kernel rejects, and filters for routes and rules to delete."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class NetlinkError(Exception):
     Args:
         errno: the error number.
         message: the kernel's extended ACK message, or a description of the errno.
-        is_by_kernel: whether the kernel, not the backend, rejects the request.
+        is_by_kernel: whether the kernel rejects the request, or else the backend.
     """
 
     def __init__(self, errno: int, message: str = "", *, is_by_kernel: bool = True) -> None:
@@ -34,10 +34,9 @@ class Deletable:
     """The existing routes, used to filter a batch of deletions.
 
     The kernel compares less than ``RouteBackend.write`` promises. A metric of 0 matches any metric.
-    A device without a gateway matches this device with any gateway (fib_nh_match in
-    net/ipv4/fib_semantics.c). A request to delete a route that doesn't exist could therefore remove
-    another one. To prevent this, the backend first reads the entries with the destinations to
-    delete. Each entry can be deleted only once.
+    A hop without a gateway (``dev eth0``) matches a hop through the same device with any gateway
+    (fib_nh_match). So a request to delete a route that doesn't exist could delete another route. To
+    prevent that, the backend first reads the existing entries. Each entry can be deleted only once.
 
     Args:
         entries: entries from the affected tables.
@@ -66,9 +65,9 @@ class Deletable:
 class DeletableRules:
     """The existing rules, used to filter a batch of deletions.
 
-    The kernel deletes the first rule that matches a request (``rule_deleted_for``). A request to
-    delete a rule could therefore remove another one. To prevent this, the backend first reads the
-    rules. Each rule can be deleted only once.
+    The kernel deletes the first rule that matches a request (``rule_deleted_for``). So a request to
+    delete a rule could delete another rule. To prevent that, the backend first reads the rules.
+    Each rule can be deleted only once.
 
     Args:
         rules: all rules, in evaluation order.
@@ -104,7 +103,8 @@ def rule_deleted_for(request: Rule, rules: Iterable[Rule]) -> Rule | None:
     """Return the rule that the kernel deletes for a request, or None (rule_find).
 
     The kernel deletes the first rule that has all selectors of the request, even if the rule has
-    more. A request contains no ``not``, no target of ``goto`` and no ports, so these don't count.
+    more selectors. The kernel compares neither ``not`` nor the target of ``goto``, and a request
+    has no ports.
 
     Args:
         request: the rule to delete. Protocol 0 stands for any.
@@ -122,8 +122,8 @@ def _has_selectors_of(request: Rule, rule: Rule) -> bool:
     return all(asked[name] in (unset, there[name]) for name, unset in _UNSET.items())
 
 
-# The fields that the kernel compares, each with the value that matches any. None of the first three
-# is ever unset.
+# The fields that the kernel compares, each with the value that matches any value. The first three
+# are always compared.
 _UNSET: dict[str, object] = {
     "preference": None,
     "action": None,
@@ -146,7 +146,7 @@ _UNSET: dict[str, object] = {
 
 
 def refuse_unwritable(rule: Rule) -> None:
-    """Refuse to add a rule that can't be written as it was read.
+    """Refuse to add a rule with ports or an unsupported selector, which a ``Rule`` doesn't hold.
 
     Raises:
         NetlinkError: the rule has ports or an unsupported selector (EOPNOTSUPP).
@@ -157,7 +157,7 @@ def refuse_unwritable(rule: Rule) -> None:
 
 
 def _identity(route: Route) -> tuple[object, ...]:
-    """Return what must match, except the first hop's device, as a tuple that is fast to hash."""
+    """Return the attributes that must match in a deletion, except the first hop's device."""
     prefix = numbers(route.destination)
     key = (
         route.table,

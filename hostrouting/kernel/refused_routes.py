@@ -1,4 +1,4 @@
-"""Find the IPv4 routes that a kernel would refuse to add, judging by its tables.
+"""Find the IPv4 routes that a host's kernel would refuse to add.
 
 This module does no I/O.
 """
@@ -22,10 +22,10 @@ from hostrouting.model.routes import Route
 
 
 def refused_in_memory(known: KnownHost, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-    """Return the IPv4 routes that the in-memory kernel refuses, added one after the other.
+    """Return the IPv4 routes that the in-memory kernel refuses when they are added in order.
 
-    The result is empty for a host with VRFs, which aren't modelled, or if an address's interface
-    isn't known.
+    The result is empty if the host has VRFs, which aren't modelled, or if an address has an unknown
+    interface.
     """
     devs = {link.name for link in known.links}
     has_vrf = any(link.kind == "vrf" for link in known.links)
@@ -33,8 +33,8 @@ def refused_in_memory(known: KnownHost, routes: Sequence[Route]) -> tuple[RouteF
         return ()
     net = _load(known)
     gateways = _gateways(routes)
-    # The kernel looks up the gateways of each route. Routes that differ only in their destinations
-    # share one lookup. A new lookup is made once an added route contains a gateway.
+    # The kernel looks up the gateways of each route. Here, routes that differ only in their
+    # destinations share one lookup, until an added route covers a gateway.
     accepted: dict[tuple[object, ...], Callable[[IpNetwork], Route]] = {}
     refused: list[RouteFailure] = []
     for route in routes:
@@ -70,8 +70,7 @@ def _load(known: KnownHost) -> Net:
     net.is_merged = known.rules == KERNEL_RULES if known.is_merged is None else known.is_merged
     for link in known.links:
         dev = Device(link.index, link.name, link.kind, link.hardware, link.master, link.is_up)
-        # For a device that is down, the carrier state is unknown. Assume that the cable is plugged
-        # in.
+        # If a device is down, assume that its cable is plugged in.
         dev.is_plugged = link.has_carrier or not link.is_up
         net.devices[link.name] = dev
     for address in known.addresses:
@@ -88,9 +87,9 @@ def _load(known: KnownHost) -> Net:
 def _as_held(route: Route) -> Route:
     """Return a dumped route as the kernel holds it.
 
-    The kernel removes a route when all its hops die. So if a dump shows all hops as dead, some hops
-    only lack a carrier, and the dump shows these as dead because of the sysctl
-    ignore_routes_with_linkdown. They are returned as alive.
+    The kernel removes a route once all its hops are dead. So if a dump shows all hops as dead, some
+    of them only lack a carrier: the kernel shows them as dead because of the sysctl
+    ignore_routes_with_linkdown. These hops are returned as alive.
     """
     if not route.is_dead:
         return route

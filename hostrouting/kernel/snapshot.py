@@ -27,8 +27,7 @@
 Only links, addresses, rules and routes are required. With ``rules6`` and ``routes6``, the snapshot
 also covers IPv6, and ``addresses`` must include both families (without ``-4``). ``isMerged``,
 ``sources``, ``hasOddSources6`` and ``usesDeleted6`` come from queries to the kernel, not from ip.
-Only keys that can be read back are written. Defaults are omitted, and numbers aren't replaced by
-names.
+``save`` omits values that equal the default, and writes numbers instead of names.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ class Ipv6State:
             deleted. None if unknown.
         labels: the labels of addresses (ip-addrlabel(8)), or None if unknown.
         is_ordered: whether the addresses are in the order in which the kernel considers them as
-            sources. Otherwise, the order is known only among the addresses of the same interface.
+            sources. If not, only the order within each interface is known.
     """
 
     addresses: tuple[Address, ...]
@@ -120,17 +119,18 @@ class Snapshot:
         time: when the snapshot was taken (RFC 3339, UTC, whole seconds), or None if unknown.
         kernel: the kernel's name and release, or None if unknown.
         is_merged: whether tables local and main share one trie, or None if unknown.
-        is_torn: whether the host changed during the read. A torn snapshot gets no verdict, because
-            the host may never have been in this state.
-        sources: entries, each with the source addresses of connections through it or through
-            entries with the same next hops. Sources that can be derived from addresses and entries
-            are omitted.
+        is_torn: whether the host changed during the read. If so, a check refuses to judge the
+            snapshot, because the host may never have been in this state.
+        sources: entries, each with the source addresses of connections through the entry, or
+            through other entries with the same next hops. Sources that follow from addresses and
+            entries are omitted.
         ignoring_linkdown: the interfaces with net.ipv4.conf.*.ignore_routes_with_linkdown, or None
             if unknown.
         strict_devs: the interfaces with net.ipv4.conf.*.rp_filter = 1, or None if unknown.
         ipv6: the IPv6 addresses, rules and routes, or None if unknown.
         verified: the uplinks with which the check has passed on the host.
-        keeps_uplinks: whether the host's installed check expects these uplinks.
+        keeps_uplinks: whether the check that is installed on the host expects the uplinks in
+            ``verified``.
         is_ours: whether hostrouting took the snapshot, rather than ip.
     """
 
@@ -290,7 +290,7 @@ class Snapshot:
         return _KEYS.write(fields)
 
     def to_text(self) -> str:
-        """Return the document as JSON with an item per line, for diffs that are easy to read."""
+        """Return the document as JSON, with one list item a line."""
         parts = (f'"{key}": {_to_json(value)}' for key, value in self.to_document().items())
         return "{" + ",\n ".join(parts) + "}\n"
 
@@ -355,8 +355,8 @@ def _with_unknown(rule: Rule) -> Rule:
 def _prints_all_selectors(kernel: str, ip: str) -> bool:
     """Return whether ip prints every rule selector that the kernel supports.
 
-    ip's version numbers follow the kernel's. Up to Linux 6.12, the kernel has no selectors that
-    older versions of ip omit.
+    A release of ip knows the selectors of the kernel with the same version number. Up to Linux
+    6.12, all versions of ip print all selectors.
     """
     release = numbers_of(kernel)
     printer = numbers_of(ip.partition("iproute2-")[2])
@@ -393,7 +393,7 @@ def _text(value: object) -> str:
 
 
 def _line(value: object) -> str:
-    # It stands in reports, where it could inject lines or control a terminal.
+    # Reports print this text, which must not inject lines or control a terminal.
     if not (line := _text(value)).isprintable():
         raise ValueError(f"{shown(line)} is not a line of text")
     return line

@@ -1,4 +1,4 @@
-"""Check what backends return that aren't this library's, and translate their errors."""
+"""Check what a program's own backend returns, and translate its errors."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ B = TypeVar("B", bound=RouteBackend)
 
 _METHODS = ("facts", "entries", "lookup", "sources", "write", "write_rules")
 _LIBRARY = f"{__name__.partition('.')[0]}."
-# A test's own assertion must end the test, and too little memory is no error of a backend.
+# An AssertionError must reach the test that raised it, and a MemoryError isn't the backend's fault.
 _NEVER_TRANSLATED = (HostRoutingError, TimedOut, AssertionError, MemoryError)
 
 
 def translated(backend: RouteBackend) -> RouteBackend:
-    """Return a backend that raises ``RouteError``s; one of this library is returned unchanged.
+    """Return a backend whose errors are ``RouteError``s, and whose results are checked.
 
-    The backend also checks what the methods return; see ``checked``.
+    A backend of this library is returned unchanged.
     """
     if all(type(each).__module__.startswith(_LIBRARY) for each in _layers(backend)):
         return backend
@@ -40,7 +40,7 @@ def checked(backend: B) -> B:
 
 
 def foreign_name(backend: RouteBackend) -> str:
-    """Return the class name of a backend that isn't this library's, or an empty string."""
+    """Return the class name of a program's own backend, or an empty string for ours."""
     return type(backend.inner).__name__ if isinstance(backend, _Checking) else ""
 
 
@@ -59,7 +59,7 @@ def _layers(backend: RouteBackend) -> Iterator[RouteBackend]:
 
 @attrs.frozen(repr=False)
 class _Checking:
-    """A backend as it is, except that the types that its methods return are checked."""
+    """A backend that checks the types of what another backend returns."""
 
     inner: RouteBackend
 
@@ -79,7 +79,7 @@ class _Checking:
 
     @contextmanager
     def _changes(self, *args: Any, **named: Any) -> Iterator[ChangeListener]:
-        """Listen for changes. The errors of the ``with`` block itself stay what they are."""
+        """Listen for changes. Errors that the ``with`` block raises aren't translated."""
         with ExitStack() as stack:
             with self._translating("changes"):
                 block = self.inner.changes(*args, **named)
@@ -96,7 +96,7 @@ class _Checking:
 
 
 class _Translating(_Checking):
-    """A backend as it is, except that its errors are translated, and what it returns is checked."""
+    """A backend that checks what another backend returns, and translates its errors."""
 
     @contextmanager
     def _translating(self, name: str) -> Iterator[None]:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from hostrouting.kernel.port import RouteBackend
 from phases import CancelScope, TimedOut
 
-# Some changes don't trigger an event (sysctls, nexthop groups), so poll at regular intervals too.
+# Check at least this often, because the kernel sends no event for some changes (sysctls, nexthop
+# groups).
 _LOOK_SECONDS = 1.0
 
 
@@ -23,9 +24,8 @@ def look_until(
     Args:
         backend: the backend that reports changes.
         scope: the cancel scope for the wait.
-        started: when the run started, in seconds on the scope's clock. All waits of the run count
-            from that moment.
-        seconds: how long to wait. At least one check is made.
+        started: when the run started, in seconds on the scope's clock.
+        seconds: how long to wait from ``started`` on. At least one check is made.
         find_missing: a function that returns a description of what is still missing, or None.
 
     Returns:
@@ -43,7 +43,7 @@ def look_until(
             scope.progress(f"waiting up to {seconds:g} s for {missing}", 1 - left / seconds)
             nap = scope.child(timeout=min(_LOOK_SECONDS, left))
             try:
-                # If the state changes constantly, spend at most half of the time on checks.
+                # Wait as long as the check took, to spend at most half of the time on checks.
                 nap.wait(now - before)
                 changes.wait(nap)
             except TimedOut:
