@@ -51,7 +51,7 @@ from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import ConfigError, FileError, HostRoutingError, RouteError
 from hostrouting.model.family import Family
-from hostrouting.model.jsonable import to_json_text
+from hostrouting.model.jsonable import to_json_text, unix_time
 from hostrouting.model.text import clean, with_runs
 from hostrouting.overlap.findings import (
     NoteKind,
@@ -127,7 +127,11 @@ def _check_text(report: OverlapReport, host: Host, chosen: Chosen, *, is_verbose
     if chosen.document is None and not report.cidrs:
         lines.append(f"no CONFIG is named, and there is no {host.layout.config}")
     lines += _uninstalled_lines(report, chosen, host)
-    return "\n".join([*lines, *_next_lines(report, host)])
+    lines += _next_lines(report, host)
+    if host.snapshot is not None:
+        taken = clean(host.snapshot.time or "an unknown time")
+        lines.append(f"note: the snapshot was taken at {taken}")
+    return "\n".join(lines)
 
 
 def _uninstalled_lines(report: OverlapReport, chosen: Chosen, host: Host) -> list[str]:
@@ -175,7 +179,8 @@ def _metrics(report: OverlapReport, host: Host) -> str:
 
     # A snapshot doesn't include files.
     gate = () if host.snapshot is not None else gate_metrics(host.layout, report.mode)
-    checked = check_metrics(report, int(time.time()), must_expect=True)
+    checked_at = int(unix_time(report.time) or time.time())
+    checked = check_metrics(report, checked_at, must_expect=True)
     return exposition(*gate, *checked).rstrip()
 
 

@@ -44,8 +44,7 @@ def fleet_text(report: FleetReport, width: int | None, *, is_verbose: bool = Fal
     Returns:
         Lines with colours.
     """
-    page: Page = [_counts(report), *_outdated(report), *_gone(report, is_verbose=is_verbose)]
-    page += _repeated(report)
+    page: Page = [_counts(report), *_remarks(report, is_verbose=is_verbose)]
     for group in report.groups:
         fix = [good(clean(line)) for line in advice(group.report)]
         if is_verbose or group.verdict is Verdict.OK:
@@ -98,22 +97,23 @@ def _counts(report: FleetReport) -> str:
     return f"{counted(count, 'snapshot')}: {words}"
 
 
-def _outdated(report: FleetReport) -> list[str]:
-    """Return a line on old snapshots, if there are any."""
-    if not report.outdated:
-        return []
-    are = "is" if len(report.outdated) == 1 else "are"
-    count = counted(len(report.outdated), "snapshot")
-    return [f"{count} {are} more than a day older than the newest"]
-
-
-def _gone(report: FleetReport, *, is_verbose: bool) -> list[str]:
-    """Return a line on hosts without a later snapshot, if there are any."""
-    if not report.gone:
-        return []
-    have = "has" if len(report.gone) == 1 else "have"
-    names = _names(report.gone, is_verbose=is_verbose)
-    return [f"{counted(len(report.gone), 'host')} {have} no later snapshot: {names}"]
+def _remarks(report: FleetReport, *, is_verbose: bool) -> list[str]:
+    """Return lines on snapshots that are old, missing, newer than expected, or of another host."""
+    newest = f"more than a day older than the newest ({clean(report.newest or '')})"
+    newer = "newer than the later snapshot, so what came is shown as what went"
+    remarks = (
+        (report.since_newer, "warning: ", "earlier snapshot", ("is", "are"), newer),
+        (report.since_of_another, "warning: ", "earlier snapshot", ("is", "are"), "another host's"),
+        (report.outdated, "", "snapshot", ("is", "are"), newest),
+        (report.gone, "", "host", ("has", "have"), "a snapshot in --since, but none among these"),
+    )
+    lines: list[str] = []
+    for hosts, label, noun, verbs, said in remarks:
+        if hosts:
+            verb = verbs[len(hosts) > 1]
+            names = _names(hosts, is_verbose=is_verbose)
+            lines.append(f"{label}{counted(len(hosts), noun)} {verb} {said}: {names}")
+    return [*lines, *_repeated(report)]
 
 
 def _repeated(report: FleetReport) -> list[str]:
@@ -199,7 +199,7 @@ def fleet_page(report: FleetReport) -> str:
     ]
     text = environment.from_string(_read("fleet.html")).render(
         counts=_counts(report),
-        outdated=[*_outdated(report), *_gone(report, is_verbose=True), *_repeated(report)],
+        remarks=_remarks(report, is_verbose=True),
         groups=sections,
         script=script,
         script_hash=_base64(hashlib.sha256(script.encode()).digest()),

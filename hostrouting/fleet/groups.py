@@ -6,7 +6,6 @@ import re
 from array import array
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import ClassVar, Literal
 
 import attrs
@@ -14,7 +13,7 @@ import attrs
 from hostrouting.config.routing import Keep, StaticRoute, StaticRule
 from hostrouting.kernel.host_changes import HostChange, HostChangeKind
 from hostrouting.model.family import IpNetwork
-from hostrouting.model.jsonable import JsonObject
+from hostrouting.model.jsonable import JsonObject, unix_time
 from hostrouting.overlap.difference import DiffReport
 from hostrouting.overlap.findings import FindingKind, Note, OverlapReport, Verdict
 
@@ -66,6 +65,7 @@ class JudgedHost:
         report: the result of the check.
         since: what has changed since the host's earlier snapshot, or None if nothing is compared.
         is_new: whether there is no earlier snapshot.
+        is_of_another: whether the earlier snapshot is of another host.
         taken: when the snapshot was taken (RFC 3339), or None if unknown.
     """
 
@@ -73,6 +73,7 @@ class JudgedHost:
     report: OverlapReport
     since: DiffReport | None = None
     is_new: bool = False
+    is_of_another: bool = False
     taken: str | None = None
 
 
@@ -129,15 +130,31 @@ class FleetReport(JsonObject):
         groups: the groups, ordered by verdict (``ok``, ``overlap``, ``unknown``) and then by size,
             largest first.
         outdated: the hosts whose snapshots are more than a day older than the newest one.
+        newest: the host with the newest snapshot, or None if no snapshot has a time.
         gone: the hosts with an earlier snapshot (see ``since`` of ``judge``), but no later one.
+        since_newer: the hosts whose earlier snapshot is newer than the later one, so that what came
+            is reported as what went.
+        since_of_another: the hosts whose earlier snapshot is of another host.
     """
 
     schema: ClassVar[Literal[1]] = 1
-    json_names = ("schema", "counts", "outdated", "gone", "groups")
+    json_names = (
+        "schema",
+        "counts",
+        "outdated",
+        "newest",
+        "gone",
+        "since_newer",
+        "since_of_another",
+        "groups",
+    )
 
     groups: tuple[HostGroup, ...]
     outdated: tuple[str, ...] = ()
+    newest: str | None = None
     gone: tuple[str, ...] = ()
+    since_newer: tuple[str, ...] = ()
+    since_of_another: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, hosts: Iterable[JudgedHost]) -> FleetReport:
@@ -145,8 +162,14 @@ class FleetReport(JsonObject):
         members: dict[Hashable, _Members] = {}
         names: list[str] = []
         times = array("d")
+        since_newer: list[str] = []
+        since_of_another: list[str] = []
         for host in hosts:
-            taken = _moment(host.taken)
+            if _is_since_newer(host):
+                since_newer.append(host.name)
+            if host.is_of_another:
+                since_of_another.append(host.name)
+            taken = unix_time(host.taken)
             if taken is not None:
                 names.append(host.name)
                 times.append(taken)
@@ -157,7 +180,13 @@ class FleetReport(JsonObject):
         groups = [each.group() for each in members.values()]
         order = [*Verdict]
         groups.sort(key=lambda group: (order.index(group.verdict), -len(group.hosts)))
-        return cls(tuple(groups), _outdated(names, times))
+        return cls(
+            tuple(groups),
+            _outdated(names, times),
+            names[times.index(max(times))] if names else None,
+            since_newer=tuple(since_newer),
+            since_of_another=tuple(since_of_another),
+        )
 
     @property
     def counts(self) -> dict[Verdict, int]:
@@ -168,18 +197,19 @@ class FleetReport(JsonObject):
         return counts
 
 
-def _moment(time: str | None) -> float | None:
-    """Return an RFC 3339 time as a Unix timestamp, or None if it is unknown or another text."""
-    try:
-        return datetime.strptime(time or "", "%Y-%m-%dT%H:%M:%S%z").timestamp()
-    except ValueError:
-        return None
-
-
 def _outdated(names: Iterable[str], times: Sequence[float]) -> tuple[str, ...]:
     newest = max(times, default=0.0)
     each = zip(names, times, strict=True)
     return tuple(name for name, taken in each if newest - taken > _SECONDS_MAX)
+
+
+def _is_since_newer(host: JudgedHost) -> bool:
+    """Return whether the earlier snapshot is newer than the later one."""
+    if host.since is None:
+        return False
+    before = unix_time(host.since.before)
+    after = unix_time(host.since.after)
+    return before is not None and after is not None and before > after
 
 
 class _Members:

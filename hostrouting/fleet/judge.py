@@ -213,21 +213,18 @@ class _Judging:
         if not os.path.lexists(earlier):
             why = f"there is no earlier snapshot in {os.fspath(self.since)}"
             return attrs.evolve(judged, since=_uncompared(snapshot, why), is_new=True)
-        return attrs.evolve(judged, since=self._changed_since(earlier, snapshot))
-
-    def _load(self, path: str | os.PathLike[str]) -> Snapshot:
-        return Snapshot.load(path, bytes_max=self.max_mib << 20)
-
-    def _changed_since(self, earlier: Path, snapshot: Snapshot) -> DiffReport:
-        """Return the changes since the earlier snapshot in a file."""
         try:
             before = self._load(earlier)
         except HostRoutingError as error:
             why = f"the earlier snapshot in {earlier.parent}: {_why(error, earlier)}"
-            return _uncompared(snapshot, why)
+            return attrs.evolve(judged, since=_uncompared(snapshot, why))
         # Groups need only the changes that explain a difference. Passing a large host's other
         # changes between processes would take long.
-        return attrs.evolve(diff(before, snapshot, self.config), others=())
+        since = attrs.evolve(diff(before, snapshot, self.config), others=())
+        return attrs.evolve(judged, since=since, is_of_another=before.host != snapshot.host)
+
+    def _load(self, path: str | os.PathLike[str]) -> Snapshot:
+        return Snapshot.load(path, bytes_max=self.max_mib << 20)
 
     def _unjudged(
         self,

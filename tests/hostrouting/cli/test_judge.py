@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import os
@@ -232,7 +233,7 @@ def test_a_doubtful_uplink_is_a_group_of_its_own(elsewhere: Run, tmp_path: Path)
     assert "ok by eth1; CONTESTED: several interfaces" in page
 
 
-def test_old_snapshots_are_counted(elsewhere: Run, tmp_path: Path) -> None:
+def test_old_snapshots_are_named(elsewhere: Run, tmp_path: Path) -> None:
     days = {"new": 20, "yesterday": 19, "old": 18, "older": 1}
     for name, day in days.items():
         snapshot = attrs.evolve(FINE, time=f"2026-11-{day:02}T09:00:00Z")
@@ -240,14 +241,36 @@ def test_old_snapshots_are_counted(elsewhere: Run, tmp_path: Path) -> None:
     for name, time in {"timeless": None, "odd": "noon"}.items():
         attrs.evolve(FINE, time=time).save(tmp_path / f"{name}.json")
     given = ("judge", "--cidr", CIDR, tmp_path)
-    line = "2 snapshots are more than a day older than the newest"
+    line = "2 snapshots are more than a day older than the newest (new): old, older"
     assert elsewhere(*given)[1].splitlines()[1] == line
     assert f"<p>{line}</p>" in elsewhere(*given, "--output", "html")[1]
-    assert json.loads(elsewhere(*given, "--output", "json")[1])["outdated"] == ["old", "older"]
+    told = json.loads(elsewhere(*given, "--output", "json")[1])
+    assert (told["outdated"], told["newest"]) == (["old", "older"], "new")
     (tmp_path / "new.json").unlink()
-    assert "1 snapshot is more than a day" in elsewhere(*given)[1]
+    assert (
+        "1 snapshot is more than a day older than the newest (yesterday): older"
+        in elsewhere(*given)[1]
+    )
     (tmp_path / "older.json").unlink()
     assert "older than the newest" not in elsewhere(*given)[1]
+
+
+def test_a_long_list_of_old_snapshots_is_whole_if_verbose(elsewhere: Run, tmp_path: Path) -> None:
+    """One clock that is ahead makes all other snapshots old."""
+    folder = snapshots(tmp_path, 20)
+    attrs.evolve(FINE, time="2999-11-20T09:00:00Z").save(folder / "ahead.json")
+    line = "20 snapshots are more than a day older than the newest (ahead): "
+    told = elsewhere("judge", "--cidr", CIDR, folder)[1].splitlines()[1]
+    assert told.startswith(f"{line}gpu-0000 gpu-0001 ")
+    assert told.endswith("gpu-0015 (and 4 more, -v lists all)")
+    assert "gpu-0018, gpu-0019\n" in elsewhere("judge", "--cidr", CIDR, folder, "-v")[1]
+
+
+def test_a_picture_has_the_snapshots_time(elsewhere: Run, tmp_path: Path) -> None:
+    attrs.evolve(FINE, time="2026-11-20T09:00:00Z").save(tmp_path / "old.json")
+    page = elsewhere("judge", "--cidr", CIDR, tmp_path, "--output", "html")[1]
+    (picture,) = re.findall('svg.xml;base64,([^"]*)"', page)
+    assert "2026-11-20T09:00:00Z" in base64.b64decode(picture).decode()
 
 
 def test_a_failure_counts_although_ipv6_has_no_verdict(elsewhere: Run, today: Path) -> None:

@@ -132,17 +132,55 @@ def test_hosts_without_a_later_snapshot_are_named(
     """A host that didn't answer may have no file."""
     before, after = folders
     words = ("judge", write(CONFIG), after, "--since", before)
-    line = "1 host has no later snapshot: detour"
-    assert "no later snapshot" not in run(*words)[1]
+    line = "1 host has a snapshot in --since, but none among these: detour"
+    assert "none among these" not in run(*words)[1]
     (after / "detour.json").unlink()
     (before / "README.txt").touch()
     assert run(*words)[1].splitlines()[1] == line
     assert f"<p>{line}</p>" in run(*words, "--output", "html")[1]
     assert json.loads(run(*words, "--output", "json")[1])["gone"] == ["detour"]
     (after / "moved-2.json").unlink()
-    assert "2 hosts have no later snapshot: detour, moved-2\n" in run(*words)[1]
+    line = "2 hosts have a snapshot in --since, but none among these: detour, moved-2\n"
+    assert line in run(*words)[1]
     report = judge([host("same")], Config.from_mapping(CONFIG), since=before)
     assert report.gone == ("detour", "moved-1", "moved-2")
+
+
+def test_swapped_folders_are_warned_of(
+    run: Callable[..., tuple[int, str, str]],
+    folders: tuple[Path, Path],
+    write: Callable[[object], Path],
+) -> None:
+    before, after = folders
+    words = ("judge", write(CONFIG), before, "--since", after)
+    for name in ("same", "detour", "moved-1"):
+        late = attrs.evolve(Snapshot.load(after / f"{name}.json"), time="2999-11-20T09:00:00Z")
+        late.save(after / f"{name}.json")
+    attrs.evolve(host("moved-2"), time=None).save(after / "moved-2.json")
+    said = (
+        "newer than the later snapshot, so what came is shown as what went: detour, moved-1, same"
+    )
+    line = f"warning: 3 earlier snapshots are {said}"
+    assert run(*words)[1].splitlines()[1] == line
+    assert f"<p>{line}</p>" in run(*words, "--output", "html")[1]
+    told = json.loads(run(*words, "--output", "json")[1])
+    assert (told["sinceNewer"], told["sinceOfAnother"]) == (["detour", "moved-1", "same"], [])
+    assert "warning" not in run("judge", write(CONFIG), after, "--since", before)[1]
+
+
+def test_a_comparison_with_another_host_is_warned_of(
+    run: Callable[..., tuple[int, str, str]],
+    folders: tuple[Path, Path],
+    write: Callable[[object], Path],
+) -> None:
+    before, after = folders
+    host("other").save(before / "same.json")
+    words = ("judge", write(CONFIG), after, "--since", before)
+    line = "warning: 1 earlier snapshot is another host's: same"
+    assert run(*words)[1].splitlines()[1] == line
+    assert f"<p>{line}</p>" in run(*words, "--output", "html")[1].replace("&#39;", "'")
+    told = json.loads(run(*words, "--output", "json")[1])
+    assert (told["sinceNewer"], told["sinceOfAnother"]) == ([], ["same"])
 
 
 def test_each_unreadable_earlier_snapshot_has_its_reason(folders: tuple[Path, Path]) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from dual_stack import DEFAULT, RIVAL
 from dual_stack import host as snapshot_of
@@ -315,3 +317,27 @@ def test_an_explained_lookup_without_a_route_says_so(on: Any) -> None:
         snapshot_of(narrow, addresses=["2001:db8::4/64 dev eth0"]), "explain", "fd00:10::9"
     )
     assert "no route; nothing is sent yet" in out
+
+
+# --- a snapshot's time ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("taken", "said"),
+    [
+        ("2026-11-20T10:00:00+01:00", "2026-11-20T10:00:00+01:00"),
+        ("noon", "noon"),
+        (None, "an unknown time"),
+    ],
+)
+def test_a_check_of_a_snapshot_has_its_time(on: Any, taken: str | None, said: str) -> None:
+    """An old verdict must not look like a new one."""
+    snapshot = attrs.evolve(snapshot_of(RIVAL), time=taken)
+    words = ("check", "--cidr", CIDR)
+    assert on(snapshot, *words)[1].splitlines()[-1] == f"note: the snapshot was taken at {said}"
+    time = json.loads(on(snapshot, *words, "--output", "json")[1])["time"]
+    _, out, _ = on(snapshot, *words, "--output", "prometheus")
+    (run,) = re.findall(r"^hostrouting_last_run_timestamp_seconds (.*)$", out, re.MULTILINE)
+    is_old = taken is not None and taken.startswith("2026-11-20")
+    assert (time == "2026-11-20T09:00:00Z", run == "1795165200") == (is_old, is_old)
+    assert ("2026-11-20T09:00:00Z" in on(snapshot, *words, "--output", "svg")[1]) is is_old
