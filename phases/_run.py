@@ -324,7 +324,8 @@ def run_child(task: Task[T], scope: CancelScope) -> T:
     Raises:
         Cancelled: the scope was cancelled. The task may not have started. If the task returned
             without noticing the cancellation, a note says so.
-        TimedOut: the scope's own deadline passed; the same note may be added.
+        TimedOut: the scope's own deadline passed. If the task returned without noticing, a note
+            says so.
         TypeError: the task isn't a task.
         BaseException: any exception raised by the task, unchanged, with a `PathNote`.
     """

@@ -221,9 +221,8 @@ class CancelScope(AbstractContextManager["CancelScope"]):
         Child processes in a session or group of their own (setsid) survive these signals. If the
         program exits by itself, its child processes survive, and their later output is lost. The
         program runs in real time, regardless of the clock. All output is kept in memory.
-        KeyboardInterrupt also kills the program. A custom signal handler should cancel a scope
-        instead of raising an exception: after an exception during the program's start, the program
-        keeps running.
+        KeyboardInterrupt also kills the program. A custom signal handler should cancel a scope: if
+        it raises an exception during the program's start, the program keeps running.
 
         Args:
             argv: the program and its arguments.
@@ -332,8 +331,8 @@ def all_or_nothing() -> AbstractContextManager[Undo]:
 
     If a rollback step fails, its error is added as a note to the block's exception. A Ctrl-C aborts
     the block with a KeyboardInterrupt. During the rollback, a Ctrl-C is deferred until the end. A
-    custom signal handler should cancel a scope instead of raising an exception: an exception just
-    before the first rollback step skips the rollback.
+    custom signal handler should cancel a scope: if it raises an exception just before the first
+    rollback step, the rollback is skipped.
     """
     return Undo()
 

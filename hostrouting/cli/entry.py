@@ -94,7 +94,7 @@ def _tell(
     last_words: float | None,
 ) -> int:
     """Report a command's failure in the requested format, and return the exit code."""
-    # Only a terminal may lose output. To a pipe or a file, it is always complete.
+    # Only a terminal may lose output. The output to a pipe or a file is always complete.
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     patience = last_words if is_terminal else None
     said = _message_of(error).splitlines()
