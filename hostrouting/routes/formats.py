@@ -1,7 +1,7 @@
 """Render resolved routes and policy rules for other tools: ip(8), netplan(5), systemd.network(5).
 
-This module does no I/O. The output contains only addresses, numbers and names that ``parse_device``
-accepts. Inherited interface names come from the kernel, which would allow ``$(reboot)``.
+This module does no I/O. The output contains only addresses, numbers, and interface names that
+``parse_device`` accepts, because the kernel allows an interface name such as ``$(reboot)``.
 """
 
 from __future__ import annotations
@@ -57,13 +57,14 @@ again. A mere
 _NETPLAN_METRIC_MAX = 2**31 - 1
 
 # networkd reads at most 8192 [Route] sections for an interface (routes_max in networkd-route.c),
-# including those that netplan generates. Some of the sections may be for other routes.
+# including those that netplan generates. The limit here is lower, because the files may have
+# sections for other routes.
 NETWORKD_ROUTES = 8000
 
 
 @attrs.frozen
 class PlacedRule:
-    """A policy rule, with the interface in whose file other tools keep it.
+    """A policy rule, and the interface whose netplan or networkd file contains the rule.
 
     Args:
         rule: the rule.
@@ -77,9 +78,9 @@ class PlacedRule:
 def as_ip(routes: Sequence[Route], rules: Sequence[PlacedRule] = ()) -> str:
     """Render routes and rules as commands that are safe to paste, even twice.
 
-    The commands use ``add``, because ``replace`` would overwrite DHCP routes. If a route or rule
-    exists, ``add`` fails (EEXIST). The routes' protocol isn't ours, because our next run would
-    remove them.
+    The commands use ``add``, which fails if a route or rule exists, because ``replace`` would
+    overwrite DHCP routes. The routes have protocol static, because our next run would remove routes
+    with our protocol.
 
     Args:
         routes: the result of ``resolve``, in the same order.
@@ -127,7 +128,7 @@ def as_netplan(routes: Sequence[Route], rules: Sequence[PlacedRule] = ()) -> str
         return ""
     parts = [_NETPLAN, "network:\n  version: 2\n  ethernets:\n"]
     for dev in dict.fromkeys((*of_routes, *of_rules)):
-        # Without quotes, YAML would parse names like 1e3, on or null as other types.
+        # Without quotes, names such as 1e3, on or null wouldn't be strings in YAML.
         parts.append(f'    "{dev}":\n')
         for key, texts in (("routes", of_routes), ("routing-policy", of_rules)):
             if dev in texts:
@@ -140,7 +141,7 @@ def as_networkd(routes: Sequence[Route], rules: Sequence[PlacedRule] = ()) -> st
 
     Args:
         routes: the result of ``resolve``.
-        rules: the policy rules, which networkd keeps, unlike those of other programs.
+        rules: the policy rules. (networkd deletes rules that aren't in its files.)
 
     Returns:
         The concatenated drop-ins, or an empty string if there are no routes or rules. Each drop-in
@@ -180,7 +181,7 @@ def _each(
     purpose: str,
     write: Callable[[Route], str],
 ) -> list[tuple[str, str]]:
-    """Render each route, and return pairs of its first hop's interface and the text.
+    """Return the text for each route, with the interface of the route's first hop.
 
     Raises:
         RouteError: ``write`` or ``parse_device`` rejected some routes.
@@ -205,10 +206,10 @@ def _each_rule(
     purpose: str,
     write: Callable[[Rule], str],
 ) -> list[tuple[str, str]]:
-    """Render each rule, and return pairs of its interface and the text.
+    """Return the text for each rule, with the rule's interface.
 
-    Other tools may reverse rules with the same preference. Only our rules for tables local and main
-    share a preference, so the rule for table local gets a preference that is lower by 1.
+    Netplan and networkd may swap rules with the same preference. Only our rules for tables local
+    and main share a preference, so the rule for table local gets the preference before it.
 
     Raises:
         RouteError: ``write`` or ``parse_device`` rejected some rules.
@@ -317,7 +318,7 @@ def _rest(
     metric: str,
     table: str,
 ) -> list[str]:
-    """Return the lines for a route's source, MTU, metric, and table other than main."""
+    """Return the lines for a route's source, MTU, metric, and table unless it is main."""
     rest = (
         (source, route.source),
         (mtu, route.mtu),
@@ -330,8 +331,8 @@ def _rest(
 def _networkd_hop(hop: NextHop, family: Family) -> list[str]:
     if hop.gateway is None:
         return ["Scope=link"] if family is Family.IPV4 else []
-    # Without GatewayOnLink=, networkd assumes "yes" on interfaces without a static address,
-    # although DHCP makes their gateways reachable.
+    # Write GatewayOnLink= in any case, because networkd's default is "yes" on an interface without
+    # a static address, even if DHCP configures it.
     return [f"Gateway={hop.gateway}", f"GatewayOnLink={'yes' if hop.onlink else 'no'}"]
 
 

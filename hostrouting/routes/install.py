@@ -22,12 +22,11 @@ from phases import CancelScope, Undo
 
 T = TypeVar("T")
 
-# Bulk calls can't be interrupted. This size is small enough for quick cancellation and large enough
-# to be efficient.
+# The number of routes in a bulk call. A call can't be cancelled, so a call must not take long.
 BULK_ROUTES = 256
 
-# Each call that replaces or deletes routes first reads all our routes. Without a limit on these
-# calls, the total time would be quadratic.
+# The maximum number of bulk calls to replace or delete routes. Each of these calls first reads all
+# our routes, so without a limit the total time would be quadratic.
 _READING_CALLS_MAX = 4
 
 _REASONS = {
@@ -57,8 +56,7 @@ _REASONS = {
     ),
     errnos.ENOMEM: ("the kernel has no memory for it", "free some memory and run again"),
 }
-# The errnos of routes that our own backends refuse. A program's own backend may use these errnos
-# for other reasons.
+# The errnos with which our own backends refuse routes, without asking the kernel.
 _REFUSED_BY_OUR_BACKENDS = (errnos.EEXIST, errnos.EHOSTUNREACH, errnos.ENOTRECOVERABLE)
 
 
@@ -79,13 +77,14 @@ def apply_routes(
         before_removals: called when all routes are added and replaced, and none is removed.
 
     Returns:
-        The plan, with ``remove`` reduced to the routes and next hops that this call removed.
-            Another program may have removed the rest.
+        The plan. Its ``remove`` has only the routes and next hops that this call removed, and not
+            those that another program had already removed.
 
     Raises:
         RouteError: the kernel rejected a change. ``undo`` covers the changes made so far.
     """
-    # The rollback uses this same list, so it puts back only what ``_remove`` leaves in it.
+    # ``_remove`` drops the routes that it hasn't removed from this list, so that the rollback
+    # doesn't restore them.
     removed = [*plan.remove]
     undo.push(partial(_undo, plan, removed, backend))
     for verb, failures in _add_and_replace(plan, backend, scope):
@@ -100,9 +99,9 @@ def converge(
     backend: RouteBackend,
     added: Sequence[Route] | None = None,
 ) -> None:
-    """Make our routes equal to a list, which may contain routes that we have adopted.
+    """Restore our routes to an earlier state.
 
-    Another program's routes stay, even if they have taken the place of a wanted one.
+    Another program's routes stay, even a route that has replaced one of ours.
 
     Args:
         wanted: the routes to restore, usually ours from before a change.
@@ -111,10 +110,10 @@ def converge(
             wanted.
 
     Raises:
-        RouteError: some of the routes can't be put back, or others can't be removed.
+        RouteError: a wanted route can't be put back, or another route can't be removed.
     """
-    # An unwanted route may cover a wanted route's gateway. The wanted route can then be added only
-    # in the second pass, when the unwanted route is gone.
+    # An unwanted route may cover a wanted route's gateway. Then the first pass only removes the
+    # unwanted route, and the second pass adds the wanted one.
     for _ in range(2):
         plan, failures, left = _converge_once(wanted, backend, added)
         if not (failures or left):
@@ -161,7 +160,7 @@ def _converge_once(
 def _write(
     backend: RouteBackend, change: Write, routes: Sequence[Route]
 ) -> tuple[RouteFailure, ...]:
-    """Change routes, without a call for none, which could fail before the other calls."""
+    """Change routes. If there are none, don't call the backend, which might raise an error."""
     return backend.write(change, routes) if routes else ()
 
 
@@ -184,9 +183,9 @@ def _added_hops(item: Replacement) -> list[Route]:
 
 
 def _remove(routes: list[Route], backend: RouteBackend, scope: CancelScope) -> None:
-    """Remove routes.
+    """Remove routes, and drop from the list the routes and next hops that weren't ours any more.
 
-    Drop from the list those routes and next hops that another program has removed or that it owns.
+    Another program has removed or replaced these.
     """
     for bulk in _bulks([*routes], scope, _READING_CALLS_MAX):
         failures = backend.write(Write.DELETE, bulk)
@@ -198,7 +197,7 @@ def _remove(routes: list[Route], backend: RouteBackend, scope: CancelScope) -> N
 def _parts(route: Route) -> list[Route]:
     """Return a route for each next hop of an IPv6 route, or an IPv4 route unchanged.
 
-    Another program can add next hops to our route only in IPv6.
+    Only to an IPv6 route can another program add next hops.
     """
     several = route.family is Family.IPV6 and len(route.hops) > 1
     return [attrs.evolve(route, hops=(hop,)) for hop in route.hops] if several else [route]
@@ -216,7 +215,7 @@ def _without(route: Route, gone: Collection[Route]) -> Route | None:
 def by_gateways(routes: Sequence[Route]) -> list[Route]:
     """Return routes in an order in which they can be added.
 
-    Routes that make gateways reachable come first, and routes that cover gateways come last.
+    Routes that make gateways reachable come first, and routes that contain gateways come last.
     """
     gateways = _gateways(routes)
     return sorted(routes, key=lambda route: 0 if route.is_near else 1 + _covers(route, gateways))
@@ -242,7 +241,7 @@ def apply_possible(
 ) -> tuple[RoutePlan, dict[Route, str]]:
     """Add and replace as many routes as the kernel accepts.
 
-    Remove routes only if the kernel rejected none.
+    If the kernel rejects any, no route is removed.
 
     Args:
         plan: the changes to make.
@@ -258,7 +257,8 @@ def apply_possible(
             changes made so far.
     """
     refusals: dict[Route, str] = {}
-    # The rollback uses this same list, so it puts back only what ``_remove`` leaves in it.
+    # ``_remove`` drops the routes that it hasn't removed from this list, so that the rollback
+    # doesn't restore them.
     removed = [*plan.remove]
     undo.push(partial(_undo, plan, removed, backend))
     for verb, failures in _add_and_replace(plan, backend, scope):
@@ -278,9 +278,9 @@ def _add_and_replace(
     backend: RouteBackend,
     scope: CancelScope,
 ) -> Iterator[tuple[str, Sequence[RouteFailure]]]:
-    """Yield the verb and the failures of each bulk call.
+    """Add and replace routes, and yield a verb and the failures for each bulk call.
 
-    Routes that cover gateways are added last.
+    Routes that contain gateways are added last.
     """
     gateways = _gateways((*plan.wanted, *plan.remove))
     last = [route for route in plan.add if _covers(route, gateways)]
@@ -335,12 +335,12 @@ def _unreachable_gateways(failures: Iterable[RouteFailure]) -> Iterator[IpAddres
 
 
 def refuse(verb: str, failures: Sequence[RouteFailure], ours: Sequence[Route] = ()) -> None:
-    """Raise a RouteError that explains why the kernel rejected routes, if it rejected any.
+    """Raise a RouteError that explains why routes were rejected, if there are any.
 
     Args:
         verb: the attempted change.
         failures: the rejected routes.
-        ours: our routes that may cover gateways of the rejected routes.
+        ours: our routes that may contain gateways of the rejected routes.
     """
     if not failures:
         return
@@ -351,8 +351,8 @@ def refuse(verb: str, failures: Sequence[RouteFailure], ours: Sequence[Route] = 
 
 def explain(verb: str, failure: RouteFailure, ours: Sequence[Route] = ()) -> Refusal:
     """Return why the kernel rejected a route, and what to do. See ``refuse`` for the arguments."""
-    # For an invalid gateway, the kernel has one message but several errnos (fib_check_nh), and ip
-    # shows only the message.
+    # For an invalid gateway, the kernel returns one of several errnos, but always the same message
+    # (fib_check_nh).
     errno = errnos.ENETUNREACH if "invalid gateway" in failure.message else failure.errno
     reason, advice = _REASONS.get(errno, (os.strerror(errno).lower(), "look at: dmesg"))
     if "IPv6 is disabled" in failure.message:

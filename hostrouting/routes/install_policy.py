@@ -1,6 +1,6 @@
-"""Apply a plan for rules and side tables to the kernel, with an undo step for all of it.
+"""Apply a plan for rules and side tables to the kernel, with an undo step.
 
-The order is that of ``apply_policy``. ``policy`` explains the wanted rules and tables.
+See ``policy`` for the rules and side tables.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hostrouting.routes.plan import read_policy
 from hostrouting.routes.policy import PolicyPlan, PolicyRouting, rule_words
 from phases import CancelScope, Undo
 
-# The errors of a removal if the route, rule or interface is already gone.
+# The errnos of a removal if the route, rule or interface doesn't exist any more.
 _IS_GONE = (errnos.ESRCH, errnos.ENOENT, errnos.ENODEV)
 
 
@@ -31,9 +31,9 @@ def apply_policy(
     scope: CancelScope,
     undo: Undo,
 ) -> None:
-    """Fill side tables, then change rules, then empty side tables.
+    """Add routes to side tables, then change rules, then remove routes from side tables.
 
-    So no rule ever looks up a side table without its routes.
+    In this order, no rule looks up a side table that lacks its routes.
 
     Args:
         plan: the changes to make.
@@ -62,7 +62,7 @@ def restore_policy(there: PolicyRouting, backend: RouteBackend) -> None:
         backend: the backend for kernel access.
 
     Raises:
-        RouteError: some of the changes can't be undone. All others are.
+        RouteError: some of the changes can't be undone. All other changes are undone.
     """
     plan = PolicyPlan(backend.family, there, read_policy(backend))
     refusals: list[Refusal] = []
@@ -76,7 +76,7 @@ def _carry_out(
     plan: PolicyPlan,
     backend: RouteBackend,
 ) -> Iterator[tuple[list[Refusal], int | None]]:
-    """Yield, for each step that there is, the refusals after it and the first one's errno."""
+    """Carry out a plan, and yield the refusals and the first errno of each step."""
     steps = plan.rule_steps
     yield from _write(Write.ADD, by_gateways(plan.add), backend)
     yield from _write(Write.REPLACE, by_gateways([pair.new for pair in plan.replace]), backend)
@@ -129,6 +129,6 @@ def _explain_rule(verb: str, failure: RuleFailure, family: Family) -> Refusal:
     attempt = f"can't {verb} the rule {rule_words(failure.rule)}"
     if failure.is_by_kernel:
         return Refusal(f"{attempt}: {reason} (kernel: {failure.message})", advice)
-    # Of others, a program's backend knows more.
+    # For other errnos, a program's own backend explains the failure itself.
     is_by_ours = failure.errno == errnos.ENOTRECOVERABLE
     return Refusal(f"{attempt}: {failure.message}", advice if is_by_ours else "")

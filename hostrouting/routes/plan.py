@@ -46,9 +46,9 @@ class RoutePlan:
         remove: our routes that are no longer wanted.
         unchanged: our routes that are already correct.
         foreign: other programs' routes that are equivalent to wanted ones and stay as they are.
-        policies: for each family that has any, the changes to our rules and side tables.
-        diverted: a sentence for each kind of packets that the new routes divert, though no CIDR
-            asks for it.
+        policies: the changes to our rules and side tables, for each family with such changes.
+        diverted: a sentence for each kind of packets that the new routes divert, though no expected
+            CIDR asks for it.
     """
 
     add: tuple[Route, ...] = ()
@@ -80,7 +80,7 @@ class RoutePlan:
     def only(self, is_chosen: Callable[[Route], bool]) -> RoutePlan:
         """Return the part of the plan with the chosen routes of table main.
 
-        A replacement is chosen by its new route.
+        For a replacement, the new route must be chosen.
         """
         add, remove, unchanged, foreign = (
             tuple(filter(is_chosen, routes))
@@ -113,17 +113,17 @@ class RoutePlan:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return a sentence for each kept interface or address that is left out."""
+        """Return a sentence for each interface or address in ``keep`` that isn't kept."""
         return tuple(note for policy in self.policies for note in policy.wanted.notes)
 
     @property
     def awaited(self) -> tuple[str, ...]:
-        """Return a phrase for each kept interface that is up and has no address yet."""
+        """Return a phrase for each interface in ``keep`` that is up and has no address yet."""
         return tuple(phrase for policy in self.policies for phrase in policy.wanted.awaited)
 
     @property
     def changes(self) -> Changes:
-        """Return the plan's changes, which are falsy if the table is already correct."""
+        """Return the plan's changes, which are falsy if there are none."""
         added = (Change(route, "added") for route in self.add)
         replaced = (Change(item.new, "replaced", item.old) for item in self.replace)
         removed = (Change(route, "removed") for route in self.remove)
@@ -135,7 +135,7 @@ class RoutePlan:
 
 @attrs.frozen
 class RoutesReport:
-    """The result of installing the static routes, now and for every boot.
+    """The result of installing the static routes in the kernel and for every boot.
 
     Args:
         plan: the plan that was applied.
@@ -168,7 +168,7 @@ def plan_routes(
     Args:
         wanted: the resolved routes, with unique keys.
         main: the entries in table main, in the kernel's order.
-        adopted: the entries of ``main`` that another program hands over to us.
+        adopted: entries of ``main`` that another program has installed, and that become ours.
 
     Returns:
         The plan.
@@ -190,22 +190,22 @@ def plan_possible(
 ) -> tuple[RoutePlan, list[Refusal]]:
     """Compare wanted routes with table main, and plan the routes that don't conflict.
 
-    Only our own routes (protocol 217) and adopted ones are ever replaced or removed. Another
-    program may have a route with the same destination, tos and metric. If its next hops are as
-    wanted, it stays. If not, the wanted route is rejected, because NLM_F_REPLACE ignores the owner
-    (fib_table_insert in net/ipv4/fib_trie.c).
+    Only our own routes (protocol 217) and adopted routes are replaced or removed. If another
+    program's route has the destination, tos and metric of a wanted route, and the same next hops,
+    it stays. With other next hops, it conflicts with the wanted route.
 
     Args:
         wanted: the resolved routes, with unique keys.
         main: the entries in table main, in the kernel's order.
-        adopted: the entries of ``main`` that another program hands over to us.
+        adopted: entries of ``main`` that another program has installed, and that become ours.
 
     Returns:
         The plan for the accepted routes, and a refusal for each rejected route, with the
-        conflicting route and a hint. A route that would lose to another program's next hop on our
-        old route is refused, too, but the plan still contains both routes.
+            conflicting route and a hint. If another program has added a next hop to our old route,
+            to which a wanted route would lose, the wanted route is refused, but the plan still
+            contains both routes.
     """
-    # Pairs of numbers hash several times faster than networks.
+    # Use pairs of numbers as keys, because they hash several times faster than networks.
     entries: dict[Prefix, list[Route]] = {}
     for entry in main:
         entries.setdefault(numbers(entry.destination), []).append(entry)
@@ -219,8 +219,8 @@ def plan_possible(
     ours = [*(entry for entry in main if entry.is_ours), *adopted]
     keys = {route.key for route in wanted} if ours else set()
     unwanted = [entry for entry in ours if entry.key not in keys]
-    # Routes that make gateways reachable are removed last. A rollback, in reverse order, then
-    # restores them first.
+    # Remove the routes that make gateways reachable last. A rollback then restores these routes
+    # first.
     remove = sorted(unwanted, key=lambda entry: entry.is_near)
     plan = RoutePlan(
         tuple(sorter.add),
@@ -234,10 +234,10 @@ def plan_possible(
 
 @attrs.define
 class _Sorter:
-    """The wanted routes, grouped by the change that they need.
+    """The wanted routes, grouped by the change that each route needs.
 
     Args:
-        adopted: the entries that another program hands over to us.
+        adopted: entries that another program has installed, and that become ours.
     """
 
     adopted: set[Route]
@@ -278,10 +278,10 @@ class _Sorter:
 
 
 def _entry_behind(route: Route, same: Sequence[Route]) -> Route | None:
-    """Return another program's IPv6 entry with the key of our route, if both exist.
+    """Return another program's IPv6 entry with the key of our route, if there is one.
 
-    If our entry were replaced, the new one would come after the other program's, and have no
-    effect. The kernel keeps an entry separate if it has no gateway or is from a router
+    If our route were replaced, the new route would come after that entry, and have no effect. The
+    kernel keeps two entries with the same key if one of them has no gateway, or is from a router
     advertisement (rt6_qualify_for_ecmp).
     """
     if not isinstance(route, Route6):
@@ -297,7 +297,7 @@ def _refuse_outlasted(
 ) -> Iterator[Refusal]:
     """Yield refusals for IPv6 routes that would lose to another program's next hop.
 
-    The other program has added this next hop to our old route. When our old route is removed, the
+    Another program may have added a next hop to our old route. When our old route is removed, that
     next hop stays, and a rollback couldn't put our old route back in front of it.
     """
     old_routes = [
@@ -340,7 +340,7 @@ def _refuse_connected(route: Route, connected: Route) -> Refusal:
 
 
 def halves_hint(route: Route) -> str:
-    """Return the hint to name the halves of a route's destination, or to leave the route out."""
+    """Return a hint to name the two halves of a route's destination, or to leave out the route."""
     if route.destination.prefixlen == route.family.bits:
         return "leave it out"
     halves = " and ".join(map(str, route.destination.subnets()))
@@ -358,7 +358,7 @@ def _refuse_foreign(route: Route, there: Route) -> Refusal:
 
 
 class SwappedNamesError(RouteError):
-    """A name in the config is that of another NIC by now."""
+    """Exception raised if an interface name in the config belongs to another NIC by now."""
 
 
 def uplinks_of(
@@ -376,7 +376,7 @@ def uplinks_of(
         backends: all of the host's backends.
 
     Raises:
-        RouteError: a name in the config is that of another NIC by now.
+        RouteError: an interface name in the config belongs to another NIC by now.
     """
     refuse_swapped(config, links)
     if config.uplinks is not None:
@@ -388,7 +388,7 @@ def uplinks_of(
 
 
 def refuse_swapped(config: Config, links: Sequence[Link], *, is_lacking: bool = False) -> None:
-    """Raise an error if a name in the config is that of another NIC by now.
+    """Raise an error if an interface name in the config belongs to another NIC by now.
 
     Args:
         config: the config.
@@ -396,7 +396,7 @@ def refuse_swapped(config: Config, links: Sequence[Link], *, is_lacking: bool = 
         is_lacking: whether something that a static route needs is missing.
 
     Raises:
-        RouteError: it is, and routes would lead to another NIC.
+        RouteError: routes would lead to another NIC than the one that had the name.
     """
     swapped = swapped_uplinks(config, links) or swapped_routes(config, links, is_lacking=is_lacking)
     for swap in swapped:
@@ -408,7 +408,7 @@ _CANT_INSTALL = "can't install the static routes: "
 
 
 def why_swapped(config: Config, backend: RouteBackend, ipv4: RouteBackend | None) -> str | None:
-    """Return which name in the static routes is that of another NIC by now, and what to do.
+    """Return which interface name belongs to another NIC by now, and what to do, or None.
 
     Args:
         config: the config.
@@ -420,7 +420,7 @@ def why_swapped(config: Config, backend: RouteBackend, ipv4: RouteBackend | None
         find_missing(config, *backends)
     except SwappedNamesError as error:
         return f"swapped: {error.message.removeprefix(_CANT_INSTALL)}: {error.hint}"
-    except RouteError:  # installing them says why
+    except RouteError:  # the installation reports this error
         return None
     return None
 
@@ -432,7 +432,7 @@ def resolve_with(
     backend: RouteBackend,
     backends: Iterable[RouteBackend],
 ) -> tuple[tuple[Route, ...], str | None]:
-    """Resolve a config's routes of a backend's family, as ``resolve`` does.
+    """Resolve a config's routes of a backend's family; see ``resolve``.
 
     Args:
         config: the config with the routes, which may name the uplinks.
@@ -442,8 +442,8 @@ def resolve_with(
         backends: all of the host's backends.
 
     Raises:
-        RouteError: a route can never be installed as configured, or a name in the config is that
-            of another NIC by now.
+        RouteError: a route can never be installed as configured, or an interface name in the config
+            belongs to another NIC by now.
     """
     wanted = config.static_routes.of(backend.family)
     uplinks = uplinks_of(config, facts.links, backend, backends)
@@ -461,15 +461,15 @@ def resolve_with(
 
 
 def adopted_routes(rows: Iterable[StaticRoute], main: Iterable[Route]) -> tuple[Route, ...]:
-    """Return the entries that the Go package has installed for its rows.
+    """Return the entries that the Go package has installed for its routes.
 
-    The Go package's ``ip route replace DESTINATION via GATEWAY dev DEV metric METRIC`` leaves a
-    single entry with that destination and metric, and without other attributes. Several such
-    entries, or an entry with other attributes, belong to the administrator.
+    The Go package runs ``ip route replace DESTINATION via GATEWAY dev DEV metric METRIC``, so there
+    is a single entry with that destination and metric, and it has no other attributes. Several
+    entries, or an entry with other attributes, are the administrator's.
 
     Args:
-        rows: the Go package's routes. A row that names no interface matches any interface, and a
-            row that names no gateway matches any gateway.
+        rows: the Go package's routes. A route without an interface matches any interface, and a
+            route without a gateway matches any gateway.
         main: the entries in table main.
     """
     rows_by_key: dict[tuple[Prefix, int], list[StaticRoute]] = {}
@@ -508,12 +508,12 @@ def plan_now(
     Args:
         config: the wanted routes.
         backends: the backends for kernel access, one for each address family.
-        adopted: the Go package's IPv4 routes, which become ours: wanted ones are replaced, others
-            are removed.
+        adopted: the Go package's IPv4 routes, which become ours. They are replaced if wanted, or
+            else removed.
 
     Returns:
-        The plan, and a phrase that says what is still missing, or None. If anything is missing, the
-        plan is empty.
+        The plan, and None. If a device, gateway or default route is missing, an empty plan, and a
+            phrase about that.
 
     Raises:
         RouteError: a route can never be installed as configured, a route conflicts with an existing
@@ -545,12 +545,13 @@ def _refuse_to_follow_vpn(
     backend: RouteBackend,
     backends: Iterable[RouteBackend],
 ) -> None:
-    """Raise an error if our routes would move to a VPN, and nothing says that it is an uplink.
+    """Raise an error if our installed routes would move from an interface to a VPN.
 
-    A VPN's default route wins beside another interface's, and no uplink is named or verified.
+    They would if a VPN's default route has a lower metric than another interface's, and no uplink
+    is configured or verified.
 
     Raises:
-        RouteError: some of our routes would.
+        RouteError: some of our routes would move.
     """
     is_known = config.uplinks is not None or bool(find_verified(config.verified, links))
     if is_known or not config.keeps_uplinks:
@@ -573,7 +574,7 @@ def _devs_of_inheriting(
     family: Family,
     main: Iterable[Route],
 ) -> set[tuple[str, ...]]:
-    """Return where our installed routes lead whose interface the config doesn't name."""
+    """Return the interfaces of our installed routes for which the config names no ``dev``."""
     inheriting = {
         (numbers(route.destination), route.metric or family.usual_metric)
         for route in static.of(family)
@@ -584,7 +585,7 @@ def _devs_of_inheriting(
 
 
 def _vpn_beside(defaults: Sequence[Route]) -> tuple[str, ...] | None:
-    """Return the VPN whose default route wins beside another interface's, or None."""
+    """Return the VPN whose default route wins over another interface's, or None."""
     best = default_route(defaults)
     if best is None or not _has_vpn(best.devs):
         return None
@@ -598,7 +599,7 @@ def _has_vpn(devs: Iterable[str]) -> bool:
 
 
 def _plan_removal(backends: Iterable[RouteBackend]) -> RoutePlan:
-    """Plan to remove all our routes, rules and side tables, even side tables without a rule."""
+    """Plan to remove all our routes and rules, even routes in side tables that no rule looks up."""
     plan = RoutePlan()
     for backend in backends:
         family = backend.family
@@ -617,8 +618,8 @@ def plan_policy(
 ) -> tuple[PolicyPlan, ...]:
     """Plan the changes to our rules and side tables of a family.
 
-    Nothing is read if the config has neither rules nor ``keep``, and the kernel has no rule of
-    ours.
+    If the config has neither ``rules`` nor ``keep``, and the kernel has no rule of ours, there is
+    no plan.
 
     Args:
         config: the wanted rules and kept interfaces.
@@ -627,11 +628,11 @@ def plan_policy(
         defaults: entries that include the default routes of table main.
 
     Returns:
-        The plan, or nothing if there is nothing to plan.
+        A tuple with the plan, or an empty tuple.
 
     Raises:
-        RouteError: another program's route or a rule of the config is in the way, or the kernel
-            can't be queried.
+        RouteError: another program has a route in a side table, a rule of the config would take
+            packets off a kept interface, or the kernel can't be queried.
     """
     family = backend.family
     static = config.static_routes
@@ -664,10 +665,9 @@ def _read_ours(backend: RouteBackend, facts: Facts) -> tuple[PolicyRouting, list
 
 
 def find_missing(config: Config, *backends: RouteBackend) -> str | None:
-    """Return a phrase that says what is missing, as ``plan_now`` does, or None.
+    """Return a phrase about a missing device, gateway or default route, or None.
 
-    If gateways are configured, all entries of table main are read. Otherwise, only the default
-    routes are read, because a large table takes time.
+    All entries of table main, which may be large, are read only if gateways are configured.
 
     Raises:
         RouteError: a route can never be installed as configured, or the kernel can't be queried.
@@ -695,7 +695,7 @@ def find_gone_uplink(config: Config, backend: RouteBackend) -> str | None:
 
 
 def find_awaited(config: Config, backend: RouteBackend) -> str | None:
-    """Return a phrase about the kept interfaces that are up and have no address, or None.
+    """Return a phrase about the interfaces in ``keep`` that are up and have no address, or None.
 
     Raises:
         RouteError: the kernel can't be queried.
@@ -704,12 +704,12 @@ def find_awaited(config: Config, backend: RouteBackend) -> str | None:
     return ", ".join(found.awaited) or None
 
 
-# What is missing if only VPNs have taken a verified uplink's place.
+# The phrase about what is missing if a VPN has taken a verified uplink's place.
 _OTHER_THAN_VPN = "an uplink other than the VPN "
 
 
 def missing_hint(missing: str, backends: Iterable[RouteBackend]) -> str:
-    """Return what to do about something that ``plan_now`` says is missing.
+    """Return a hint about a device, gateway or default route that ``plan_now`` reports as missing.
 
     Raises:
         RouteError: the kernel can't be queried.
@@ -722,7 +722,7 @@ def missing_hint(missing: str, backends: Iterable[RouteBackend]) -> str:
 
 
 def naming(devs: Collection[str]) -> str:
-    """Return how to name the node's uplinks, given the candidates."""
+    """Return a hint to name the node's uplinks in the config, given the candidates."""
     name = next(iter(devs)) if len(devs) == 1 else "NAME"
     answer = f'set hostRouting\'s "uplinks": ["{name}"]'
     return f"name the node's uplinks: {answer}, then: hostrouting apply"
@@ -734,10 +734,7 @@ def plan_or_raise(
     *backends: RouteBackend,
     adopted: Sequence[StaticRoute] = (),
 ) -> RoutePlan:
-    """Return the plan from ``plan_now``.
-
-    If something is missing, raise a RouteError that names it and the attempt.
-    """
+    """Return the plan of ``plan_now``, or raise a RouteError if something is missing."""
     plan, missing = plan_now(config, *backends, adopted=adopted)
     if missing is not None:
         raise RouteError(f"can't {attempt} without {missing}", hint=missing_hint(missing, backends))

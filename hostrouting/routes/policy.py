@@ -1,18 +1,19 @@
 """Policy routing: the rules and side tables that a config's ``rules`` and ``keep`` need.
 
-A rule of the config makes table main decide about a CIDR before any later policy rule. An entry of
-``rules`` becomes two rules of the kernel. The first rule looks up table local. Without it, packets
-to the host's own addresses would leave if another program has moved table local's rule behind ours.
-The second rule looks up table main.
+An entry of ``rules`` names a CIDR for which table main takes precedence over other programs' policy
+rules. The entry becomes two rules of the kernel. The first rule looks up table local, so that
+packets to the host's own addresses stay, even if another program has moved table local's default
+rule behind ours. The second rule looks up table main.
 
-A kept interface has a side table with its connected networks and its gateway, and rules that look
-it up for packets from the interface's addresses. With a gateway there are three rules for each
-address. The first rule looks up the side table without its default route. The second rule looks up
-table main without its default route, for this host's own pods. The third rule looks up all of the
-side table.
+An entry of ``keep`` names an interface on which packets from its own addresses stay. A kept
+interface has a side table, with routes to its connected networks and to its gateway. If it has no
+gateway, there is one rule for each address, which looks up the side table. If it has a gateway,
+there are three rules for each address. The first rule looks up the side table without its default
+route. The second rule looks up table main without its default route, because main has the routes to
+this host's pods. The third rule looks up all of the side table.
 
-``resolve_policy`` returns the wanted rules and tables, and ``PolicyPlan`` compares them with the
-present ones.
+``resolve_policy`` returns the wanted rules and routes, and ``PolicyPlan`` compares them with the
+host's rules and routes.
 
 This module does no I/O.
 """
@@ -47,23 +48,23 @@ from hostrouting.model.rules import Rule
 from hostrouting.model.text import shortened
 from hostrouting.model.verified_uplinks import find_verified
 
-# The preferences of the rules for packets from a kept address, as explained above. If the side
-# table has no default route, there is only the first.
+# The preferences of the three rules for packets from a kept address. Without a gateway, there is
+# only the first rule.
 _KEEP, _KEEP_LONGER, _KEEP_GATEWAY = KEEP_PRIORITIES
 
 _ZERO_NETWORK = IPv4Network("0.0.0.0/8")
 
-# For each address of a kept interface, a rule at one of these preferences names the side table.
+# A rule with one of these preferences looks up the side table.
 _NAMING = (_KEEP, _KEEP_GATEWAY)
 
 _NAMED_MAX = 8
 
 
 class LeftOut(NamedTuple):
-    """An interface or address that isn't kept, although the config names it.
+    """An interface or address that isn't kept, although the config's ``keep`` names it.
 
     Args:
-        name: the interface, the address with its interface, or the pattern that matches none.
+        name: the interface, the address and its interface, or a pattern that matches no interface.
         reason: why it isn't kept.
         is_there: whether the interface exists.
     """
@@ -83,9 +84,10 @@ class PolicyRouting:
     Args:
         rules: the rules, in the order in which they are added.
         routes: the routes in side tables, in the order in which they are added.
-        left_out: the interfaces and addresses that aren't kept, although the config names them.
-        pending: a phrase for each kept interface that has no address yet, or is down.
-        awaited: the phrases about interfaces that are up. A run waits for their addresses.
+        left_out: the interfaces and addresses in ``keep`` that aren't kept.
+        pending: a phrase for each interface in ``keep`` that is down or has no address yet.
+        awaited: the phrases in ``pending`` about interfaces that are up. A run waits for their
+            addresses.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -96,7 +98,7 @@ class PolicyRouting:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return a sentence for each item left out, and a last one on interfaces that wait."""
+        """Return a sentence for each item in ``left_out``, and one sentence about ``pending``."""
         left_out = tuple(map(str, self.left_out))
         if not self.pending:
             return left_out
@@ -172,7 +174,7 @@ def _refuse_early(
     rules: Iterable[StaticRule],
     kept: Iterable[KeptInterface],
 ) -> Iterator[Refusal]:
-    """Yield refusals for rules that come too early, and take packets off a kept interface."""
+    """Yield refusals for rules before those of kept interfaces that would take packets off one."""
     early = [rule for rule in rules if rule.priority < _KEEP]
     for rule in early:
         for interface in kept:
@@ -199,7 +201,7 @@ class KeptInterface:
     Args:
         dev: its name.
         sources: its addresses.
-        networks: its connected networks, each with the interface's first address in it.
+        networks: its connected networks, each with the interface's first address in the network.
         gateway: the next hop of the default route in its side table, or None if it has none.
     """
 
@@ -209,11 +211,7 @@ class KeptInterface:
     gateway: NextHop | None
 
     def rules(self, table: int) -> Iterator[Rule]:
-        """Yield the rules that make a side table decide about packets from the addresses.
-
-        With a gateway, the side table's connected networks come first, then main's routes except
-        the default route, then the side table's default route.
-        """
+        """Yield the rules for packets from the interface's addresses; see the module."""
         for address in self.sources:
             rule = Rule(
                 _KEEP,
@@ -245,13 +243,13 @@ class KeptInterface:
 
 @attrs.frozen
 class KeptInterfaces:
-    """The interfaces that a config keeps on a host, and the others that it names.
+    """The interfaces that a config keeps on a host, and those in ``keep`` that aren't kept.
 
     Args:
         interfaces: the kept interfaces, in the order of their indexes.
-        left_out: the other interfaces that the config names.
-        pending: a phrase for each interface that has no address yet, or is down.
-        awaited: the phrases about interfaces that are up.
+        left_out: the interfaces and addresses in ``keep`` that aren't kept.
+        pending: a phrase for each interface in ``keep`` that is down or has no address yet.
+        awaited: the phrases in ``pending`` about interfaces that are up.
     """
 
     interfaces: tuple[KeptInterface, ...]
@@ -283,7 +281,7 @@ def find_kept(config: Config, facts: Facts, defaults: Sequence[Route]) -> KeptIn
 
 
 def _without_interface(entries: Iterable[Keep], links: Sequence[Link]) -> Iterator[LeftOut]:
-    """Yield the entries that name no interface of the host but lo."""
+    """Yield the entries of ``keep`` that match no interface, or only lo."""
     for entry in entries:
         if not any(is_like(link.name, (entry.dev,)) for link in links):
             is_loopback = is_like(LOOPBACK, (entry.dev,))
@@ -293,7 +291,7 @@ def _without_interface(entries: Iterable[Keep], links: Sequence[Link]) -> Iterat
 
 @attrs.define
 class _Finder:
-    """The interfaces that a config names, divided into kept ones and others."""
+    """The interfaces in ``keep``, divided into kept, left out and pending interfaces."""
 
     config: Config
     facts: Facts
@@ -323,15 +321,15 @@ class _Finder:
             self._sort_by_networks(link.name, entry, own)
 
     def _sort_by_networks(self, dev: str, entry: Keep, own: Sequence[Address]) -> None:
-        """Keep an interface, or leave it out, given the addresses that only it has."""
+        """Add an interface to the kept or left out ones, given the addresses that no other has."""
         networks = _networks(own)
         gateway = self._gateway(dev, entry, networks)
         if not (networks or gateway):
             reason = "it has neither a connected network nor a gateway"
             self.left_out.append(LeftOut(dev, reason))
         elif not any(map(_is_early_local, self.facts.rules)):
-            # Hosts with VRFs often have that rule at 32765 (vrf.rst in the kernel). Packets between
-            # this host's own addresses would then leave the host.
+            # If table local's rule comes later, as on hosts with VRFs (vrf.rst in the kernel),
+            # packets between this host's own addresses would leave the host.
             reason = f"no rule before {_KEEP} looks up table local"
             self.left_out.append(LeftOut(dev, reason))
         else:
@@ -346,7 +344,7 @@ class _Finder:
         return None
 
     def _without_shared(self, addresses: Iterable[Address]) -> list[Address]:
-        """Return the addresses that no other interface has, and leave out the others."""
+        """Return the addresses that no other interface has. Add the others to ``left_out``."""
         own: list[Address] = []
         for address in addresses:
             other = self._other_owner(address.local, address.dev)
@@ -388,12 +386,13 @@ class _Finder:
 
 
 def _networks(addresses: Iterable[Address]) -> dict[IpNetwork, IpAddress]:
-    """Return the connected networks of addresses, each with the first address there."""
+    """Return the connected networks of addresses, each with the first address in the network."""
     networks: dict[IpNetwork, IpAddress] = {}
     for address in addresses:
         network = address.network
         is_single = network.prefixlen == 32 and address.peer is None
-        # The kernel adds no connected route for a single address or in 0.0.0.0/8 (fib_add_ifaddr).
+        # The kernel adds no connected route for a /32 without a peer, or for an address in
+        # 0.0.0.0/8 (fib_add_ifaddr).
         if not is_single and network.network_address not in _ZERO_NETWORK:
             networks.setdefault(network, address.local)
     return networks
@@ -414,10 +413,10 @@ class _SideTables:
     _untried: Iterator[int] = attrs.field(factory=lambda: iter(SIDE_TABLES), init=False)
 
     def take(self, interface: KeptInterface) -> int:
-        """Return the table that our rules look up for an interface, or a free one.
+        """Return the table that our existing rules look up for an interface, or else a free table.
 
         Raises:
-            RouteError: another program has a route in that table, or there is no free one.
+            RouteError: another program has a route in the interface's table, or no table is free.
         """
         table = self._named(interface)
         if table is None:
@@ -460,10 +459,10 @@ class RuleSteps(NamedTuple):
     """The changes to policy rules, in the order in which they are made.
 
     Args:
-        remove_first: rules to remove before others are added. Such a rule would precede a rule that
-            must come first, or the kernel would mistake it for an added rule.
+        remove_first: rules to remove before others are added: rules in a wrong order, and rules
+            that the kernel would mistake for an added rule.
         add: the rules to add.
-        remove: the rules to remove afterwards.
+        remove: the rules to remove after that.
     """
 
     remove_first: tuple[Rule, ...]
@@ -478,7 +477,7 @@ class PolicyPlan:
     Args:
         family: the address family.
         wanted: the wanted rules and routes.
-        there: our present rules and routes, in the kernel's order.
+        there: our existing rules and routes, in the kernel's order.
     """
 
     family: Family
@@ -506,7 +505,7 @@ class PolicyPlan:
 
     @cached_property
     def remove(self) -> tuple[Route, ...]:
-        """Return the unwanted routes in side tables. Routes that gateways may need come last."""
+        """Return the unwanted routes in side tables. Those that gateways may need come last."""
         left = [*self.there.routes]
         for route in self._wanted_keys:
             left.remove(route)
@@ -514,7 +513,7 @@ class PolicyPlan:
 
     @cached_property
     def _wanted_keys(self) -> tuple[Route, ...]:
-        """Return the first entry with each wanted key, which the kernel uses and replaces."""
+        """Return the first entry with each wanted key, because the kernel uses only the first."""
         wanted = {route.key for route in self.wanted.routes}
         first: dict[tuple[object, ...], Route] = {}
         for route in self.there.routes:
@@ -526,11 +525,13 @@ class PolicyPlan:
     def rule_steps(self) -> RuleSteps:
         """Return the changes to rules, in order.
 
-        The order matters only among rules with the same selectors and preference. The kernel puts a
-        new rule behind these. So from the first wanted rule that is missing or out of order, all
-        are added again, and their present copies are removed.
+        The order matters only among rules with the same preference and selectors, such as our rules
+        for tables local and main. The kernel adds a new rule behind existing ones. So from the
+        first wanted rule that is missing or in a wrong position on, the rules are removed and added
+        again.
         """
-        # The kernel deletes the first of equal rules, so the last one stays: take its position.
+        # Of equal rules, the kernel deletes the first ones, and the last one stays. So use the last
+        # one's position.
         positions = {rule: position for position, rule in enumerate(self.there.rules)}
         staying: set[int] = set()
         add: list[Rule] = []
@@ -539,8 +540,7 @@ class PolicyPlan:
             staying.update(in_order)
             add += alike[len(in_order) :]
         gone = [rule for position, rule in enumerate(self.there.rules) if position not in staying]
-        # The present copies of rules to add are among the first, because each rule may be mistaken
-        # for an equal one.
+        # Existing copies of the rules to add are removed first, too.
         first = [rule for rule in gone if any(_may_be_mistaken(rule, new) for new in add)]
         later = [rule for rule in gone if rule not in first]
         return RuleSteps(tuple(first), tuple(add), tuple(later))
@@ -552,9 +552,9 @@ class PolicyPlan:
         return tuple(rule for rule in dict.fromkeys(self.there.rules) if rule in staying)
 
     def without_removals(self) -> PolicyPlan:
-        """Return the plan without removals, except those that an added rule requires.
+        """Return the plan without removals, except those that must precede an addition.
 
-        The rules and routes that would be removed become wanted.
+        The other rules and routes to remove become wanted.
         """
         wanted = attrs.evolve(
             self.wanted,
@@ -564,7 +564,7 @@ class PolicyPlan:
         return attrs.evolve(self, wanted=wanted)
 
     def rules_after(self, rules: Iterable[Rule]) -> tuple[Rule, ...]:
-        """Return all rules of a host as they would be after the changes, in evaluation order."""
+        """Return all rules that the host has after the changes, in evaluation order."""
         steps = self.rule_steps
         left = [*rules]
         for rule in (*steps.remove_first, *steps.remove):
@@ -575,7 +575,7 @@ class PolicyPlan:
 
     @property
     def changes(self) -> Changes:
-        """Return the plan's changes, which are empty if everything is as wanted."""
+        """Return the plan's changes."""
         steps = self.rule_steps
         return Changes(
             routes=(
@@ -605,11 +605,11 @@ def _by_selectors(rules: Iterable[Rule]) -> Iterable[list[Rule]]:
 
 
 def _in_order(wanted: Iterable[Rule], positions: Mapping[Rule, int]) -> list[int]:
-    """Return the positions of the first wanted rules, until one is missing or out of order.
+    """Return the positions of the wanted rules before the first that is missing or out of order.
 
     Args:
         wanted: the rules, in the order in which the kernel must evaluate them.
-        positions: the position of each present rule among the present rules.
+        positions: the position of each existing rule.
     """
     in_order: list[int] = []
     for rule in wanted:
@@ -621,11 +621,11 @@ def _in_order(wanted: Iterable[Rule], positions: Mapping[Rule, int]) -> list[int
 
 
 def _may_be_mistaken(rule: Rule, other: Rule) -> bool:
-    """Return whether a request for one of our rules may match another of our rules.
+    """Return whether the kernel may take a request for one of our rules for another of our rules.
 
     A request without a source or destination matches rules with any source or destination
-    (rule_exists and rule_find in net/core/fib_rules.c). A deletion without a limit for prefixes
-    matches rules with any limit.
+    (rule_exists and rule_find in net/core/fib_rules.c). A deletion without
+    ``suppress_prefixlength`` matches rules with any.
     """
     is_alike = (rule.preference, rule.action, rule.table) == (
         other.preference,

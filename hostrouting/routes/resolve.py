@@ -34,27 +34,28 @@ def resolve(
 ) -> tuple[tuple[Route, ...], str | None]:
     """Fill in the device, gateway, source and MTU of static routes.
 
-    Configured values are used as they are. Missing values come from the default route through
-    ``dev``, or through an uplink without ``dev``. These values are the gateway in either address
-    family (RFC 8950), ``onlink``, all hops of a multipath route, ``src`` and ``mtu``.
+    Configured values are used as they are. The other values are those of the default route: the
+    default route through ``dev``, or if ``dev`` isn't configured, through an uplink. A static route
+    may inherit several hops, an IPv6 gateway of an IPv4 route (RFC 8950), ``onlink``, ``src`` and
+    ``mtu``.
 
     Args:
         wanted: the configured routes.
         links: the host's links.
         addresses: the host's addresses.
-        main: the entries in table main. The default routes, and the routes to gateways, are enough.
+        main: entries in table main, including the default routes and the routes to gateways.
         uplinks: patterns for the interfaces whose default route is inherited, or None for any
             interface.
 
     Returns:
-        The routes, and a phrase that says what is missing, or None. Routes that may make other
-        routes' gateways reachable come first. If anything is missing, the routes are incomplete,
-        and the phrase names an affected route for each missing item.
+        The routes, and None. If a device, gateway or default route is missing, the routes are
+            incomplete, and a phrase names each missing item and a route that needs it. Routes that
+            may make other routes' gateways reachable come first.
 
     Raises:
-        RouteError: some routes can never be installed. A device is a port of another device, or a
-            gateway is a local address. Or no device is configured, and the default route has
-            several interfaces. The error lists all these routes.
+        RouteError: some routes can never be installed: the device is a port of a bridge or bond,
+            the gateway is a local address, or no device is configured and the default route has
+            several. The error lists these routes.
     """
     resolver = _resolver(wanted, links, addresses, main, uplinks)
     template_of = cache(resolver.template)  # thousands of routes may have the same values
@@ -95,7 +96,7 @@ def why_impossible(
     main: Sequence[Route],
     uplinks: tuple[str, ...] | None,
 ) -> str:
-    """Return why ``resolve`` would refuse a static route or find something missing, or ""."""
+    """Return why ``resolve`` can't resolve a static route, or an empty string if it can."""
     try:
         _resolver([entry], links, addresses, main, uplinks).template(entry.dev, entry.gateway)
     except _NotThere as reason:
@@ -106,7 +107,7 @@ def why_impossible(
 
 
 class _NotThere(Exception):
-    """Exception raised when something is missing that may still appear."""
+    """Exception raised when a device, gateway or default route is missing, but may still appear."""
 
 
 def _resolver(
@@ -132,10 +133,8 @@ def _on_link(
 ) -> list[tuple[IpNetwork, tuple[str | None, ...]]]:
     """Return prefixes that may contain gateways, each with the interfaces of its routes.
 
-    None means the default route's interface.
-
-    Of our own existing routes, only the wanted ones count. Routes that this run adds must not
-    depend on routes that this run removes.
+    None means the default route's interface. Our own existing routes don't count, because this run
+    may remove them. The wanted routes with gateway ``ONLINK`` count instead.
     """
     there = (
         route
@@ -170,9 +169,9 @@ class _Resolver:
     on_link: Sequence[tuple[IpNetwork, tuple[str | None, ...]]]
 
     def template(self, dev: str | None, gateway: Gateway) -> Route:
-        """Return a template for all routes with this device and gateway.
+        """Return a template for all routes with a device and gateway.
 
-        The template has their hops, source and MTU, and a placeholder destination.
+        The template has the routes' hops, source and MTU, and a placeholder destination.
         """
         hops, default = self._hops(dev, gateway)
         source, mtu = (default.source, default.mtu) if default else (None, None)
@@ -180,7 +179,7 @@ class _Resolver:
         return made_of(self.family.any, hops, source=source, mtu=mtu)
 
     def _hops(self, dev: str | None, gateway: Gateway) -> tuple[tuple[NextHop, ...], Route | None]:
-        """Return the next hops, and the default route from which other values are inherited."""
+        """Return the next hops, and the default route from which they are inherited, if any."""
         if dev is not None:
             self._check_device(dev)
         if dev is not None and gateway is not None:

@@ -1,9 +1,8 @@
-"""Check that every route is in effect: by comparing tables, or by lookups if that isn't enough.
+"""Check that every route is in effect, by the entries in the tables or by lookups in the kernel.
 
-The tables are enough if a route has an address outside of longer prefixes. Longest-prefix match
-then selects the entries with the route's own destination, and the lowest metric wins. In all other
-cases, the kernel is asked: with custom policy rules, entries in table local that cover the address,
-dead hops, or multiple metrics.
+The entries prove that a route is in effect if it has an address outside of all longer prefixes, has
+the lowest metric of its destination, and has live hops. For IPv6, on a host with custom policy
+rules, or if an entry of table local covers the address, the kernel looks up the address.
 """
 
 from __future__ import annotations
@@ -36,18 +35,17 @@ _THIS_HOST = {Family.IPV4: (0, 32), Family.IPV6: (0, 127)}
 
 
 def verify_routes(wanted: Sequence[Route], *backends: RouteBackend, has_old: bool = False) -> None:
-    """Check that every route is used for one of its addresses outside of longer prefixes.
+    """Check that the kernel uses every route for one of its addresses outside of longer prefixes.
 
     Args:
         wanted: the routes in table main that must be in effect.
         backends: the backends for kernel access, one for each address family of the routes.
-        has_old: whether our old routes are still in the table. Until they are removed, they may
-            take precedence over wanted routes.
+        has_old: whether our old routes are still in the table. If so, a wanted route may lose to an
+            old one.
 
     Raises:
-        RouteError: a route isn't in effect. The error names what takes precedence: a rule, a route
-            with a lower metric, or longer prefixes. If nothing does, the error says that the route
-            has been removed.
+        RouteError: a route isn't in effect. The error names the rule, the route or the longer
+            prefixes that packets use instead, or says that the route has been removed.
     """
     losing: list[tuple[Route, Refusal]] = []
     for backend in backends:
@@ -75,8 +73,8 @@ def losing_routes(
     facts = backend.facts()
     local = read_routes(backend, Table.LOCAL)
     entries = backend.entries(Selection(Table.MAIN)).groups
-    # While our old routes exist, all our routes are left out here. The wanted routes are then
-    # looked up in the kernel, and may lose only to our own old routes, which will be removed.
+    # While our old routes exist, leave out all our routes here, so that the kernel looks up each
+    # wanted route. A wanted route may lose only to our own old routes, which will be removed.
     main = _of_others(entries) if has_old else entries
     left = unproven(wanted, rules=facts.rules, main=main, local=local)
     beaten = _beaten_in_kernel(left, wanted, backend)
@@ -99,7 +97,7 @@ def _explained(
     facts: Facts,
     backend: RouteBackend,
 ) -> list[tuple[Route, Refusal]]:
-    """Return the losing routes, each with the reason that a model of the tables gives."""
+    """Return the routes that aren't in effect, each with the reason by a model of the tables."""
     fib = read_fib(backend, facts)
     losing = [(route, _beaten(route, answer, fib, backend)) for route, answer in beaten]
     main = [route for route in fib.routes if route.table == Table.MAIN]
@@ -107,7 +105,7 @@ def _explained(
 
 
 def read_fib(backend: RouteBackend, facts: Facts) -> Fib:
-    """Read all tables, and return a model that explains the kernel's answers."""
+    """Read all tables, and return a model of them that explains the kernel's lookups."""
     from hostrouting.kernel.fib6 import MODELS
 
     return MODELS[backend.family](
@@ -124,7 +122,7 @@ def _beaten_in_kernel(
     wanted: Sequence[Route],
     backend: RouteBackend,
 ) -> list[tuple[Route, Lookup]]:
-    """Return the routes that the kernel doesn't use for their addresses, each with its answer."""
+    """Return the routes that the kernel doesn't use for their addresses, each with the lookup."""
     asked = [(route, address) for route, address in probes if address is not None]
     answers = backend.lookup([address for _, address in asked])
     others: list[tuple[Route, Lookup]] = []
@@ -148,9 +146,9 @@ def _is_confirmed(route: Route, answer: Lookup) -> bool:
 
 
 def _is_carried(route: Route, answer: Lookup, wanted: Mapping[tuple[object, ...], Route]) -> bool:
-    """Return whether packets to a route's destination use a wanted route.
+    """Return whether a lookup found a wanted route with the route's destination.
 
-    The used route is the route itself, or a wanted route with a lower metric.
+    The lookup found the route itself, or a wanted route with a lower metric.
     """
     winner = answer.route
     if winner is None or winner.destination != route.destination or winner.metric > route.metric:
@@ -189,7 +187,7 @@ def _gone(route: Route, backend: RouteBackend) -> Refusal:
 
 
 def _why_behind(route: Route, same: Iterable[Route], fib: Fib) -> tuple[str, str]:
-    """Return why the kernel skips an IPv6 route in its table, and advice; both may be empty."""
+    """Return why the kernel skips an IPv6 route, and advice, or two empty strings if unknown."""
     for entry in same:
         if _has_source_prefix(entry):
             return f"because {entry} hides ours from packets of other sources", halves_hint(route)
@@ -202,7 +200,7 @@ def _why_behind(route: Route, same: Iterable[Route], fib: Fib) -> tuple[str, str
 
 
 def _winner(answer: Lookup, fib: Fib) -> Route | Rule | None:
-    """Return the entry or rule that decides about a packet; for a discard, ask the model."""
+    """Return the entry or rule that ended a lookup. A model shows it for a discarded packet."""
     if answer.route is not None:
         return answer.route
     decision = fib.decide(Flow(answer.address))
@@ -222,7 +220,7 @@ def _has_source_prefix(entry: Route) -> bool:
 
 
 def _is_behind(winner: Route | Rule | None, route: Route) -> bool:
-    """Return whether the kernel may have skipped a route, and used a worse entry or none."""
+    """Return whether a lookup used no entry, or one that should lose to the route in its table."""
     if not isinstance(winner, Route):
         return winner is None
     is_same = winner.destination == route.destination and winner.metric <= route.metric
@@ -237,7 +235,7 @@ def _covered(
 ) -> list[tuple[Route, Refusal]]:
     """Return refusals for routes whose addresses are all covered by longer prefixes.
 
-    Routes that are covered by our own routes, possibly together with local addresses, are fine.
+    If our own routes, with or without local addresses, cover a route, there is no refusal.
     """
     places = _destinations(routes)
     locals_ = _destinations(local)
@@ -249,7 +247,8 @@ def _covered(
         if left_by_ours[place] is None and left_by_locals[place] is not None:
             continue
         reason = f"{route} is in the table but never wins: longer prefixes cover all of it"
-        # Each search may read the whole table, so search only for the routes that the error names.
+        # Each search may go through the whole table, so search only for routes that the error
+        # names.
         longer = _longer_entry(route, chain(main, local)) if len(losers) < NAMED_MAX else None
         if longer is not None:
             reason += f", for example {longer}"
@@ -279,7 +278,7 @@ def unproven(
     main: Sequence[Group],
     local: Iterable[Route],
 ) -> list[tuple[Route, IpAddress | None]]:
-    """Return the routes that the tables alone don't prove to be in effect.
+    """Return the routes that the entries in tables don't prove to be in effect.
 
     Args:
         wanted: the routes in table main that must be in effect.
@@ -288,9 +287,9 @@ def unproven(
         local: the entries in table local.
 
     Returns:
-        The routes to look up in the kernel, in order. For IPv6 or with custom rules, all routes are
-        included. Each route comes with one of its addresses outside of longer prefixes, or with
-        None if longer prefixes cover all of them.
+        The routes, each with an address to look up in the kernel, or with None if longer prefixes
+            cover all of the route's addresses. For IPv6 or with custom rules, all routes are
+            returned.
     """
     if not wanted:
         return []
@@ -315,19 +314,14 @@ def unproven(
 
 
 def _do_tables_decide(family: Family, rules: Sequence[Rule]) -> bool:
-    """Return whether the entries alone determine which of them the kernel uses for a packet."""
-    # With the default rules, every packet is looked up in table local first and then in main. Until
-    # the first custom rule is added, the two share one trie, in which the longer prefix wins. For
-    # IPv6, the tables don't show whether a route is used. The kernel passes over unreachable
-    # routers.
+    """Return whether the entries in tables show which entry the kernel uses for a packet."""
+    # With only the default rules, the kernel looks up every packet in tables local and main. For
+    # IPv6, the tables aren't enough, because the kernel avoids unreachable routers.
     return family is Family.IPV4 and tuple(rules) == KERNEL_RULES
 
 
 def _is_asked(entry: Route) -> bool:
-    """Return whether packets without a tos or source may match an entry.
-
-    No packet matches a dead entry.
-    """
+    """Return whether an entry isn't dead, and may match a packet without tos and source."""
     # IPv6 packets without a source have the address ::.
     prefix = entry.source_prefix if isinstance(entry, Route6) else None
     needs_source = prefix is not None and not prefix.network_address.is_unspecified

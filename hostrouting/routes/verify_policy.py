@@ -1,4 +1,4 @@
-"""Check that the rules for policy routing decide: by lookups of a few addresses in the kernel.
+"""Check by lookups of a few addresses that the kernel uses our rules and side tables.
 
 The boot script looks up the same addresses.
 """
@@ -23,14 +23,15 @@ from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.routes.policy import PolicyRouting, rule_words
 from hostrouting.routes.verify import read_fib
 
-# The maximum number of addresses of a network to try, because the first may be this host's own.
+# The maximum number of addresses of a network to try. More than one is tried, because the first may
+# be this host's own.
 _TRIED = 4
 
 # An address of TEST-NET-2 (RFC 5737), which no host has.
 ELSEWHERE = IPv4Address("198.51.100.1")
 
 _ONLY_LATER = "our rule decides only if that one has a higher preference"
-# A hint moves another program's rule to this preference, or above our rule if ours is later.
+# The preference to which a hint moves another program's rule, if that is after our rule.
 _LATER = 5000
 # Words that are safe to paste into a shell.
 _PASTEABLE = re.compile(r"[\w./: -]+")
@@ -39,17 +40,17 @@ _OF_THIS_HOST = (RouteType.LOCAL, RouteType.BROADCAST, RouteType.ANYCAST)
 
 
 def verify_policy(wanted: PolicyRouting, backend: RouteBackend) -> None:
-    """Check that table main decides about the CIDRs of rules, and side tables about kept addresses.
+    """Check that packets to rules' CIDRs use table main, and those of kept addresses side tables.
 
-    A lookup may fail, because a rule may look up a table where nothing matches. Only a kept
-    interface with a gateway must have a route to an address elsewhere.
+    A lookup without a result is no error, because table main may have no route to a CIDR. But a
+    kept interface with a gateway must have a route to any address.
 
     Args:
         wanted: the rules, and the routes in side tables, that must be in effect.
         backend: the backend for kernel access.
 
     Raises:
-        RouteError: another program's rule decides. The error names it.
+        RouteError: packets use another table. The error names the rule that looks up that table.
     """
     # The tables are read once, for the first refusal.
     read = cache(lambda: read_fib(backend, backend.facts()))
@@ -86,12 +87,12 @@ def _first_addresses(network: IpNetwork) -> list[IpAddress]:
 
 
 def _first_beyond(answers: Iterable[Lookup]) -> Lookup | None:
-    """Return the first answer about an address that isn't this host's own, if any."""
+    """Return the first lookup of an address that isn't this host's own, if any."""
     return next((answer for answer in answers if not _is_of_this_host(answer)), None)
 
 
 def _is_by_main(answer: Lookup) -> bool:
-    """Return whether table main or no table decides about a packet."""
+    """Return whether a lookup found an entry in table main, or none."""
     return answer.route is None or answer.route.table == Table.MAIN
 
 
@@ -176,7 +177,7 @@ def _beaten(
     fib: Fib,
     source: IpAddress | None = None,
 ) -> Refusal:
-    """Return the refusal of a rule of ours, naming the rule that decides instead."""
+    """Return a refusal that names the rule that packets match instead of our rule."""
     origin = "" if source is None else f" from {source}"
     where = f"by {answer.route}"
     if answer.route is None:
@@ -198,9 +199,8 @@ def _beaten(
 def _how_to_move(rule: Rule, ours: Rule, fib: Fib) -> str:
     """Return a hint with the commands that move another program's rule behind ours.
 
-    The hint is an empty string in four cases. The rule looks up no table, it can't be written as a
-    command, it would move behind table main's rule, or it would also move behind another program's
-    rule.
+    The hint is empty if the rule looks up no table, or can't be written as a command. It is also
+    empty if the rule would move behind table main's rule, or behind a third program's rule.
     """
     if rule.is_ours or rule.action is not RuleAction.TO_TABLE:
         return ""
@@ -232,7 +232,7 @@ def _jump_over(ours: Rule, fib: Fib, flow: Flow) -> Rule | None:
 
 
 def _deciding_rule(answer: Lookup, fib: Fib, flow: Flow) -> Rule | None:
-    """Return the rule that decides in a model, or None if the kernel's answer differs."""
+    """Return the rule that ends a lookup in a model, or None if the kernel's lookup differs."""
     decision = fib.decide(flow)
     if answer.route is None:
         return decision.rule if decision.errno == answer.errno else None
