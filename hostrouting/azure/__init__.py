@@ -1,8 +1,8 @@
 """Two optional plug-ins for Azure nodes. The core doesn't depend on them.
 
 ``probe`` lets a node answer the load balancer's IPv6 health probes, and ``vnet`` cleans up after
-the azure-vnet CNI. ``config`` defines their config section. ``CHECKS`` contains their doctor
-checks; to enable them, call ``examine(checks=hostrouting.report.CHECKS + CHECKS)``.
+the azure-vnet CNI. ``config`` defines the plug-ins' config section. ``CHECKS`` has the plug-ins'
+doctor checks; to run these, call ``examine(checks=hostrouting.report.CHECKS + CHECKS)``.
 """
 
 from hostrouting.azure.checks import CHECKS

@@ -24,7 +24,7 @@ _NAMED = 3
 
 
 def checks(config: HostNetworking | None) -> tuple[DoctorCheck, ...]:
-    """Return the plug-in's doctor checks.
+    """Return the plug-ins' doctor checks.
 
     Args:
         config: the config to compare with, or None for the installed one. The installed config has
@@ -103,6 +103,6 @@ def _azure_vnet(config: HostNetworking | None, examined: ExaminedHost) -> Iterat
         )
 
 
-# These checks compare with the installed config. The installed config has no ``staleAzureVnet``, so
-# the second check finds nothing.
+# Checks that compare with the installed config, which has no ``staleAzureVnet``. So the second
+# check finds nothing.
 CHECKS = checks(None)

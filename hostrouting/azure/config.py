@@ -1,6 +1,6 @@
 """The ``hostNetworking`` section of AKSFlexNode's config, validated as strictly as ``hostRouting``.
 
-This module does no I/O. The consumer is configured once per host, in ``hostRouting.consumer``.
+This module does no I/O. The consumer is read from ``hostRouting.consumer``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SECTION = "hostNetworking"
 
 
 class Ipv6Detection(StrEnum):
-    """The way in which ``apply`` determines whether a node has IPv6.
+    """The ways in which ``apply`` determines whether a node has IPv6.
 
     With ``ALWAYS``, ``apply`` assumes IPv6. With ``METADATA``, ``apply`` asks Azure's metadata
     service whether the node has an IPv6 address.
@@ -84,10 +84,10 @@ class LoadBalancerProbe(Section):
     """Settings for rewriting the Azure load balancer's IPv6 health probes.
 
     Args:
-        enabled: the opt-in. False removes an existing installation.
+        enabled: whether to rewrite probes. False removes an existing installation.
         devices: the interface that receives the probes, as a list with one item.
-        ipv6_detection: how ``apply`` determines whether the node has IPv6. ``ALWAYS`` assumes it;
-            ``METADATA`` asks Azure's metadata service for an assigned IPv6 address. Without IPv6
+        ipv6_detection: how ``apply`` determines whether the node has IPv6. ``ALWAYS`` assumes IPv6;
+            ``METADATA`` asks Azure's metadata service for an assigned IPv6 address. Without IPv6,
             nothing is installed.
 
     Raises:
@@ -111,7 +111,7 @@ class StaleAzureVnet(Section):
     Args:
         cidrs: the pod CIDRs, IPv4 or IPv6, without host bits. Addresses outside these CIDRs are
             never touched.
-        keep: addresses inside these CIDRs to leave alone.
+        keep: addresses inside these CIDRs whose rules and neighbours stay.
         bridge: azure-vnet's bridge interface.
         uplink: the NIC attached to the bridge.
         lock_wait_seconds: the timeout for acquiring azure-vnet's own lock, from 0 to 600.
@@ -155,7 +155,7 @@ class HostNetworking(Sections):
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> HostNetworking:
-        """Parse a document's ``hostNetworking`` key, and the consumer from its ``hostRouting`` key.
+        """Parse a document's ``hostNetworking`` key, and its ``hostRouting.consumer``.
 
         Args:
             mapping: the complete document, as returned by ``json.load``.

@@ -1,4 +1,4 @@
-"""Access to a node through external programs, and exceptions for the Azure tasks."""
+"""Run external programs on a node, and define the exceptions of the Azure tasks."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ T = TypeVar("T")
 
 
 class LoadBalancerProbeError(HostRoutingError):
-    """The error if probes can't be rewritten, or the node's need for that is unknown."""
+    """The error if probes can't be rewritten, or whether the node has IPv6 is unknown."""
 
 
 class AzureVnetError(HostRoutingError):
     """The error if azure-vnet's leftovers can't be read or removed.
 
-    Another process may hold the lock, or may have restored the leftovers.
+    For example, another process holds the lock, or has restored the leftovers.
     """
 
 
 def node_or_default(host: Host, given: T | None, real: Callable[[], T]) -> T:
-    """Return the node for a task: the given one, or else this host's.
+    """Return the node that a task was given, or else this host's node.
 
     Args:
         given: the task's argument, or None for this host's node.
@@ -50,12 +50,11 @@ def node_or_default(host: Host, given: T | None, real: Callable[[], T]) -> T:
 
 # --- programs: nft(8), ip(8), bridge(8), ebtables(8) ----------------------------------------------
 
-# These programs usually take milliseconds. If the system is busy, or another process holds a lock,
-# they take longer.
+# These programs take milliseconds, unless the system is busy, or another process holds a lock.
 _RUN_SECONDS = 30.0
 
 _NOT_PERMITTED = ("permission denied", "operation not permitted", "you must be root")
-# ebtables has two backends, each with its own rules.
+# ebtables has two backends, nftables and legacy, each with its own rules.
 LEGACY_BY_HAND = (
     "rules of ebtables-legacy aren't read; list them with `ebtables-legacy -t nat -L --Lmac2`, "
     "and delete those of gone pods one by one with `ebtables-legacy --concurrent -t nat -D ...`"
@@ -69,7 +68,7 @@ _PACKAGES = {"nft": "nftables", "ebtables-nft-save": _EBTABLES, "ebtables-nft-re
 
 @attrs.define(kw_only=True, eq=False)
 class Programs:
-    """Base class for nodes that run programs, whatever the caller's PATH and locale are.
+    """Base class for nodes that run programs with a fixed PATH and locale.
 
     Args:
         search_path: the search path for programs, in PATH format.
@@ -91,17 +90,17 @@ class Programs:
         Args:
             attempt: a verb phrase for error messages, such as ``look up a route``.
             command: the program and its arguments, separated by spaces.
-            fine: strings that excuse a failure: if the program's stderr contains one of these
-                strings, its failure is no error.
+            fine: strings that excuse a failure: if the program's stderr contains one, no error is
+                raised.
             text: the program's standard input, or None.
         """
         argv = command.split()
         program = argv[0]
-        # With EBTABLES_SAVE_COUNTER, rules are saved without counters. ebtables couldn't delete
-        # rules with counters.
+        # With EBTABLES_SAVE_COUNTER=no, ebtables-save omits counters. ebtables can't delete a rule
+        # that is given with counters.
         env = os.environ | {"LC_ALL": "C", "PATH": self.search_path, "EBTABLES_SAVE_COUNTER": "no"}
-        # The program has a scope of its own, because ending it in the middle of a change would be
-        # unsafe.
+        # A cancellation of the task must not end a program in the middle of a change. So the
+        # program has its own scope.
         scope = CancelScope(timeout=_RUN_SECONDS)
         try:
             done = scope.run(

@@ -27,16 +27,13 @@ needs a second kernel to change links, addresses and rules. Use ``pair`` to comb
 
     TestMyBackend = conformance_test(my_backend)
 
-A disagreement is reported as it was found. Pass ``shrink=True`` to get the shortest example.
-Finding it may take five minutes, in which Hypothesis prints nothing. In each example, Hypothesis
-disables some of the rules (swarm testing). Hypothesis then also finds effects that another rule
-would always undo.
+With ``shrink=True``, Hypothesis looks for the shortest example of a disagreement, which may take
+five minutes without any output.
 
-For each call, the test compares the errors of refused routes by errno. After each step, it compares
-the addresses, the rules, the lookup results, the sources of the entries that were found (even with
-several hops), and the links except for their indexes. It also compares dumps, with all
-flags and in order: of all tables, of each single table, of a table that never exists, and of other
-selections.
+For each call, the test compares the errnos of refused routes. After each step, it compares the
+links (except their indexes), addresses, rules, lookups, and the sources of the entries that lookups
+found. It also compares dumps of all tables, of single tables, of a missing table, and of other
+selections, in order and with all flags.
 """
 
 from __future__ import annotations
@@ -97,7 +94,7 @@ _SELECTIONS = (
     except_plain(strategies.DEVICES[:1]),
     except_plain(strategies.DEVICES, inside=((10 << 24, 24), (0, 1))),
 )
-# No address here belongs to this host, and 0.0.0.0 isn't a valid address at all.
+# Source addresses that never belong to this host.
 _NOT_LOCAL = (IPv4Address(0), *map(IPv4Address, ("0.0.0.5", "198.51.100.7", "224.0.0.1")))
 _FIRST_MULTICAST = int(IPv4Address("224.0.0.0"))
 # As in ``table=<Table.MAIN: 254>``.
@@ -121,10 +118,10 @@ class _Pair(SimpleNamespace):
 
 
 def pair(backend: RouteBackend, *, world: Kernel) -> Kernel:
-    """Return a ``Kernel`` with a backend's route methods and the rest of a kernel.
+    """Return a ``Kernel`` with a backend's route methods, and another kernel's other methods.
 
-    The backend and the kernel are in the same network namespace. A backend that lacks a method is a
-    ``TypeError``.
+    The backend and the kernel must be in the same network namespace. If the backend lacks a method,
+    a ``TypeError`` is raised.
 
     Args:
         backend: the backend, used for all methods of ``RouteBackend``.
@@ -151,7 +148,7 @@ def conformance_test(
     Args:
         make_kernel: a context manager that yields a kernel in its initial state: ``lo`` is up and
             nothing else exists.
-        max_examples: the number of examples; that of the active Hypothesis profile by default.
+        max_examples: the number of examples; by default, the active Hypothesis profile's number.
         steps: the number of calls in an example; by default, the profile's number.
         shrink: whether to look for the shortest example of a disagreement, for up to five minutes.
 
@@ -366,10 +363,9 @@ def _selected(wanted: Selection, kernel: Kernel) -> list[Route]:
 
 
 def _chosen_sources(kernel: Kernel) -> list[object]:
-    """Return the selected sources for each entry that matches a lookup.
+    """Return the selected sources for each entry that a lookup finds.
 
-    For entries with one hop, the sources are queried with one address, and again with all
-    addresses.
+    For an entry with one hop, query the sources with one address, and again with all addresses.
     """
     addresses: dict[Route, list[IpAddress]] = {}
     for found in kernel.lookup(strategies.DESTINATIONS):
@@ -381,16 +377,16 @@ def _chosen_sources(kernel: Kernel) -> list[object]:
         if len(route.hops) == 1:
             sent += [(route, those[-1:]), (route, those)]
         elif not has_oif and _has_predictable_sources(route):
-            # If a source depends on the device alone, any two addresses will do.
+            # The source depends only on the device, so any two addresses are enough.
             sent += [(route, [each, each]) for each in those if int(each) < _FIRST_MULTICAST][:1]
     chosen = kernel.sources(sent)
     return [*zip((route for route, _ in sent), chosen, strict=True)]
 
 
 def _has_predictable_sources(route: Route) -> bool:
-    """Return whether a lookup by device shows the source of each of several hops.
+    """Return whether a route has several hops, each through another device.
 
-    Of two hops of a device, the kernel selects one by chance.
+    If two hops have the same device, the kernel selects one of them by chance.
     """
     devs = [hop.dev for hop in route.hops if not hop.is_dead]
     return route.type is RouteType.UNICAST and len({*devs}) == len(devs) > 1
@@ -428,7 +424,7 @@ def _refusals(failures: Iterable[RouteFailure | RuleFailure]) -> list[_Refusal]:
 
 
 def _difference(what: str, expected: Sequence[object], actual: Sequence[object]) -> str:
-    """Return the lines that differ, in ip's words where they show the difference."""
+    """Return the lines that differ, in ip's words, or as reprs if ip's words are equal."""
     actual = [next((each for each in expected if each == value), value) for value in actual]
     sides = [*map(_words, expected)], [*map(_words, actual)]
     if sides[0] == sides[1]:

@@ -1,8 +1,8 @@
 """Hypothesis strategies for routes, rules and addresses that are likely to interact.
 
-Values are drawn from small pools that overlap on purpose. The prefixes are a subnet, its halves,
-the adjacent subnet, and some /32s. The gateways are in the subnet or outside of it, and some are
-local or broadcast addresses. Nothing is drawn that ``FakeKernel`` doesn't model.
+Values are drawn from small pools whose prefixes overlap: a subnet, its halves, the adjacent subnet,
+and some /32s. Gateways are inside or outside of the subnet, and some are local or broadcast
+addresses. Only what ``FakeKernel`` models is drawn.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ DESTINATIONS = (
         ),
     ),
 )
-"""Addresses to look up. The pools divide the space into ranges, and each has at least one."""
+"""Addresses to look up, at least one in each range between the pools' prefixes."""
 
 _prefixes = st.sampled_from(
     (
@@ -115,7 +115,7 @@ class NewAddress:
 
 
 def new_addresses() -> st.SearchStrategy[NewAddress]:
-    """Draw addresses of a few overlapping subnets, some of them secondary or with a peer."""
+    """Draw addresses in a few overlapping subnets. Some are secondary, or have a peer."""
     return st.builds(
         NewAddress,
         address=st.sampled_from(
@@ -199,7 +199,7 @@ _odd: dict[str, st.SearchStrategy[Any]] = {
 def routes() -> st.SearchStrategy[Route]:
     """Draw a route to add, replace or delete.
 
-    A third of the routes are unusual. The kernel refuses most of these routes, or handles them in
+    A third of the routes are unusual: the kernel refuses most of them, or handles them in
     surprising ways.
     """
     plain = st.builds(Route, hops=_ways(_plain_hops), **_plain)
@@ -212,13 +212,13 @@ def routes() -> st.SearchStrategy[Route]:
     return plain | discarding | odd
 
 
-# The kernel in memory knows no nexthop objects.
+# ``FakeKernel`` has no nexthop objects.
 _RESPECTS = [field.name for field in attrs.fields(Route) if field.name != "nexthop_id"]
 
 
 @st.composite
 def variants(draw: st.DrawFn, originals: st.SearchStrategy[Route]) -> Route:
-    """Draw a copy of a route, with one or two attributes of a different route.
+    """Draw a copy of a route that differs in at most two attributes.
 
     Args:
         draw: the function passed by Hypothesis.
@@ -291,7 +291,7 @@ _networks = st.sampled_from(
 
 
 def our_rules() -> st.SearchStrategy[Rule]:
-    """Draw a rule like the project's own rules. Most of the drawn rules overlap."""
+    """Draw a rule like the project's own rules. Most of these rules overlap."""
     return st.builds(
         Rule,
         preference=st.sampled_from((10, 2170, 2170, 2172)),
@@ -311,7 +311,7 @@ _RESPECTS_OF_RULES = (
 
 @st.composite
 def rule_variants(draw: st.DrawFn, originals: st.SearchStrategy[Rule]) -> Rule:
-    """Draw a copy of a rule, with one or two attributes of a different rule.
+    """Draw a copy of a rule that differs in at most two attributes.
 
     Args:
         draw: the function passed by Hypothesis.

@@ -1,6 +1,6 @@
 """Query the Azure Instance Metadata Service over HTTP at its link-local address.
 
-A malformed response is always an error; it is never treated as a lack of IPv6.
+A malformed response is an error, and doesn't mean that the machine has no IPv6.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def assigned_addresses(scope: CancelScope) -> tuple[IPv6Address, ...]:
 
 
 def _query(scope: CancelScope) -> tuple[IPv6Address, ...]:
-    """Send a query in a thread, because a slow response must not delay a cancellation."""
+    """Send a query in a thread, so that a slow response doesn't delay a cancellation."""
     outcome: Future[tuple[IPv6Address, ...]] = Future()
     is_over = threading.Event()
     outcome.add_done_callback(lambda _: is_over.set())
@@ -64,7 +64,7 @@ def _query(scope: CancelScope) -> tuple[IPv6Address, ...]:
         except Exception as error:  # noqa: BLE001 - raised by the waiting thread
             outcome.set_exception(error)
 
-    # If the query is cancelled, this thread goes on until its socket times out or the process ends.
+    # After a cancellation, this thread ends when its socket times out.
     threading.Thread(
         target=work,
         name="metadata-service",
@@ -75,7 +75,7 @@ def _query(scope: CancelScope) -> tuple[IPv6Address, ...]:
 
 
 def _fetch() -> bytes:
-    # Proxies and redirects are ignored, because only Azure's own service can be trusted.
+    # HTTPConnection uses no proxy and follows no redirect: only Azure's own service can be trusted.
     with closing(HTTPConnection(_ADDRESS, timeout=_TRY_SECONDS)) as service:
         # The service requires this header, which protects it from forged requests.
         service.request("GET", _PATH, headers={"Metadata": "true"})

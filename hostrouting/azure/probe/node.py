@@ -1,7 +1,4 @@
-"""Read and change a node's IPv6 configuration.
-
-On Linux, this uses nft(8) and ip(8), as the boot unit does.
-"""
+"""Read and change a node's nftables rules and route for probes."""
 
 from __future__ import annotations
 
@@ -18,10 +15,7 @@ class ProbeNode(Protocol):
     """A node's IPv6 configuration. All methods raise ``LoadBalancerProbeError`` on failure."""
 
     def assigned_addresses(self, scope: CancelScope) -> tuple[IPv6Address, ...]:
-        """Return the IPv6 addresses of all NICs according to Azure's metadata service.
-
-        The result may be empty. A missing or malformed response is an error.
-        """
+        """Return the IPv6 addresses that Azure's metadata service lists for all NICs, if any."""
 
     def listing(self) -> str | None:
         """Return nft's listing of our table, without counters, or None if there is no table."""
@@ -30,7 +24,7 @@ class ProbeNode(Protocol):
         """Load an nft script in one transaction."""
 
     def route(self) -> str | None:
-        """Return the route that wins for the rewritten source address in ip(8) syntax, or None."""
+        """Return the route that packets to the rewritten source use, in ip(8) syntax, or None."""
 
     def add_host_route(self, route: str) -> None:
         """Add a route to table main, replacing any route with the same destination and metric."""
@@ -40,9 +34,9 @@ class ProbeNode(Protocol):
 
 
 class LinuxProbeNode(Programs):
-    """A ``ProbeNode`` for the calling thread's network namespace.
+    """A ``ProbeNode`` for the calling thread's network namespace, which uses nft(8) and ip(8).
 
-    Reading the rules and changing rules or routes requires CAP_NET_ADMIN.
+    Reading rules, and changing rules or routes, requires CAP_NET_ADMIN.
     """
 
     error = LoadBalancerProbeError
@@ -60,7 +54,7 @@ class LinuxProbeNode(Programs):
         self.run("load the nftables rules", "nft -f -", text=text)
 
     def route(self) -> str | None:
-        """Return the route that wins for the rewritten source address in ip(8) syntax, or None."""
+        """Return the route that packets to the rewritten source use, in ip(8) syntax, or None."""
         command = f"ip -6 -N -o route get fibmatch {REWRITTEN_SOURCE}"
         printed = self.run("look up a route", command, "RTNETLINK answers")
         return printed.partition(" pref ")[0].strip() or None

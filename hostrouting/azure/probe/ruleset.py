@@ -1,7 +1,6 @@
 """Render the probe's nftables rules, the route for its replies, and its files for each boot.
 
-This module does no I/O. The template of the rules only lacks the device name, so it is readable,
-and can be tested with ``nft -c``.
+This module does no I/O. The rules are in a template, which lacks only the device name.
 """
 
 from __future__ import annotations
@@ -15,19 +14,19 @@ from hostrouting.boot.parts import BootFile, Part
 from hostrouting.boot.render import fill
 from hostrouting.model.parsing import parse_device
 
-# The source address of probes, and the address that replaces it. The node can forward packets from
-# the new address. AgentBaker's ipv6_nftables uses the same two addresses.
+# The source address of probes, and the address that replaces it, whose packets a node can forward.
+# AgentBaker's ipv6_nftables uses the same two addresses.
 PROBE_SOURCE = IPv6Address("fe80::1234:5678:9abc")
 REWRITTEN_SOURCE = IPv6Address("2603:1062:0:1:fe80:1234:5678:9abc")
 
-# The name of the part that is installed, and the package with its templates.
+# The name of the part to install, and the package that has its templates.
 PROBE = "load-balancer-probe"
 PACKAGE = "hostrouting.azure.probe"
 
 TABLE = "azure_slb_probe"
 
-# The first line makes a missing table, which can then be deleted. nft 1.0.6 and older lack the
-# "destroy" command.
+# Make the table before deleting it, because "delete" fails if there is no table. nft 1.0.6 and
+# older lack the command "destroy".
 REMOVAL = f"table ip6 {TABLE} {{\n}}\ndelete table ip6 {TABLE}\n"
 
 _RULE = re.compile(r'\t\t([io]ifname) "([^"]+)" .* comment "([^"]+)"')
@@ -37,8 +36,8 @@ def render_ruleset(device: str) -> str:
     """Render the rules that rewrite probes and replies on an interface.
 
     Args:
-        device: the interface name. The index wouldn't do, because the interface may appear later,
-            or be made again with another index.
+        device: the interface name. The rules contain the name, because the interface's index may
+            change.
 
     Returns:
         An nft script that replaces the table's rules in one transaction.
@@ -52,7 +51,7 @@ def render_ruleset(device: str) -> str:
 def has_rules(listing: str | None, device: str) -> bool:
     """Return whether a table contains exactly the two rules for an interface.
 
-    Versions of nft list rules differently. Only the parts that all versions print are compared.
+    Only the parts that all versions of nft print in the same way are compared.
 
     Args:
         listing: nft's listing of the table, or None if the table doesn't exist.
@@ -67,8 +66,8 @@ def has_rules(listing: str | None, device: str) -> bool:
 def host_route(device: str) -> str:
     """Return the route to the rewritten source address in ip(8) syntax.
 
-    The route has the lowest possible metric: for IPv6, 0 means 1024. So the node's replies leave
-    through the interface that receives the probes, whatever the default route is.
+    With this route, the node's replies leave through the interface that receives the probes,
+    whatever the default route is. The metric is the lowest possible: for IPv6, 0 means 1024.
 
     Raises:
         ValueError: the device isn't a valid interface name.
@@ -79,25 +78,25 @@ def host_route(device: str) -> str:
 # --- files for the next boot ----------------------------------------------------------------------
 
 _HEADER = "# Written by hostrouting; to uninstall: hostrouting lb-probe remove\n"
-# This command is added to the units of another firewall. With "-", a failure of the command doesn't
-# affect the unit. With "+", it runs outside the unit's sandbox.
+# This command, which loads our rules, is added to other units that flush all rules. With "-", a
+# failure of the command doesn't affect the unit. With "+", the command runs outside the unit's
+# sandbox.
 _GIVE_BACK = f"-+/usr/sbin/nft -f /etc/aks-flex-node/{PROBE}.nft"
 FLUSH_DROP_INS = {
-    # This service flushes the ruleset when it starts, reloads and stops. A restart is a stop and a
-    # start.
+    # This service flushes the ruleset when it starts, reloads and stops.
     "nftables.service": (
         f"{_HEADER}[Service]\nExecStartPost={_GIVE_BACK}\nExecReload={_GIVE_BACK}\nExecStopPost={_GIVE_BACK}\n"
     ),
-    # The Go package's machines require this flush unit, and our drop-in orders them after it. So if
-    # the unit failed, the machines would fail, too. Restart= doesn't retry that
-    # (Result=dependency). If nft is missing, the condition therefore skips the unit.
+    # The Go package's machines require this flush unit. If it failed because nft is missing, the
+    # machines would fail with Result=dependency, which Restart= doesn't retry. So if nft is
+    # missing, the condition skips the unit.
     "nftables-flush.service": (
         f"{_HEADER}[Unit]\nConditionFileIsExecutable=/usr/sbin/nft\n\n[Service]\nExecStartPost={_GIVE_BACK}\n"
     ),
 }
 # Each start of the consumer runs the probe unit again. The consumer starts even if loading the
-# rules fails. The consumer is also ordered after the flush units. A running probe unit doesn't wait
-# for a flush that starts later.
+# rules fails. The consumer is also ordered after the flush units, because a flush may start while
+# the probe unit is running.
 _CONSUMER = (
     f"{_HEADER}[Unit]\nWants={PROBE}.service\nAfter={PROBE}.service {' '.join(FLUSH_DROP_INS)}\n"
 )
@@ -121,7 +120,8 @@ def probe_part(device: str, consumer: str, layout: Layout) -> Part:
     return Part(
         PROBE,
         is_gated=False,
-        # Whether the node has IPv6 is decided during the installation, and not again at boot.
+        # ipv6_detection isn't included, because only the installation, not the boot, looks for
+        # IPv6.
         config=HostNetworking(LoadBalancerProbe(True, (device,))).to_mapping(),
         files=(
             BootFile(layout.script(PROBE).with_suffix(".nft"), render_ruleset(device)),

@@ -29,8 +29,8 @@ from hostrouting.model.links import Link
 from hostrouting.tasks.arguments import HostTask, to_host
 from phases import CancelScope, all_or_nothing
 
-# For IPv6, a table has one route for a destination and metric, so our route replaces an existing
-# one.
+# A route with the destination and metric of ours. An IPv6 table has only one such route, so ours
+# replaces it.
 _HOST_ROUTE = re.compile(rf"{REWRITTEN_SOURCE} .*? metric 1\b")
 
 
@@ -40,9 +40,8 @@ class ProbeReport:
 
     Args:
         device: the interface that receives the probes, or None if probe rewriting is disabled.
-        skipped_because: why there is nothing to do, or None.
-        rules: the action for the nftables table, ``loaded`` or ``removed``, or None if it is
-            unchanged.
+        skipped_because: why probe rewriting isn't installed, or None.
+        rules: ``loaded`` or ``removed``, or None if the nftables table doesn't change.
         changes: the changes to the route and to the boot-time installation.
     """
 
@@ -96,8 +95,8 @@ def plan_probe(
     if host.is_image:
         return ProbeReport(probe.device, changes=boot)
     node = node_or_default(host, node, LinuxProbeNode)
-    # If probe rewriting is installed already, the metadata service isn't asked. A wrong response
-    # would remove the installation, and so cause an outage.
+    # If probe rewriting is installed already, don't ask the metadata service, whose wrong response
+    # would remove the installation.
     uses_metadata = probe.ipv6_detection is Ipv6Detection.METADATA
     needs_ipv6 = uses_metadata and not is_installed(host, PROBE)
     if needs_ipv6 and not node.assigned_addresses(scope or CancelScope()):
@@ -172,7 +171,7 @@ class ConfigureLoadBalancerProbe(HostTask):
     node: ProbeNode | None = attrs.field(default=None, kw_only=True)
 
     def do(self, scope: CancelScope) -> ProbeReport:
-        """Load the rules, add the route, and install both for the next boot, or change nothing.
+        """Load the rules, add the route, and install both for the next boot, or undo all steps.
 
         Returns:
             The changes, or the reason why there are none; for an image, only the boot-time
@@ -214,7 +213,7 @@ class ConfigureLoadBalancerProbe(HostTask):
 
 
 def _load(node: ProbeNode, device: str) -> None:
-    """Load the rules, add the route, and verify it, because a policy rule may bypass table main."""
+    """Load the rules, add the route, and verify that packets use it, despite policy rules."""
     wanted = ruleset.host_route(device)
     node.load(ruleset.render_ruleset(device))
     node.add_host_route(wanted)
@@ -274,7 +273,7 @@ def _remove(
     scope: CancelScope,
     done: Done,
 ) -> ProbeReport:
-    """Execute a removal plan. An empty plan is itself the report, and says why."""
+    """Carry out a removal plan. A plan without changes is returned unchanged, with its reason."""
     if not plan.changed:
         return plan
     # Files and units are removed first. Otherwise, a start of the consumer or a flush could load

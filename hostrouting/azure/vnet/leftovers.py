@@ -1,8 +1,9 @@
 """Decide which leftovers to remove. Anything that may belong to a running pod is kept.
 
-This module does no I/O. A pod's veth pair shows whether the pod is running. The evidence is its
-host end, the MAC of the other end, and the MACs that the bridge has learned. An entry in
-azure-vnet's state proves nothing: if azure-vnet gets no DEL command for a pod, the entry stays.
+This module does no I/O. A pod is running if its veth pair exists. The veth pair is found by the
+name of its host end, by the MAC of its other end, or by the MACs that the bridge has learned on it.
+A pod in azure-vnet's state may be gone: if azure-vnet gets no DEL command for the pod, its entry
+stays.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from hostrouting.model.jsonable import fields_in_json
 # azure-vnet's name prefix for the host end of a pod's veth pair.
 _VETH_PREFIX = "azv"
 
-# Why an item is kept, and if there is one, the interface that proves it.
+# Why an item is kept, and the interface that the reason refers to, if any.
 Why: TypeAlias = "tuple[str] | tuple[str, str]"
 
 _ALIKE = "no rule says where frames for the pod behind an interface go: this one may be the pod's"
-# All tunnel rules have the same MAC.
+# The reasons for the removal of a rule, by ``PodRule.is_tunnel``.
 _GONE = {
     False: "no pod here has this MAC any more",
     True: "no pod of azure-vnet has this address any more",
@@ -66,15 +67,15 @@ class AzureVnetItem:
 
 @attrs.frozen
 class AzureVnetReport:
-    """Removed and kept rules and neighbours: rules first, each sorted by address.
+    """The removed and the kept rules and neighbours. Rules come before neighbours.
 
     Args:
         removed: the stale items.
         kept: all other pod rules and permanent neighbours on the bridge.
         notes: messages about anything that couldn't be read.
         other_rules: number of unrelated rules in table nat, which are always kept.
-        is_unsure: whether there may be rules that block a pod but couldn't be read. Without the
-            bridge, rules block nothing, so this is False.
+        is_unsure: whether rules that affect a pod may exist, but couldn't be read. False without
+            the bridge, because rules have no effect then.
     """
 
     removed: tuple[AzureVnetItem, ...] = ()
@@ -111,7 +112,7 @@ def plan_cleaning(
 
 
 class _Planner:
-    """The node's state, indexed by MAC, name and pod, and the decisions that depend on it."""
+    """A planner, which decides by a node's state what is removed and what is kept."""
 
     def __init__(
         self,
@@ -122,8 +123,8 @@ class _Planner:
         self._config = config
         self._state = state
         self._rules = _pod_rules(state)
-        # If several interfaces have the same MAC, report the first by name. A dict keeps the last
-        # value of a key, so sort the interfaces in reverse.
+        # If several interfaces have the same MAC, the report names the alphabetically first one. A
+        # dict keeps the last value of a key, so sort the interfaces in reverse.
         interfaces = sorted(state.interfaces, key=lambda one: one.name, reverse=True)
         veths = [one for one in interfaces if one.name.startswith(_VETH_PREFIX)]
         self._names = {interface.name for interface in interfaces}
@@ -144,8 +145,8 @@ class _Planner:
     def _without_rules(self, added: Iterable[Interface]) -> list[str]:
         """Return the names of the new veth interfaces that have no DNAT rules yet.
 
-        azure-vnet first creates the veth pair, then the ARP rules, then the DNAT rules. azure-vnet
-        writes its state file last.
+        For a new pod, azure-vnet creates the veth pair first, then the ARP rules, then the DNAT
+        rules, and then writes its state file.
         """
         begun = {rule.mac for _, rule in self._rules if rule.uplink is not None}
         return [one.name for one in added if begun.isdisjoint((one.far_mac, *one.seen_macs))]
@@ -179,18 +180,15 @@ class _Planner:
             return (f"it is for frames from {rule.uplink}, not from {self._config.uplink}",)
         if why := self._why_address_stays(rule.address):
             return why
-        # A DNAT rule for the address may belong to the pod that had the address before.
+        # A new pod whose DNAT rules don't exist yet may have the address, even if an old pod's DNAT
+        # rule exists.
         if rule.is_tunnel and self._half_done:
             return _ALIKE, self._half_done[-1]
         macs = self._dnat_macs(rule.address) if rule.is_tunnel else {rule.mac}
         return self._owner(rule.address, macs)
 
     def _dnat_macs(self, address: IpAddress) -> set[str]:
-        """Return the MACs of an address's DNAT rules.
-
-        These MACs identify the address's pod. A tunnel rule's MAC doesn't identify a pod, because
-        the rules of all pods have this MAC.
-        """
+        """Return the MACs in the DNAT rules for an address, each of which identifies a pod."""
         return {
             rule.mac
             for _, rule in self._rules
@@ -221,9 +219,9 @@ class _Planner:
         return ("it is the gateway of a route",) if address in self._state.gateways else None
 
     def _owner(self, address: IpAddress, macs: set[str]) -> Why | None:
-        """Return why an address with one of these MACs may be in use, by a pod or by the node.
+        """Return why a pod or the node may use an address with one of these MACs, or None.
 
-        If the set is empty, the MAC is unknown. If nothing uses the address, return None.
+        An empty set of MACs means that the MAC is unknown.
         """
         if held := sorted(macs & self._holders.keys()):
             return self._holders[held[0]]
@@ -252,8 +250,7 @@ def _holders(interfaces: Iterable[Interface], bridge: str) -> dict[str | None, W
     """Return the MACs of this node and its pods, each with a reason and the interface."""
     holders: dict[str | None, Why] = {}
     for one in interfaces:
-        # A veth interface may have been renamed. A port of the bridge serves a pod, whatever its
-        # name.
+        # A pod's veth interface may have been renamed, so count every port of the bridge.
         if one.name.startswith(_VETH_PREFIX) or one.master == bridge:
             for mac in (*one.seen_macs, one.far_mac):
                 holders[mac] = ("a running pod has this MAC", one.name)
@@ -263,8 +260,5 @@ def _holders(interfaces: Iterable[Interface], bridge: str) -> dict[str | None, W
 
 
 def _sort_key(item: AzureVnetItem) -> tuple[bool, int, int, str]:
-    """Return a key that sorts rules before neighbours, and both by address.
-
-    No two items have the same key, so the result doesn't depend on the order of the input.
-    """
+    """Return a key that sorts rules before neighbours, and both by address."""
     return item.kind == "neighbour", item.address.version, int(item.address), str(item.what)

@@ -1,8 +1,8 @@
 """Access to a Linux node through ebtables(8), ip(8), bridge(8) and netlink.
 
-ebtables has two backends, nftables and legacy, each with rules of its own. Only the nftables
-backend can delete several rules in one transaction; a legacy table can only be replaced as a whole.
-So this module only handles the rules of the nftables backend.
+ebtables has two backends, nftables and legacy, each with rules of its own. This module handles only
+the nftables backend, which can delete several rules in one transaction. A table of the legacy
+backend can only be replaced as a whole.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class LinuxBridgeNode(Programs):
     sys: Path = Path("/sys")
 
     def read_state(self, bridge: str) -> NodeState:
-        """Return the state needed for a plan, except for files."""
+        """Return the node's state, for a plan."""
         notes: list[str] = []
         rules: tuple[str, ...] = ()
         has_bridge = bool(self.run_ip("look for the bridge", f"ip -j link show dev {bridge}"))
@@ -82,7 +82,7 @@ class LinuxBridgeNode(Programs):
         return NodeState(rules, interfaces, gateways, neighbours, tuple(notes))
 
     def _rules(self) -> tuple[str, ...]:
-        """Return the rules of table nat in ebtables-save format, which their deletion requires."""
+        """Return the rules of table nat in the format that ``remove_rules`` takes."""
         lines = self.run(_READ_RULES, "ebtables-nft-save -t nat").splitlines()
         # If ebtables-nft-save doesn't understand a rule of another program, it omits the whole
         # table, and still exits with 0.
@@ -116,7 +116,7 @@ class LinuxBridgeNode(Programs):
             )
 
     def _neighbours(self, bridge: str) -> tuple[Neighbour, ...]:
-        """Return the permanent neighbours that are neither managed nor externally learned."""
+        """Return the permanent neighbours without the flags managed and extern_learn."""
         command = f"ip -j neighbour show dev {bridge} nud permanent"
         return tuple(
             Neighbour(bridge, ip_address(entry["dst"]), entry["lladdr"])
@@ -163,17 +163,17 @@ def _far_mac(talk: Conversation, index: int, found: Mapping[int, bytes]) -> str 
     """Return the MAC of a veth interface's peer, or None if it can't be read."""
     far = found.get(_IFLA_LINK)
     namespace = found.get(_IFLA_LINK_NETNSID)
-    # While the kernel destroys a network namespace, the namespace has no ID any more.
+    # A network namespace that the kernel is destroying has no ID.
     if far is None or namespace == _NO_NAMESPACE:
         return None
     request = LINK.pack(0, 0, to_number(far), 0, 0)
-    # Without IFLA_LINK_NETNSID, the peer is in this namespace.
+    # If IFLA_LINK_NETNSID is missing, the peer is in this namespace.
     if namespace is not None:
         request += rtnl.attribute(_IFLA_TARGET_NETNSID, namespace)
     try:
         _, peer = _link(talk.get(rtnl.RTM_GETLINK, request))
     except NetlinkError:
         return None
-    # The two ends of a veth pair refer to each other. A VLAN refers to its parent, but not the
-    # reverse.
+    # In a veth pair, each end's IFLA_LINK is the other end. A VLAN's IFLA_LINK is its parent, but
+    # the parent's isn't the VLAN.
     return _mac(peer) if to_number(peer.get(_IFLA_LINK, b"")) == index else None

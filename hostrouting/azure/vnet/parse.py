@@ -1,7 +1,7 @@
 r"""Parse the output of ebtables-save and azure-vnet's state file.
 
-This module does no I/O. A pod's rule is one of these two lines, with another address, MAC and
-interface. A rule with any other match, option, chain or target belongs to another program::
+This module does no I/O. A pod's rule is one of these two lines, with the pod's address and MAC, and
+the node's NIC. Any other rule belongs to another program::
 
     -A PREROUTING -p ARP --arp-op Request --arp-ip-dst 10.1.0.32 \
         -j arpreply --arpreply-mac a2:06:00:20:0b:06
@@ -24,8 +24,8 @@ import attrs
 from hostrouting.azure.nodes import AzureVnetError
 from hostrouting.model.family import IpAddress
 
-# The MAC of the virtual gateway of Azure's network. In tunnel mode, azure-vnet's ARP replies
-# contain this MAC for all pods.
+# The MAC of the virtual gateway of Azure's network. In tunnel mode, azure-vnet's ARP rules have
+# this MAC for all pods.
 TUNNEL_MAC = "12:34:56:78:9a:bc"
 
 _MAC_BYTES = 6
@@ -58,7 +58,7 @@ class PodRule:
 
     @property
     def is_tunnel(self) -> bool:
-        """Return whether all pods share the MAC. A shared MAC doesn't identify a pod."""
+        """Return whether the MAC is the one that all pods share, which doesn't identify a pod."""
         return self.uplink is None and self.mac == TUNNEL_MAC
 
     def __str__(self) -> str:
@@ -85,7 +85,7 @@ def parse_pod_rule(line: str) -> PodRule | None:
 
 @attrs.frozen
 class Endpoint:
-    """A pod in azure-vnet's state file; it may no longer exist.
+    """A pod in azure-vnet's state file, which may also list pods that are gone.
 
     Args:
         interface: the host end of the pod's veth pair, or an empty string if unknown.

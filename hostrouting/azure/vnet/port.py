@@ -19,7 +19,7 @@ class Interface:
         mac: the interface's MAC, or an empty string.
         master: the interface's master, such as a bridge, or None.
         far_mac: the MAC of the other end of a veth pair, which may be in another namespace. None if
-            there is no other end, or its MAC can't be read.
+            the interface has no other end, or the other end's MAC can't be read.
         seen_macs: the MACs that the bridge has learned on the interface. The bridge forgets a MAC
             that sends nothing for some time.
     """
@@ -33,7 +33,7 @@ class Interface:
 
 @attrs.frozen
 class Neighbour:
-    """A permanent ARP or NDP entry (ip-neighbour(8)), neither managed nor externally learned.
+    """A permanent ARP or NDP entry without the flags managed and extern_learn (ip-neighbour(8)).
 
     Args:
         dev: the interface.
@@ -73,13 +73,15 @@ class BridgeNode(Protocol):
     """A node's bridge. All methods raise ``AzureVnetError`` or ``RouteError`` on failure."""
 
     def read_state(self, bridge: str) -> NodeState:
-        """Return the state needed for a plan, except for files.
+        """Return the node's state, for a plan.
 
-        The interfaces must be read last. For a pod, azure-vnet creates the veth pair first. So a
-        result with a pod's rule or neighbour also contains the pod's interface.
+        The interfaces must be read last, because for a new pod, azure-vnet creates the veth pair
+        first, and then rules and neighbours. So if the state has a new pod's rule, it also has the
+        pod's interface.
 
         Args:
-            bridge: the bridge to read neighbours from; a missing bridge has none.
+            bridge: the bridge whose neighbours are read. If it doesn't exist, there are no
+                neighbours.
         """
 
     def remove_rules(self, rules: Sequence[str]) -> None:

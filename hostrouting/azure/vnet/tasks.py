@@ -1,7 +1,7 @@
 """The task RemoveStaleAzureVnet, which reads the node's state, plans and removes.
 
-After a crash, the next run completes the removal. A run recognizes a pod by its rules, so
-neighbours are removed before rules.
+After a crash, the next run completes the removal. Neighbours are removed before rules, because the
+rules show which neighbours are stale.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _node(host: Host, given: BridgeNode | None) -> BridgeNode:
 
 @attrs.frozen
 class RemoveStaleAzureVnet(HostTask):
-    """Remove azure-vnet's leftovers for pods that it no longer serves, and nothing else.
+    """Remove azure-vnet's leftovers for pods that it no longer serves.
 
     Args:
         config: the Azure config. Without ``staleAzureVnet``, the task is a no-op.
@@ -88,8 +88,8 @@ class RemoveStaleAzureVnet(HostTask):
             The removed and kept items, each with a reason.
 
         Raises:
-            AzureVnetError: the clean-up failed. Only stale items have been removed; run the task
-                again to resume.
+            AzureVnetError: the clean-up failed. Some stale items may be gone; run the task again to
+                resume.
             FileError: hostrouting's or azure-vnet's lock can't be acquired, or azure-vnet's state
                 can't be read.
         """
@@ -99,9 +99,8 @@ class RemoveStaleAzureVnet(HostTask):
         host = self.host
         node = _node(host, self.node)
         lock_file = host.layout.of(LOCK_FILE)
-        # If the lock's folder is missing, only versions of azure-vnet without this lock have run
-        # since boot. Then it isn't taken. If such a version is setting up a pod, the pod's veth
-        # pair already exists.
+        # If the lock's folder is missing, only versions of azure-vnet that lack this lock have run
+        # since boot, so the lock isn't taken.
         azure_vnets_lock: AbstractContextManager[None] = nullcontext()
         if lock_file.parent.is_dir():
             azure_vnets_lock = locked(lock_file, scope, seconds=stale.lock_wait_seconds)
@@ -116,7 +115,8 @@ class RemoveStaleAzureVnet(HostTask):
 def _remove(plan: AzureVnetReport, node: BridgeNode) -> None:
     """Remove a plan's neighbours, and then its rules.
 
-    If the process dies in between, the rules still show which neighbours to remove.
+    If the process dies after the neighbours, the rules show the next run which neighbours are
+    stale.
     """
     neighbours = [item.what for item in plan.removed if isinstance(item.what, Neighbour)]
     rules = [item.what for item in plan.removed if isinstance(item.what, str)]
