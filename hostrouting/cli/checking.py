@@ -51,7 +51,7 @@ from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import ConfigError, FileError, HostRoutingError, RouteError
 from hostrouting.model.family import Family
-from hostrouting.model.jsonable import to_json_text, unix_time
+from hostrouting.model.jsonable import to_json_text
 from hostrouting.model.text import clean, with_runs
 from hostrouting.overlap.findings import (
     NoteKind,
@@ -179,8 +179,8 @@ def _metrics(report: OverlapReport, host: Host) -> str:
 
     # A snapshot doesn't include files.
     gate = () if host.snapshot is not None else gate_metrics(host.layout, report.mode)
-    checked_at = int(unix_time(report.time) or time.time())
-    checked = check_metrics(report, checked_at, must_expect=True)
+    taken = None if host.snapshot is None else host.snapshot.taken
+    checked = check_metrics(report, int(taken or time.time()), must_expect=True)
     return exposition(*gate, *checked).rstrip()
 
 

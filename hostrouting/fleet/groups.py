@@ -12,8 +12,9 @@ import attrs
 
 from hostrouting.config.routing import Keep, StaticRoute, StaticRule
 from hostrouting.kernel.host_changes import HostChange, HostChangeKind
+from hostrouting.kernel.snapshot import unix_time
 from hostrouting.model.family import IpNetwork
-from hostrouting.model.jsonable import JsonObject, unix_time
+from hostrouting.model.jsonable import JsonObject
 from hostrouting.overlap.difference import DiffReport
 from hostrouting.overlap.findings import FindingKind, Note, OverlapReport, Verdict
 

@@ -37,6 +37,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from functools import partial
 from itertools import chain
 from operator import attrgetter
@@ -73,6 +74,14 @@ STDIN = "-"
 
 # A million routes take 250 MB in ip's JSON format.
 _BYTES_MAX = 1 << 30
+
+
+def unix_time(text: str | None) -> float | None:
+    """Parse an RFC 3339 time, or return None if it is unknown or another text."""
+    try:
+        return datetime.strptime(text or "", "%Y-%m-%dT%H:%M:%S%z").timestamp()
+    except ValueError:
+        return None
 
 
 @attrs.frozen
@@ -190,6 +199,11 @@ class Snapshot:
             is_ordered=self.ipv6.is_ordered,
             is_recorded=self.is_ours,
         )
+
+    @property
+    def taken(self) -> float | None:
+        """Return ``time`` as a Unix timestamp, or None if it is unknown or isn't RFC 3339."""
+        return unix_time(self.time)
 
     @classmethod
     def from_document(cls, document: object) -> Snapshot:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from datetime import datetime
 from enum import Enum
 from functools import cache
 from typing import Any, ClassVar
@@ -20,14 +19,6 @@ class StrEnum(str, Enum):
 def rfc_3339(seconds: float) -> str:
     """Format a Unix timestamp per RFC 3339, in UTC and whole seconds."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
-
-
-def unix_time(text: str | None) -> float | None:
-    """Parse an RFC 3339 time, or return None if it is unknown or another text."""
-    try:
-        return datetime.strptime(text or "", "%Y-%m-%dT%H:%M:%S%z").timestamp()
-    except ValueError:
-        return None
 
 
 def to_json_text(document: object) -> str:

@@ -14,7 +14,7 @@ from hostrouting.boot.host import Host, check_snapshot
 from hostrouting.config.routing import Config
 from hostrouting.model.errors import ConfigError, FileError
 from hostrouting.model.family import Family, IpAddress
-from hostrouting.model.jsonable import rfc_3339, unix_time
+from hostrouting.model.jsonable import rfc_3339
 from hostrouting.model.parsing import parse_any_unicast_address
 from hostrouting.overlap.check import check_host
 from hostrouting.overlap.findings import Note, NoteKind, OverlapReport, Verdict
@@ -89,7 +89,7 @@ def check_kernel(
     started = scope.clock.monotonic() if is_live else None
     report = check_host(config, host, scope, backends=backends, started=started)
     report = attrs.evolve(report, host=host.name)
-    taken = None if host.snapshot is None else unix_time(host.snapshot.time)
+    taken = None if host.snapshot is None else host.snapshot.taken
     if taken is not None:
         report = attrs.evolve(report, time=rfc_3339(taken))
     return with_namespace_note(report, host) if is_live else report
