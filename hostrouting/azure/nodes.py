@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class LoadBalancerProbeError(HostRoutingError):
-    """The error if probes can't be rewritten, or whether the node has IPv6 is unknown."""
+    """The error if probes can't be rewritten, or if it is unknown whether the node has IPv6."""
 
 
 class AzureVnetError(HostRoutingError):

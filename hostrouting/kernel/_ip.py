@@ -146,7 +146,7 @@ def _inside(
     parse: Callable[[Any], Any],
     default: object = None,
 ) -> Callable[[object], Any]:
-    """Return a parser for an object that returns the value of one key."""
+    """Return a parser that takes a JSON object, and returns the value of one of its keys."""
     keys = Keys(Key(key, key, parse, default))
     return lambda value: keys.read(value)[key]
 

@@ -107,7 +107,7 @@ def _lacks(value: object, name: str, declared: object) -> bool:
 def check_returned(backend: object, method: str, value: object, asked: object = None) -> None:
     """Raise a ``TypeError`` if a backend's method has returned another type than the port says.
 
-    Each entry of a table isn't checked, because a table may hold a million entries.
+    The entries of a table aren't checked, because there may be a million.
 
     Args:
         backend: the backend, whose class the error names.

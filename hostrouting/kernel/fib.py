@@ -16,10 +16,10 @@ The steps of a lookup, each of which calls the next:
 - ``find`` searches one table. Until the first custom rule, tables local and main share one trie
   (``is_merged``). The longer prefix wins there, regardless of its table.
 - ``longest_match`` looks for the longest prefix, and then for the lowest metric. An entry whose
-  hops are all dead is skipped. So is an entry with a tos, because our packets have tos 0.
+  hops are all dead is skipped. An entry with a tos is skipped, too, because our packets have tos 0.
 
 If a rule has an unknown selector, ``matches`` returns None, and the rule doesn't end the lookup.
-``possible_decisions`` yields what the lookup would return if the rule ended it.
+``possible_decisions`` yields the results of the lookup if such a rule matches.
 
 For speed, entries are in dicts by table, prefix length and first address, so a lookup tries each
 length once. If there are many rules, ``rules_around`` selects the rules that may match an address.
@@ -200,9 +200,9 @@ class Fib:
     def rules_around(self, flow: Flow) -> Sequence[int]:
         """Return the positions of the rules that may affect a flow.
 
-        Rules for other destinations or sources are skipped. So are rules for a table, other than
-        local and main, in which no entry covers the address. If there are few rules, all are
-        returned.
+        Rules for other destinations or sources are skipped. Rules for a table, other than local and
+        main, are skipped if no entry of the table covers the address. If there are few rules, all
+        are returned.
         """
         if len(self.rules) <= _FEW_RULES:
             return range(len(self.rules))
@@ -370,7 +370,7 @@ class Fib:
         return 0 if int(flow.address) else errnos.EHOSTUNREACH
 
     def is_local(self, source: IpAddress) -> bool:
-        """Return whether table local or a device has the address as a local one (ip_dev_find)."""
+        """Return whether an address is local in table local, or a device has it (ip_dev_find)."""
         found = self.find(Table.LOCAL, Flow(source, protocol=0))
         if found is not None and found.type is RouteType.LOCAL:
             return True

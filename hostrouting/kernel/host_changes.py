@@ -226,7 +226,7 @@ class HostChanges:
                         yield route
 
     def _known_order(self, addresses: tuple[Address, ...]) -> tuple[Address, ...] | None:
-        """Return the addresses in the order of a snapshot with the same set, or None."""
+        """Return the addresses in the order of a snapshot with the same addresses, or None."""
         earlier, later = self._known
         for known in (later, earlier):
             if {*known.addresses} == {*addresses}:

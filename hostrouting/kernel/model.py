@@ -194,7 +194,7 @@ class Model(RouteBackend):
         }
 
     def refused(self) -> tuple[RouteFailure, ...]:
-        """Return the added routes that a kernel would refuse, judging only by its tables."""
+        """Return the added routes that a kernel with the host's tables would refuse."""
         from hostrouting.kernel.refused_routes import refused_in_memory
 
         return refused_in_memory(self.before or self.known, self.added)
@@ -360,7 +360,7 @@ class Model(RouteBackend):
         *,
         is_tcp: bool,
     ) -> tuple[IpAddress, ...]:
-        """Return the sources of packets to addresses that an entry, or no entry, matches."""
+        """Return the sources of packets through an entry. None means that no entry matches."""
         if entry is None:
             return ()
         if entry.type is RouteType.LOCAL:
@@ -447,7 +447,7 @@ class Model6(Model):
         return Facts(known.links, known.addresses, known.rules, labels, known.silent_routers)
 
     def refused(self) -> tuple[RouteFailure, ...]:
-        """Return the added routes that a kernel would refuse, judging only by its tables."""
+        """Return the added routes that a kernel with the host's tables would refuse."""
         return tuple(self.fib.refused_hops(self.added))
 
     @cached_property
@@ -557,7 +557,7 @@ class _NoChanges(ChangeListener):
 
 
 def _lacks_dev(route: Route) -> bool:
-    """Return whether a route's interfaces are unknown, as without its nexthop object."""
+    """Return whether a route names no interface, for example without its nexthop object."""
     is_known = route.hops and all(hop.dev is not None or hop.is_dead for hop in route.hops)
     return route.type in _LEAVING and not is_known
 

@@ -206,7 +206,7 @@ class NetlinkBackend(RouteBackend):
         every destination as reachable.
 
         Until the first policy rule is added, tables local and main share one trie, and the kernel
-        reports main (254) for entries in either (fib_trie_unmerge).
+        reports table main (254) for entries of both (fib_trie_unmerge).
 
         A rule for all ports (``sport 1-65535``) matches every packet, but matches a lookup only if
         the lookup has ports.

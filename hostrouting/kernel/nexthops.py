@@ -58,9 +58,9 @@ def with_shares(route: Route, lacks_carrier: Callable[[str], bool]) -> Route:
     """Mark hops as alive that the kernel shows as dead, but may still send packets through.
 
     If the sysctl ignore_routes_with_linkdown is set, the kernel shows hops without a carrier as
-    dead. If it was set after the carrier was lost, such a hop still gets its share of packets,
-    because only the loss of a carrier changes the shares (fib_rebalance). A hop of a nexthop
-    object, or of a route without any carrier, gets none.
+    dead. If the sysctl was set after the carrier was lost, such a hop still gets its share of
+    packets, because only the loss of a carrier changes the shares (fib_rebalance). A hop of a
+    nexthop object, or of a route without any carrier, gets no packets.
 
     Args:
         route: the route as the kernel shows it.

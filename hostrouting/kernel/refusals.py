@@ -20,7 +20,7 @@ class NetlinkError(Exception):
     Args:
         errno: the error number.
         message: the kernel's extended ACK message, or a description of the errno.
-        is_by_kernel: whether the kernel rejects the request, or else the backend.
+        is_by_kernel: whether the kernel rejects the request. If not, the backend does.
     """
 
     def __init__(self, errno: int, message: str = "", *, is_by_kernel: bool = True) -> None:
@@ -33,10 +33,11 @@ class NetlinkError(Exception):
 class Deletable:
     """The existing routes, used to filter a batch of deletions.
 
-    The kernel compares less than ``RouteBackend.write`` promises. A metric of 0 matches any metric.
-    A hop without a gateway (``dev eth0``) matches a hop through the same device with any gateway
-    (fib_nh_match). So a request to delete a route that doesn't exist could delete another route. To
-    prevent that, the backend first reads the existing entries. Each entry can be deleted only once.
+    The kernel compares fewer attributes than ``RouteBackend.write`` promises. A metric of 0 matches
+    any metric. A hop without a gateway (``dev eth0``) matches a hop through the same device with
+    any gateway (fib_nh_match). So a request to delete a route that doesn't exist could delete
+    another route. To prevent that, the backend first reads the existing entries. Each entry can be
+    deleted only once.
 
     Args:
         entries: entries from the affected tables.

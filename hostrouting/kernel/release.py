@@ -27,8 +27,8 @@ def passes_discards(kernel: str | None) -> bool | None:
 
     The result applies to hosts without custom rules.
 
-    Up to Linux 6.1, the lookup goes on (fib_lookup). From 6.12.113 in 6.12, from 6.18.44 in 6.18,
-    and from 7.2 on, it doesn't. Other releases weren't measured.
+    Up to Linux 6.1, the lookup goes on (fib_lookup). In 7.2 and later, and in updates of 6.12 from
+    6.12.113 on and of 6.18 from 6.18.44 on, the lookup ends. Other releases weren't measured.
 
     Returns:
         The result, or None if it wasn't measured.

@@ -103,8 +103,8 @@ class Selection:
     Args:
         table: the table's number, or None for all tables.
         protocol: the entries' protocol, or None for any.
-        is_omitted: a function that returns whether to omit the entries that equal a template, apart
-            from the destination. Default routes are never omitted.
+        is_omitted: a function that returns whether to omit an entry, whatever the entry's
+            destination is. Default routes are never omitted.
         inside: prefixes in which no entry is omitted.
     """
 

@@ -356,7 +356,7 @@ def _pop_ipv6(
 
 
 def _add_unknown_selectors(fields: dict[str, Any]) -> None:
-    """Mark each rule, except the kernel's default rules, as lacking a selector."""
+    """Mark each rule, except the kernel's default rules, as having an unknown selector."""
     for key in ("rules", "rules6"):
         if fields[key] is not None:
             fields[key] = tuple(map(_with_unknown, fields[key]))

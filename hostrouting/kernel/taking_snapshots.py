@@ -57,8 +57,8 @@ def take_snapshot(
         backend: the kernel to query.
         backend6: the kernel to query for IPv6, or None to omit IPv6.
         inside: the IPv4 prefixes in which no entry may change.
-        selects_source: whether to include source addresses even if no rule selects packets by
-            source. By default, they are left out then.
+        selects_source: whether to include source addresses in any case. By default, they are
+            included only if a rule selects packets by source.
         scope: cancels the reads.
 
     Raises:
@@ -128,7 +128,7 @@ def _asked_sources(
     routes: Sequence[Route],
     backend: RouteBackend,
 ) -> tuple[tuple[Route, tuple[IpAddress, ...]], ...]:
-    """Query the sources of entries for which addresses and entries don't determine the source.
+    """Query the source addresses that don't follow from the host's addresses and entries.
 
     Returns:
         An entry for each set of next hops, with its sources. Only entries that a lookup finds are

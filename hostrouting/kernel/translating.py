@@ -35,7 +35,7 @@ def translated(backend: RouteBackend) -> RouteBackend:
 
 
 def checked(backend: B) -> B:
-    """Return a backend that raises a ``TypeError`` if a method returns another type."""
+    """Return a backend that raises a ``TypeError`` if a method returns a wrong type."""
     return cast("B", _Checking(backend))
 
 

@@ -209,7 +209,7 @@ def _each_rule(
     """Return the text for each rule, with the rule's interface.
 
     Netplan and networkd may swap rules with the same preference. Only our rules for tables local
-    and main share a preference, so the rule for table local gets the preference before it.
+    and main share a preference, so the rule for table local gets a preference that is smaller by 1.
 
     Raises:
         RouteError: ``write`` or ``parse_device`` rejected some rules.

@@ -83,7 +83,7 @@ def apply_routes(
     Raises:
         RouteError: the kernel rejected a change. ``undo`` covers the changes made so far.
     """
-    # ``_remove`` drops the routes that it hasn't removed from this list, so that the rollback
+    # ``_remove`` takes the routes that it can't remove out of this list, so that the rollback
     # doesn't restore them.
     removed = [*plan.remove]
     undo.push(partial(_undo, plan, removed, backend))
@@ -185,7 +185,7 @@ def _added_hops(item: Replacement) -> list[Route]:
 def _remove(routes: list[Route], backend: RouteBackend, scope: CancelScope) -> None:
     """Remove routes, and drop from the list the routes and next hops that weren't ours any more.
 
-    Another program has removed or replaced these.
+    Another program has removed or replaced these routes and next hops.
     """
     for bulk in _bulks([*routes], scope, _READING_CALLS_MAX):
         failures = backend.write(Write.DELETE, bulk)
@@ -257,7 +257,7 @@ def apply_possible(
             changes made so far.
     """
     refusals: dict[Route, str] = {}
-    # ``_remove`` drops the routes that it hasn't removed from this list, so that the rollback
+    # ``_remove`` takes the routes that it can't remove out of this list, so that the rollback
     # doesn't restore them.
     removed = [*plan.remove]
     undo.push(partial(_undo, plan, removed, backend))

@@ -201,9 +201,9 @@ def plan_possible(
 
     Returns:
         The plan for the accepted routes, and a refusal for each rejected route, with the
-            conflicting route and a hint. If another program has added a next hop to our old route,
-            to which a wanted route would lose, the wanted route is refused, but the plan still
-            contains both routes.
+            conflicting route and a hint. A wanted route is also refused if it would lose to a next
+            hop that another program has added to our old route. The plan still contains both
+            routes.
     """
     # Use pairs of numbers as keys, because they hash several times faster than networks.
     entries: dict[Prefix, list[Route]] = {}

@@ -174,7 +174,7 @@ def _refuse_early(
     rules: Iterable[StaticRule],
     kept: Iterable[KeptInterface],
 ) -> Iterator[Refusal]:
-    """Yield refusals for rules before those of kept interfaces that would take packets off one."""
+    """Yield refusals for rules whose early preference would take packets off a kept interface."""
     early = [rule for rule in rules if rule.priority < _KEEP]
     for rule in early:
         for interface in kept:
@@ -462,7 +462,7 @@ class RuleSteps(NamedTuple):
         remove_first: rules to remove before others are added: rules in a wrong order, and rules
             that the kernel would mistake for an added rule.
         add: the rules to add.
-        remove: the rules to remove after that.
+        remove: the rules to remove last.
     """
 
     remove_first: tuple[Rule, ...]
@@ -505,7 +505,7 @@ class PolicyPlan:
 
     @cached_property
     def remove(self) -> tuple[Route, ...]:
-        """Return the unwanted routes in side tables. Those that gateways may need come last."""
+        """Return the unwanted routes in side tables. Connected networks come last."""
         left = [*self.there.routes]
         for route in self._wanted_keys:
             left.remove(route)
@@ -621,7 +621,7 @@ def _in_order(wanted: Iterable[Rule], positions: Mapping[Rule, int]) -> list[int
 
 
 def _may_be_mistaken(rule: Rule, other: Rule) -> bool:
-    """Return whether the kernel may take a request for one of our rules for another of our rules.
+    """Return whether a request for one of our rules may match another of our rules.
 
     A request without a source or destination matches rules with any source or destination
     (rule_exists and rule_find in net/core/fib_rules.c). A deletion without

@@ -146,10 +146,7 @@ def _is_confirmed(route: Route, answer: Lookup) -> bool:
 
 
 def _is_carried(route: Route, answer: Lookup, wanted: Mapping[tuple[object, ...], Route]) -> bool:
-    """Return whether a lookup found a wanted route with the route's destination.
-
-    The lookup found the route itself, or a wanted route with a lower metric.
-    """
+    """Return whether a lookup found a route, or a wanted one with its prefix and a lower metric."""
     winner = answer.route
     if winner is None or winner.destination != route.destination or winner.metric > route.metric:
         return False

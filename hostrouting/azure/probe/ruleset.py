@@ -14,8 +14,8 @@ from hostrouting.boot.parts import BootFile, Part
 from hostrouting.boot.render import fill
 from hostrouting.model.parsing import parse_device
 
-# The source address of probes, and the address that replaces it, whose packets a node can forward.
-# AgentBaker's ipv6_nftables uses the same two addresses.
+# The source address of probes, and the address that replaces it. A node can forward packets from
+# the new address. AgentBaker's ipv6_nftables uses the same two addresses.
 PROBE_SOURCE = IPv6Address("fe80::1234:5678:9abc")
 REWRITTEN_SOURCE = IPv6Address("2603:1062:0:1:fe80:1234:5678:9abc")
 

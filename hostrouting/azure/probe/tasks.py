@@ -29,8 +29,8 @@ from hostrouting.model.links import Link
 from hostrouting.tasks.arguments import HostTask, to_host
 from phases import CancelScope, all_or_nothing
 
-# A route with the destination and metric of ours. An IPv6 table has only one such route, so ours
-# replaces it.
+# A route with the destination and metric of our route. An IPv6 table has at most one such route,
+# which our route replaces.
 _HOST_ROUTE = re.compile(rf"{REWRITTEN_SOURCE} .*? metric 1\b")
 
 
@@ -273,7 +273,7 @@ def _remove(
     scope: CancelScope,
     done: Done,
 ) -> ProbeReport:
-    """Carry out a removal plan. A plan without changes is returned unchanged, with its reason."""
+    """Carry out a removal plan. A plan without changes is returned as it is."""
     if not plan.changed:
         return plan
     # Files and units are removed first. Otherwise, a start of the consumer or a flush could load

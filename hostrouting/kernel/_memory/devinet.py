@@ -191,7 +191,7 @@ def _routes_of(net: Net, dev: Device, ifa: Address) -> dict[str, Route]:
 
 
 def _primary_of(dev: Device, ifa: Address) -> Address | None:
-    """Return a primary address itself, or a secondary address's first one in its subnet, if any."""
+    """Return a primary address itself, or a secondary address's primary one, if there is one."""
     if not ifa.is_secondary:
         return ifa
     return next((other for other in dev.addresses if other.network == ifa.network), None)

@@ -265,7 +265,7 @@ def _open_a_socket() -> None:
 
 @contextmanager
 def as_route_errors(attempt: str) -> Iterator[None]:
-    """Convert the errors of a ``with`` block, such as "list the routes", to ``RouteError``."""
+    """Convert the errors of an attempt, such as "list the routes", to ``RouteError``."""
     try:
         yield
     except NetlinkError as refusal:

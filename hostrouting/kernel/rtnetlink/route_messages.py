@@ -163,7 +163,7 @@ def dump_routes(family: Family, table: int | None, protocol: int = 0) -> bytes:
 
 
 def chosen_source(answer: bytes) -> IpAddress | None:
-    """Return the source in a reply to a request of ``look_up`` for a source, or None."""
+    """Return the source in the reply to a request with ``is_for_source``, or None."""
     source = attributes(answer, rtnl.HEADER_BYTES + BODY.size).get(RTA_PREFSRC)
     return None if source is None else ip_address(source)
 
