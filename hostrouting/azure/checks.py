@@ -32,7 +32,7 @@ def checks(config: HostNetworking | None) -> tuple[DoctorCheck, ...]:
     """
     probes = DoctorCheck(
         "probes",
-        "the probes are rewritten as configured",
+        "probes are rewritten, if that is configured",
         partial(_probes, config),
         is_of_the_installed=False,
     )

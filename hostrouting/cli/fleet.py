@@ -29,6 +29,7 @@ _SHOWN_HOSTS = 16
 _SHOWN_OWN_NAMES = 4
 _SHOWN_REASONS = 32
 _SHOWN_CAUSES = 4
+_SHOWN_CAUTIONS = 4
 _DRAWN_GROUPS = 50
 _MARKS = {Verdict.OK: good("✓"), Verdict.OVERLAP: bad("✗"), Verdict.UNKNOWN: bad("?")}
 
@@ -47,8 +48,8 @@ def fleet_text(report: FleetReport, width: int | None, *, is_verbose: bool = Fal
     page: Page = [_counts(report), *_remarks(report, is_verbose=is_verbose)]
     for group in report.groups:
         fix = [good(clean(line)) for line in advice(group.report)]
-        if is_verbose or group.verdict is Verdict.OK:
-            fix += _cautions(group)
+        is_whole = is_verbose or group.verdict is Verdict.OK
+        fix += _cautions(group) if is_whole else _brief_cautions(group)
         hosts = [dim(line) for line in _host_lines(group, is_verbose=is_verbose)]
         reasons = [*_reason_lines(group, is_verbose=is_verbose)]
         said = [_title(group), *fix, *hosts, *reasons]
@@ -133,6 +134,15 @@ def _repeated(report: FleetReport) -> list[str]:
 def _cautions(group: HostGroup) -> list[str]:
     """Return a line for each kind of traffic that the first host's fix moves."""
     return [clean(f"caution: {line}") for line in group.cautions]
+
+
+def _brief_cautions(group: HostGroup) -> list[str]:
+    """Return the cautions without their details, and the number of the others if they are many."""
+    lines = [
+        clean(f"caution: {'; '.join(brief(line))}") for line in group.cautions[:_SHOWN_CAUTIONS]
+    ]
+    more = len(group.cautions) - _SHOWN_CAUTIONS
+    return [*lines, f"and {counted(more, 'more caution')}: -v"] if more > 0 else lines
 
 
 def _is_doubtful(group: HostGroup) -> bool:

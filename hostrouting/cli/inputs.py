@@ -71,7 +71,7 @@ def config_and_snapshots(options: argparse.Namespace) -> tuple[str | None, list[
     Raises:
         FileError: a folder can't be read.
         HostRoutingError: a folder has no snapshots.
-        UsageError: the only argument is a CONFIG.
+        UsageError: the only or the last argument is a CONFIG.
     """
     given = [*([] if options.config is None else [options.config]), *options.snapshots]
     is_first_config = _is_config if options.cidr else _may_be_config
@@ -80,6 +80,11 @@ def config_and_snapshots(options: argparse.Namespace) -> tuple[str | None, list[
         raise UsageError(
             f"{given[0]} is a CONFIG, and no snapshot is given",
             hint=f"name the snapshots, or their folder: hostrouting judge {given[0]} FOLDER",
+        )
+    if config is None and _is_config(given[-1]):
+        raise UsageError(
+            f"{given[-1]} is a CONFIG, and not the first argument",
+            hint=f"hostrouting judge {' '.join(map(quote, (given[-1], *given[:-1])))}",
         )
     files: list[str] = []
     for path in given:

@@ -222,7 +222,12 @@ class Snapshot:
         if not isinstance(document, Mapping):
             expected = "an object with the lists links, addresses, rules and routes"
             raise ConfigError([("", f"expected {expected}, not {kind(document)}")])
-        fields = _KEYS.read(document)
+        try:
+            fields = _KEYS.read(document)
+        except ConfigError as error:
+            if document.keys().isdisjoint(("links", "addresses", "rules", "routes")):
+                error.hint = "it has none of a snapshot's lists: is it a CONFIG?"
+            raise
         _refuse_doubled_links(fields["links"])
         _complete_routes(fields)
         is_ours = fields.pop("schema") is not None

@@ -274,6 +274,17 @@ def test_a_batch_that_is_down_stops_the_roll_out(tmp_path: Path) -> None:
     ), said
 
 
+def test_a_missing_config_or_an_unknown_mode_stops_the_roll_out(tmp_path: Path) -> None:
+    fleet = Fleet([], tmp_path, down=1)
+    play = ("ansible-playbook", "hostrouting.hostrouting.roll_out", "--check", "--tags")
+    wrong = {"hostrouting_config": {"hostRouting": section(FIXED, mode="WARM")}}
+    done = fleet.run(*play, "strict", "-e", json.dumps(wrong))
+    assert "The mode in hostrouting_config is neither WARN nor STRICT." in done.stdout + done.stderr
+    fleet.forget("hostrouting_config")
+    done = fleet.run(*play, "warn")
+    assert "Set hostrouting_config, for example in group_vars" in done.stdout + done.stderr
+
+
 def test_the_modules_warn_of_a_doubtful_uplink(
     new_fleet: Callable[[int, Collection[int]], Fleet],
 ) -> None:

@@ -22,7 +22,9 @@ from scenario import play
 from wanted import SHADOWED, section
 
 import phases
-from hostrouting import Config, Configure, Host
+from hostrouting import Config, Configure, Host, judge
+from hostrouting.cli.fleet import fleet_text
+from hostrouting.fleet.groups import FleetReport
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.testing import FakeKernel
@@ -32,6 +34,7 @@ pytestmark = pytest.mark.usefixtures("judged_here")
 Run = Callable[..., tuple[int, str, str]]
 
 ROOT = Path(__file__).parents[3]
+MORE = "and 2 more cautions: -v"
 CIDR = "172.16.0.0/16"
 CONFIG = {"hostRouting": section(cidrs=[CIDR])}
 FINE = take_snapshot(shadowed_kernel())
@@ -151,6 +154,22 @@ def test_with_cidrs_a_broken_first_file_is_no_snapshot(
         code, out, _ = elsewhere("judge", *given, *words)
         assert (code, hosts(out)) == (1, [["gpu-0000"], ["broken"]])
     assert elsewhere("judge", broken, *words)[0] == 2
+
+
+@pytest.mark.parametrize("given", [(), ("--cidr", CIDR)], ids=["alone", "with a CIDR"])
+def test_a_config_that_comes_last_is_named(
+    elsewhere: Run, today: Path, write: Any, given: tuple[str, ...]
+) -> None:
+    config = write(CONFIG)
+    code, _, err = elsewhere("judge", *given, today, config)
+    assert (code, f"{config} is a CONFIG, and not the first argument" in err) == (64, True)
+    assert f"hint: hostrouting judge {config} {today}\n" in err
+
+
+def test_what_is_no_snapshot_may_be_a_config(elsewhere: Run, today: Path) -> None:
+    misspelt = write_file(today.with_name("bad.json"), json.dumps({"hostRoutng": {}}))
+    _, out, _ = elsewhere("judge", "--cidr", CIDR, misspelt, today)
+    assert out.splitlines()[-2].endswith("; it has none of a snapshot's lists: is it a CONFIG?")
 
 
 def test_a_forgotten_folder_is_asked_for(elsewhere: Run, write: Any) -> None:
@@ -284,14 +303,25 @@ def test_a_failure_counts_although_ipv6_has_no_verdict(elsewhere: Run, today: Pa
     assert (told["verdict"], told["report"]["verdict"]) == ("overlap", "unknown")
 
 
-def test_cautions_are_told_if_asked_for(elsewhere: Run, today: Path) -> None:
+def test_cautions_are_told(elsewhere: Run, today: Path) -> None:
     caution = "caution: the node then sends to neighbours of ib0 in 172.16.0.0/16 through eth0"
     given = ("judge", "--cidr", CIDR, today)
-    assert "caution" not in elsewhere(*given)[1]
+    for flags in ((), ("-v",)):
+        lines = elsewhere(*given, *flags)[1].splitlines()
+        (line,) = (line.strip() for line in lines if "caution" in line)
+        assert line.startswith(caution)
     (told,) = json.loads(elsewhere(*given, "--output", "json")[1])["groups"]
     assert [f"caution: {line}".startswith(caution) for line in told["cautions"]] == [True]
-    assert caution in elsewhere(*given, "-v")[1]
     assert f"<p>{caution}" in elsewhere(*given, "--output", "html")[1]
+
+
+def test_of_many_cautions_the_first_are_told(today: Path) -> None:
+    report = judge(sorted(today.iterdir()), Config.from_mapping(CONFIG))
+    (group,) = report.groups
+    cautions = tuple(f"ib{number} is cut off; really" for number in range(6))
+    text = fleet_text(FleetReport((attrs.evolve(group, cautions=cautions),)), None)
+    told = [line.strip() for line in text.splitlines() if "caution" in line]
+    assert told == [*(f"caution: ib{number} is cut off" for number in range(4)), MORE]
 
 
 # --- lists of hosts -------------------------------------------------------------------------------

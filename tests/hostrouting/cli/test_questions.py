@@ -284,6 +284,7 @@ def test_the_page_has_a_row_for_each_group(judge: Any) -> None:
 ✗ 2  OVERLAP 172.16.0.0/16 by ib0,ib1,ib2,ib3,ib4,ib5,ib6,ib7
      fix: add to hostRouting.staticRoutes.routes: {"destination": "172.16.0.0/17"}, {"destination": "172.16.128.0/17"}
      fix: add to hostRouting.staticRoutes.keep: "ib*"
+     caution: the node then sends to neighbours of ib0-ib7 in 172.16.0.0/16 through eth0, except from these interfaces' own addresses
      node-00001, node-00007
      own names: node-00001 is aks-h200-00001, node-00007 is aks-h200-00007
 ? 2  unknown: no-snapshot
