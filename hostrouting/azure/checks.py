@@ -103,6 +103,6 @@ def _azure_vnet(config: HostNetworking | None, examined: ExaminedHost) -> Iterat
         )
 
 
-# Checks that compare with the installed config, which has no ``staleAzureVnet``. So the second
-# check finds nothing.
+# The checks for the installed config, which has no ``staleAzureVnet``, so that the check for
+# azure-vnet finds nothing.
 CHECKS = checks(None)

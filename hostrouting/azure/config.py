@@ -109,9 +109,9 @@ class StaleAzureVnet(Section):
     """Settings for cleaning up azure-vnet's leftovers for pods that it no longer serves.
 
     Args:
-        cidrs: the pod CIDRs, IPv4 or IPv6, without host bits. Addresses outside these CIDRs are
+        cidrs: the pod CIDRs, IPv4 or IPv6, without host bits. Addresses outside the pod CIDRs are
             never touched.
-        keep: addresses inside these CIDRs whose rules and neighbours stay.
+        keep: addresses inside the pod CIDRs whose rules and neighbours stay.
         bridge: azure-vnet's bridge interface.
         uplink: the NIC attached to the bridge.
         lock_wait_seconds: the timeout for acquiring azure-vnet's own lock, from 0 to 600.

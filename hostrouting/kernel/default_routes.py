@@ -29,7 +29,8 @@ def default_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) ->
             a live hop through a matching interface are considered.
 
     Returns:
-        The route with all of its hops, or None if no route has such a hop.
+        The route with all of its hops, or None if there is no default route through such an
+            interface.
     """
     candidates = [
         route for route in unicast_defaults(routes) if any(is_among(dev, by) for dev in route.devs)
@@ -95,7 +96,7 @@ def contested_defaults(routes: Iterable[Route]) -> list[Route]:
     """Return the default routes tied for the lowest metric, if they use different interfaces.
 
     The default routes of several IPv6 routers may appear as one multipath route with protocol
-    ``ra``. Each hop of such a route counts as a separate route.
+    ``ra``. Each hop of such a multipath route counts as a separate route.
     """
     single = [each for route in unicast_defaults(routes) for each in _by_router(route)]
     live = [route for route in single if route.devs]

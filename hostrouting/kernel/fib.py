@@ -19,7 +19,7 @@ The steps of a lookup, each of which calls the next:
   hops are all dead is skipped. An entry with a tos is skipped, too, because our packets have tos 0.
 
 If a rule has an unknown selector, ``matches`` returns None, and the rule doesn't end the lookup.
-``possible_decisions`` yields the results of the lookup if such a rule matches.
+``possible_decisions`` yields the results of the lookup if a rule with an unknown selector matches.
 
 For speed, entries are in dicts by table, prefix length and first address, so a lookup tries each
 length once. If there are many rules, ``rules_around`` selects the rules that may match an address.
@@ -297,7 +297,10 @@ class Fib:
         return self.suppresses(rule, self.family.bits, dev)
 
     def possible_decisions(self, flow: Flow) -> Iterator[tuple[Rule, Decision | None]]:
-        """Yield each rule that may match, with the decision if it does, or with None for a goto."""
+        """Yield each rule of which it is unknown whether it matches, with the decision if it does.
+
+        The decision is None if the rule is a goto.
+        """
         for rule, is_met, found in self.evaluated_rules(flow):
             if is_met is None and rule.action is RuleAction.GOTO:
                 yield rule, None

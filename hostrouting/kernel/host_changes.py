@@ -49,7 +49,7 @@ class HostChangeKind(StrEnum):
     RULE = "rule"
 
 
-# The kind of the values with this key, and what they have in common, such as the rules' preference.
+# The kind of values, and what the values with this key have in common: for rules, the preference.
 ChangeKey = tuple[HostChangeKind, Any]
 
 
@@ -132,7 +132,7 @@ class HostChanges:
 
     @cached_property
     def _others(self) -> list[ChangeKey]:
-        """Return the keys of all values except entries, by preference or link index."""
+        """Return the keys of all values except entries, sorted by preference or link index."""
         keys = dict.fromkeys(
             key for side in self._sides for key in side if key[0] is not HostChangeKind.ROUTE
         )
@@ -192,7 +192,7 @@ class HostChanges:
             tuple(self._possible_entries(mixed, taken, addresses)),
             self._labels(mixed),
             frozenset(_each(mixed, HostChangeKind.NEIGHBOUR)),
-            # Adding the first rule separates tables local and main. So take the value from the
+            # Adding the first rule separates tables local and main. So take ``is_merged`` from the
             # snapshot that has these rules.
             is_merged=(earlier if rules == earlier.rules else later).is_merged,
             sources=self._reported_sources(links, addresses),

@@ -542,7 +542,7 @@ def number(text: str, known: type[IntEnum], allowed: range = _UINT32) -> int:
     """Parse a number or a name of an enumeration.
 
     Raises:
-        ValueError: the text is neither.
+        ValueError: the text is neither a number nor a known name.
     """
     if text.upper() in known.__members__:
         return known[text.upper()]

@@ -125,7 +125,7 @@ class Model(RouteBackend):
         return self._changed_to(known, [numbers(route.destination) for route in gone])
 
     def with_rules(self, rules: Iterable[Rule]) -> Model:
-        """Return the model with these policy rules instead of its own."""
+        """Return the model with the given policy rules in place of the host's rules."""
         new = tuple(rules)
         # Adding a rule separates tables local and main for good (fib_unmerge). On some kernels,
         # deleting a rule separates them, too.

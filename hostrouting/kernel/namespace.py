@@ -49,8 +49,8 @@ def enter_namespace() -> None:
     """Move this thread into a new network namespace and bring ``lo`` up.
 
     This can't be undone. Threads and processes that this thread starts later inherit the namespace.
-    Without CAP_SYS_ADMIN, the process first enters a user namespace, like ``unshare -rn``, which
-    only a process with a single thread can.
+    Without CAP_SYS_ADMIN, the process must have a single thread, and first enters a user namespace,
+    like ``unshare -rn``.
 
     Raises:
         NamespaceError: the namespace can't be created.

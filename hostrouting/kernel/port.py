@@ -201,9 +201,9 @@ class RouteBackend(Lookups, Protocol):
         Every rule is attempted in the given order, even after a failure.
 
         ``ADD``: a rule is added after existing rules with the same preference. A rule fails with
-        EEXIST if an equal rule with the same protocol exists (NLM_F_CREATE | NLM_F_EXCL). If the
-        new rule has no source or destination, the kernel takes a rule with any source or
-        destination for equal (rule_exists).
+        EEXIST if an equal rule with the same protocol exists (NLM_F_CREATE | NLM_F_EXCL). For a new
+        rule without a source or destination, the kernel counts a rule with any source or
+        destination as equal (rule_exists).
 
         A rule with ports or an unsupported selector fails with EOPNOTSUPP.
 

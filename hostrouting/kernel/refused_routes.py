@@ -89,7 +89,7 @@ def _as_held(route: Route) -> Route:
 
     The kernel removes a route once all its hops are dead. So if a dump shows all hops as dead, some
     of them only lack a carrier: the kernel shows them as dead because of the sysctl
-    ignore_routes_with_linkdown. These hops are returned as alive.
+    ignore_routes_with_linkdown. Hops without a carrier are returned as alive.
     """
     if not route.is_dead:
         return route

@@ -221,9 +221,9 @@ def devs_below_mtu(route: Route, mtus: Mapping[str, int]) -> list[str]:
 def leaves_through(route: Route, devs: Collection[str], sources: Collection[IpAddress]) -> bool:
     """Return whether every packet that matches an entry leaves through certain interfaces.
 
-    Such an entry is unicast, all its live hops are on these interfaces, and it has no encapsulation
-    (``Route.encap``) and no source prefix. Its ``src``, if any, is one of ``sources``. None of its
-    gateways is one of ``sources``.
+    The entry must be unicast, and have all live hops on these interfaces, no encapsulation
+    (``Route.encap``) and no source prefix. The entry's ``src``, if any, must be one of ``sources``,
+    and no gateway may be one.
 
     Args:
         route: the entry. Its destination is ignored.

@@ -108,7 +108,8 @@ def _read_ipv6(backend: RouteBackend) -> Ipv6State:
 def _uses_deleted(state: Ipv6State, backend: RouteBackend) -> bool | None:
     """Return whether the kernel uses tables whose rules were deleted, or None if that is unknown.
 
-    Until a rule is added, the kernel uses these tables (fib6_rule_lookup).
+    Until a rule is added, the kernel uses tables local and main even if their rules were deleted
+    (fib6_rule_lookup).
     """
     standard = kernel_rules(Family.IPV6)
     if not {*state.rules} < {*standard}:

@@ -120,7 +120,8 @@ def as_netplan(routes: Sequence[Route], rules: Sequence[PlacedRule] = ()) -> str
 
     Raises:
         RouteError: netplan doesn't support some routes or rules, or an interface name isn't safe.
-            The error lists these, each with the reason and, if there is one, an alternative.
+            The error lists these routes and rules, each with the reason and, if there is one, an
+            alternative.
     """
     of_routes = _by_device(_each(routes, "for netplan", _netplan_item))
     of_rules = _by_device(_each_rule(rules, "for netplan", _netplan_policy))

@@ -222,7 +222,7 @@ def by_gateways(routes: Sequence[Route]) -> list[Route]:
 
 
 def _gateways(routes: Iterable[Route]) -> PrefixSet:
-    """Return the IPv6 gateways, which must be reachable without a gateway (ip6_validate_gw)."""
+    """Return the IPv6 gateways. No route to a gateway may have a gateway (ip6_validate_gw)."""
     hops = (hop for route in routes if isinstance(route, Route6) for hop in route.hops)
     bits = Family.IPV6.bits
     return PrefixSet(((int(hop.gateway), bits) for hop in hops if hop.gateway is not None), bits)

@@ -459,8 +459,8 @@ class RuleSteps(NamedTuple):
     """The changes to policy rules, in the order in which they are made.
 
     Args:
-        remove_first: rules to remove before others are added: rules in a wrong order, and rules
-            that the kernel would mistake for an added rule.
+        remove_first: the rules to remove before the additions, because their order is wrong, or
+            because the kernel would mistake one for an added rule.
         add: the rules to add.
         remove: the rules to remove last.
     """

@@ -34,10 +34,9 @@ def resolve(
 ) -> tuple[tuple[Route, ...], str | None]:
     """Fill in the device, gateway, source and MTU of static routes.
 
-    Configured values are used as they are. The other values are those of the default route: the
-    default route through ``dev``, or if ``dev`` isn't configured, through an uplink. A static route
-    may inherit several hops, an IPv6 gateway of an IPv4 route (RFC 8950), ``onlink``, ``src`` and
-    ``mtu``.
+    Configured values are used as they are. Missing values are those of the default route through
+    ``dev`` or, if ``dev`` isn't configured, through an uplink. A static route may inherit several
+    hops, an IPv6 gateway of an IPv4 route (RFC 8950), ``onlink``, ``src`` and ``mtu``.
 
     Args:
         wanted: the configured routes.
@@ -134,7 +133,7 @@ def _on_link(
     """Return prefixes that may contain gateways, each with the interfaces of its routes.
 
     None means the default route's interface. Our own existing routes don't count, because this run
-    may remove them. The wanted routes with gateway ``ONLINK`` count instead.
+    may remove them. Instead, the wanted routes with gateway ``ONLINK`` count.
     """
     there = (
         route

@@ -177,7 +177,7 @@ def _beaten(
     fib: Fib,
     source: IpAddress | None = None,
 ) -> Refusal:
-    """Return a refusal that names the rule that packets match instead of our rule."""
+    """Return a refusal that names the rule by which packets bypass our rule."""
     origin = "" if source is None else f" from {source}"
     where = f"by {answer.route}"
     if answer.route is None:

@@ -175,5 +175,5 @@ def _far_mac(talk: Conversation, index: int, found: Mapping[int, bytes]) -> str 
     except NetlinkError:
         return None
     # In a veth pair, each end's IFLA_LINK is the other end. A VLAN's IFLA_LINK is its parent, but
-    # the parent's isn't the VLAN.
+    # the parent's IFLA_LINK isn't the VLAN.
     return _mac(peer) if to_number(peer.get(_IFLA_LINK, b"")) == index else None

@@ -80,8 +80,7 @@ class BridgeNode(Protocol):
         pod's interface.
 
         Args:
-            bridge: the bridge whose neighbours are read. If it doesn't exist, there are no
-                neighbours.
+            bridge: the bridge whose neighbours are read. A missing bridge has no neighbours.
         """
 
     def remove_rules(self, rules: Sequence[str]) -> None:

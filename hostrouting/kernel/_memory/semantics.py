@@ -198,7 +198,7 @@ def fib_sync_down_dev(
         net: the namespace.
         dev: the device.
         is_dead: True if the device went down, False if it only lost its carrier.
-        force: whether the device has lost its last address. Then routes with scope host change,
+        force: whether the device has lost its last address. If so, routes with scope host change,
             too.
     """
 
@@ -220,7 +220,7 @@ def fib_sync_up(net: Net, dev: Device, *, revive: bool) -> None:
     Args:
         net: the namespace.
         dev: the device.
-        revive: True if the device came up or got an address. Dead hops are usable then. False if
+        revive: True if the device came up or got an address, so that dead hops are usable. False if
             the device only regained its carrier.
     """
 

@@ -85,7 +85,8 @@ _EVENT_BYTES = 0x80
 # interrupted has a probability of about one in a million.
 _ATTEMPTS = 32
 
-# A read-only request that isn't a dump, for interface index 1. The reply may be an error.
+# A read-only request that isn't a dump, for interface index 1. It doesn't matter whether the kernel
+# replies with an error.
 _GET_LINK = rtnl.message(rtnl.RTM_GETLINK, rtnl.GET, 1, rtnl.LINK.pack(0, 0, 1, 0, 0))
 
 # A limit of events for one call, because an endless stream of events must not block the caller.
@@ -372,8 +373,8 @@ class Listener(Socket):
     down or loses its last address. Rules are included because they determine which tables are used.
 
     Args:
-        inside: the prefixes in which changes of entries are relevant. They determine the address
-            family.
+        inside: the prefixes in which changes of entries are relevant. The set also determines the
+            address family.
         others: other address families, in which all changes are relevant.
 
     Raises:

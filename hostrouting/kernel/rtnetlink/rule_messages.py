@@ -175,7 +175,8 @@ def _has_any_source_port(found: dict[int, bytes]) -> bool:
 def selects_any_source_port(rules: Iterable[bytes]) -> bool:
     """Return whether a rule selects all source ports (``sport 1-65535``).
 
-    Such a rule matches TCP's second lookup, but not its first, which has no source port.
+    A rule for all source ports matches TCP's second lookup, but not TCP's first, which has no
+    source port.
 
     Args:
         rules: rule messages from a dump.
