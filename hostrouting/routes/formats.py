@@ -90,8 +90,8 @@ def as_ip(routes: Sequence[Route], rules: Sequence[PlacedRule] = ()) -> str:
         A comment and a line for each route and rule, or an empty string if there are none.
 
     Raises:
-        RouteError: an interface name isn't safe to paste. The error lists all routes through such
-            interfaces.
+        RouteError: an interface name isn't safe to paste. The error lists all routes through
+            interfaces with such names.
     """
     lines = [line for _, line in _each(routes, "as a command", _ip_line)]
     of_rules = [_ip_rule(placed.rule) for placed in rules]

@@ -419,9 +419,9 @@ class Listener(Socket):
     def happened(self) -> bool:
         """Return whether anything relevant has changed since this socket was opened.
 
-        The kernel makes a change and sends its event under one lock (rtnl_mutex). The request that
-        is sent here waits for that lock. So when the request returns, the event of each earlier
-        change has arrived, even if a lookup, which takes no lock, saw the change before its event.
+        The kernel makes a change and sends its event under one lock (rtnl_mutex). A lookup takes no
+        lock, so it may see a change before its event is sent. The request that is sent here waits
+        for the lock. So when the request returns, that event has arrived.
         """
         if not self._has_seen:
             self.send(_GET_LINK)
