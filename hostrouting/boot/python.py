@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from site import getsitepackages
 
 import attrs
@@ -21,6 +20,11 @@ from phases import CancelScope, TimedOut
 
 # Long enough for a cold start on a busy machine.
 _SECONDS = 30.0
+
+# Where a Python looks for packages, below its prefix.
+_SITES = ("lib*/python3*/*-packages", "local/lib*/python3*/*-packages")
+# What the boot check and the watcher load from there, apart from single files.
+_PACKAGES = ("hostrouting", "phases", "attr", "attrs", "exceptiongroup", "__pycache__")
 
 
 def python_of(layout: Layout) -> str:
@@ -64,12 +68,62 @@ def why_unsafe() -> str:
         return _told(_changeable_path(Layout(), sys.executable))
 
 
-def files_of(layout: Layout, python: str) -> Iterator[str]:
-    """Yield the paths of a Python and of the packages that hostrouting needs."""
-    yield python
-    for folder in layout.of(python).parent.parent.glob("lib/python3*/site-packages"):
-        for package in ("hostrouting", "phases", "attr"):
-            yield layout.relative(folder / package)
+def files_of(layout: Layout, python: str) -> set[Path]:
+    """Return the files that decide what a Python runs as root, and the folders on their paths.
+
+    These are the interpreter, its settings, the folders in which it looks for packages, and
+    everything in the packages that the boot check and the watcher load, with their bytecode. A path
+    may be missing.
+
+    Raises:
+        FileError: this user can't look at a folder.
+    """
+    prefix = PurePosixPath(python).parent.parent
+    names = (python, str(prefix / "pyvenv.cfg"), str(prefix / "bin/pyvenv.cfg"))
+    found = {step for name in names for step in layout.passed(name)}
+    for pattern in _SITES:
+        for site in layout.of(str(prefix)).glob(pattern):
+            found |= _files_of_site(layout, layout.relative(site))
+    return found
+
+
+def _files_of_site(layout: Layout, name: str) -> set[Path]:
+    """Return the files of a folder for packages, and of the folders that its .pth files add."""
+    found = _packages_in(layout, name)
+    for file in layout.followed(name).glob("*.pth"):
+        for line in file.read_text("utf-8", "surrogateescape").splitlines():
+            if line.strip() and not line.startswith(("#", "import ", "import\t")):
+                found |= _packages_in(layout, str(PurePosixPath(name, line.rstrip())))
+    return found
+
+
+def _packages_in(layout: Layout, name: str) -> set[Path]:
+    """Return the single files in a folder for packages, and everything in our packages."""
+    passed = layout.passed(name)
+    found = {*passed}
+    if passed[-1].is_dir():
+        for path in passed[-1].iterdir():
+            if path.name in _PACKAGES or not path.is_dir():
+                found |= _all_in(layout, path)
+    return found
+
+
+def _all_in(layout: Layout, top: Path) -> set[Path]:
+    """Return a path, everything below it, and what the symlinks there lead through."""
+    found: set[Path] = set()
+    walked: set[Path] = set()  # symlinks may lead in a circle
+    left = [top]
+    while left:
+        path = left.pop()
+        if path.is_symlink():
+            passed = layout.passed(layout.relative(path))
+            found.update(passed)
+            path = passed[-1]
+        found.add(path)
+        if path.is_dir() and path not in walked:
+            walked.add(path)
+            left += path.iterdir()
+    return found
 
 
 def _told(changeable: Path | None) -> str:
@@ -81,8 +135,7 @@ def _changeable_in_image(layout: Layout, python: str) -> Path | None:
     if not layout.followed(python).is_file():
         return None
     root = layout.root.stat()
-    passed = {each for file in files_of(layout, python) for each in layout.passed(file)}
-    for path in sorted(passed - {layout.root}):
+    for path in sorted(files_of(layout, python) - {layout.root}):
         if path.exists():
             state = path.stat()
             if state.st_uid != root.st_uid or is_changeable(state, root.st_gid):
@@ -108,14 +161,17 @@ def is_changeable(state: os.stat_result, group: int = 0) -> bool:
 @cache
 def _changeable_path(layout: Layout, python: str) -> Path | None:
     """Return a path at which another user can change code that this Python runs, or None."""
-    package = Path(__file__).parents[1]
-    files = (python, os.__file__, attrs.__file__, phases.__file__, *package.rglob("*.py"))
-    passed = {each for file in files for each in layout.passed(str(file))}
+    files = files_of(layout, python)
+    files.update(layout.passed(os.__file__))
+    packages = Path(__file__).parents[1], Path(phases.__file__).parent, Path(attrs.__file__).parent
+    for site in {*getsitepackages(), *(str(package.parent) for package in packages)}:
+        files |= _files_of_site(layout, site)
     trusted = {0, os.geteuid()}
-    for path in sorted(passed):
-        state = path.stat()
-        if state.st_uid not in trusted or is_changeable(state):
-            return path
+    for path in sorted(files):
+        with suppress(FileNotFoundError):
+            state = path.stat()
+            if state.st_uid not in trusted or is_changeable(state):
+                return path
     return None
 
 

@@ -173,13 +173,14 @@ def _trusted(examined: ExaminedHost) -> set[Path]:
     """Return our files, Python's files, and the folders and symlinks on their paths."""
     layout = examined.layout
     ours = (layout.manifest, *examined.manifest.files(layout), layout.lock, layout.verified)
-    names = [*map(layout.relative, ours), *_python_names(layout)]
-    passed = {step for name in names for step in layout.passed(name)}
+    passed = {step for path in ours for step in layout.passed(layout.relative(path))}
+    for python in _pythons(layout):
+        passed |= files_of(layout, python)
     return passed - {layout.root}
 
 
-def _python_names(layout: Layout) -> Iterator[str]:
-    """Yield the paths of the Pythons that check script and watcher run, and of their packages."""
+def _pythons(layout: Layout) -> Iterator[str]:
+    """Yield the paths of the Pythons that check script and watcher run."""
     script = read_text(layout.script(CHECK)) or ""
     unit = (read_text(layout.unit(WATCH)) or "").replace("%%", "%")
     for text, pattern in (
@@ -187,8 +188,8 @@ def _python_names(layout: Layout) -> Iterator[str]:
         (unit, r"^ExecStart=(.+) -I -m hostrouting "),
     ):
         found = re.search(pattern, text, re.MULTILINE)
-        for python in shlex.split(found[1]) if found is not None else ():
-            yield from files_of(layout, python)
+        if found is not None:
+            yield from filter(None, shlex.split(found[1]))
 
 
 def access(examined: ExaminedHost) -> Iterator[DoctorFinding]:

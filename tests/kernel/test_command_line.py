@@ -225,6 +225,37 @@ def test_a_python_that_others_can_replace_is_never_rendered(
     assert python_of(Layout()) == (str(python) if is_suitable else "")
 
 
+SITE = "lib/python3.12/site-packages"
+# What decides which code a Python in a virtual environment runs as root at boot.
+DECISIVE = (
+    *("bin/python", "pyvenv.cfg", "bin/pyvenv.cfg", SITE, f"{SITE}/a.pth", f"{SITE}/finder.py"),
+    *(f"{SITE}/__pycache__/finder.pyc", f"{SITE}/attr", f"{SITE}/attr/_make.py"),
+    *(f"{SITE}/attrs/__init__.py", f"{SITE}/phases/__pycache__", f"{SITE}/phases/_run.py"),
+    *(f"{SITE}/hostrouting/boot/scripts/gate.sh", "source/hostrouting/__pycache__/a.pyc"),
+)
+
+
+@pytest.mark.parametrize("decisive", DECISIVE)
+def test_no_other_user_may_change_what_python_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decisive: str
+) -> None:
+    for name in DECISIVE:
+        if name not in (SITE, f"{SITE}/attr", f"{SITE}/phases/__pycache__"):
+            write_file(tmp_path / name)
+    write_file(tmp_path / f"{SITE}/phases/__pycache__/_run.pyc")
+    write_file(tmp_path / f"{SITE}/another/package.py").chmod(0o666)  # nothing imports it
+    write_file(tmp_path / f"{SITE}/a.pth", "# a comment\nimport another\n../../../source\n")
+    (tmp_path / f"{SITE}/attr/circle").symlink_to(".")
+    monkeypatch.setattr(sys, "executable", "/bin/python")
+    image = Layout(tmp_path)
+    assert why_unsuitable(image) == ""
+    (tmp_path / decisive).chmod(0o777)
+    why = f"a user other than root can change {tmp_path / decisive}"
+    assert why_unsuitable(image) == why
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin/python"))
+    assert why_unsafe() == why
+
+
 LOOKS: dict[str, Callable[[Path], object]] = {
     "this Python": lambda _: why_unsafe(),
     "an image's Python": lambda closed: why_unsuitable(Layout(closed)),

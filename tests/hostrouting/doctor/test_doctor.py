@@ -685,10 +685,14 @@ def test_a_python_that_others_may_change_is_found(node: Node) -> None:
     )
     script.write_text(script.read_text().replace("PYTHON=''", "PYTHON=/opt/venv/bin/python"))
     write_file(node.layout.of("/opt/venv/bin/python"), "")
-    (packages / "hostrouting").mkdir(parents=True)
+    write_file(packages / "attr/__pycache__/_make.pyc").chmod(0o666)
     packages.chmod(0o777)
     found = {(each.kind, each.subject) for each in examine(host=node.host).findings}
-    assert found == {("file-mode", "/opt/venv/lib/python3.12/site-packages")}
+    folder = "/opt/venv/lib/python3.12/site-packages"
+    assert found == {
+        ("file-mode", folder),
+        ("file-mode", f"{folder}/attr/__pycache__/_make.pyc"),
+    }
 
 
 def test_a_python_of_the_watcher_that_others_may_change_is_found(node: Node) -> None:
