@@ -13,7 +13,7 @@ import attrs
 
 from hostrouting.boot.files import is_present, matching
 from hostrouting.boot.installed_units import UNIT_PATH
-from hostrouting.boot.layout import Layout
+from hostrouting.boot.layout import SEARCH_PATH, Layout
 from hostrouting.boot.systemd import ANY_INSTANCE, RUNNING
 from hostrouting.model.errors import UnitError
 from phases import Cancelled, CancelScope, TimedOut
@@ -232,7 +232,7 @@ class Systemctl:
         if called_at < self._silence.until:
             raise NoAnswerError(f"`{command}` wasn't run: {NoAnswerError.reason}", hint=_HANGS)
         seconds = LAST_ANSWER_SECONDS if self._silence.is_ending else ANSWER_SECONDS
-        env = os.environ | {"LC_ALL": "C", "SYSTEMD_PAGER": ""}
+        env = os.environ | {"LC_ALL": "C", "PATH": SEARCH_PATH, "SYSTEMD_PAGER": ""}
         try:
             return self._scope.child(timeout=seconds).run(argv, env=env, check=False)
         except TimedOut:

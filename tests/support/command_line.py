@@ -35,6 +35,8 @@ mkdir /etc/systemd/system/multi-user.target.wants
 printf '#!/bin/sh\n%s\n' "$SYSTEMCTL" >"$SCRATCH/bin/systemctl"
 printf '#!/bin/sh\n' >"$SCRATCH/bin/systemd-run"
 chmod +x "$SCRATCH/bin/systemctl" "$SCRATCH/bin/systemd-run"
+# The command looks for programs in its own PATH.
+mount -t overlay {SOURCE} -o "lowerdir=$SCRATCH/bin:/usr/bin" /usr/bin
 PATH=$SCRATCH/bin:$PATH
 ip -batch - <<'IP'
 {as_batch(SHADOWED)}IP

@@ -159,8 +159,8 @@ def test_an_exit_status_or_a_timeout_may_open_the_gate(name: str, value: str, wh
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the path of the only systemctl in PATH. The test writes its script."""
-    monkeypatch.setenv("PATH", str(tmp_path))
+    """Return the path of the only systemctl that is found. The test writes its script."""
+    monkeypatch.setattr(systemctl, "SEARCH_PATH", str(tmp_path))
     return tmp_path / "systemctl"
 
 
@@ -368,6 +368,15 @@ def test_only_a_running_unit_is_stopped(
         act("x.service")
     assert not image.is_active("x.service")
     assert program.with_name("systemctl.log").read_text().splitlines() == log
+
+
+def test_the_callers_path_does_not_choose_systemctl(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    be(program, "echo enabled")
+    write_file(tmp_path / "evil/systemctl", "#!/bin/sh\necho disabled; exit 1\n", 0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "evil"))
+    assert Systemctl().is_enabled("x.service")
 
 
 @pytest.mark.skipif(shutil.which("systemctl") is None, reason="no systemctl on this machine")

@@ -360,7 +360,7 @@ class ProgramsSystemctl:
 def test_without_systemd_nothing_changes(
     kernel: FakeKernel, layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", str(layout.root))
+    monkeypatch.setattr("hostrouting.boot.systemctl.SEARCH_PATH", str(layout.root))
     with pytest.raises(UnitError, match="without systemd nothing can be changed") as caught:
         apply(Host(routes=kernel, units=ProgramsSystemctl(), layout=layout))
     assert not layout.manifest.exists()
