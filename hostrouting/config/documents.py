@@ -15,8 +15,8 @@ from hostrouting.model.text import shown
 
 CONFIG_BYTES_MAX = 64 << 20
 _CHUNK_BYTES = 1 << 20
-# The first word of a message or of ip's text, such as "ssh:" or "default". Of other files, such as
-# one with a password, nothing is quoted.
+# The first word of an error message or of ip's text, such as "ssh:" or "default". Nothing else of a
+# file is quoted, because a file may contain a password.
 _FIRST_WORD = re.compile(r"\s*((?:[A-Za-z]{1,15}|[0-9]{1,5}):?)[ \t]")
 
 
@@ -122,7 +122,7 @@ def parse_document(
 
 
 def _read_at_most(file: BinaryIO, count: int) -> bytes:
-    # A single read allocates as much memory as the limit.
+    # A single read of this size would allocate all the memory at once, even for a short file.
     chunks: list[bytes] = []
     while count > 0 and (chunk := file.read(min(count, _CHUNK_BYTES))):
         chunks.append(chunk)
@@ -131,11 +131,11 @@ def _read_at_most(file: BinaryIO, count: int) -> bytes:
 
 
 def _likely_cause(text: str, error: json.JSONDecodeError, what: str) -> str:
-    """Return why a document isn't JSON, as a clause, or an empty string.
+    """Return a clause on why a document isn't JSON, or an empty string if the cause is unclear.
 
     Args:
         text: the document.
-        error: what is wrong with it, and where.
+        error: the parser's error.
         what: as for ``read_document``.
     """
     found = text[error.pos :]

@@ -58,13 +58,12 @@ ONLINK: Literal["onlink"] = "onlink"
 METRIC_MAX = 2**32 - 1
 WAIT_SECONDS = 30
 PRIORITY_MAX = 32765  # the last preference before the rule for table main
-# The preferences of the rules that keep traffic on an interface. No other program is known to use
-# these numbers.
+# The preferences of the policy rules for ``keep``. No other program is known to use these numbers.
 KEEP_PRIORITIES = range(2170, 2173)
 STRICT_SETTLE_SECONDS = 60
 
-# Interfaces of pods and their overlay networks. Docker, libvirt and VPN interfaces are left out on
-# purpose, because their networks really do shadow a cluster's networks.
+# Interfaces of pods and their overlay networks. The interfaces of Docker, libvirt and VPNs are left
+# out on purpose, because the check must report a cluster's packets that leave through them.
 
 # fmt: off
 CONTAINER_DEVS = (
@@ -212,13 +211,13 @@ def _expected(
 
 
 def _names_only(pattern: str, patterns: tuple[str, ...]) -> bool:
-    """Return whether each name that a shell pattern matches is matched by other patterns, too.
+    """Return whether other shell patterns match every name that a pattern matches.
 
-    Only the patterns' text is compared, so the result may be False where True would be correct.
+    Return False, too, if this can't be told from the patterns' text.
     """
     if not {*pattern} & {*"*?["}:
         return is_like(pattern, patterns)
-    # A star also matches the wildcards of another pattern.
+    # The pattern is taken for a name: its wildcards only match a star.
     wide = tuple(each for each in patterns if not {*each} & {*"?["})
     return pattern in patterns or ("[" not in pattern and is_like(pattern, wide))
 
@@ -282,8 +281,8 @@ class StaticRule(Section):
 
     Args:
         to: an IPv4 or IPv6 prefix without host bits, with the limits of a route's destination.
-        priority: the preference of the rule, from 1 to 32765. From there on, table main decides.
-            2170 to 2172 belong to ``keep``.
+        priority: the preference of the rule, from 1 to 32765. Rules with a lower preference still
+            decide first. 2170 to 2172 belong to ``keep``.
 
     Raises:
         ConfigError: one or more fields are invalid; the error lists all of them.
@@ -298,10 +297,11 @@ class StaticRule(Section):
 
 @attrs.frozen(field_transformer=checked_at_once)
 class Keep(Section):
-    """Interfaces on which packets from their own IPv4 addresses stay.
+    """Interfaces that keep the packets sent from their own IPv4 addresses.
 
-    Such packets stay on the interface within its connected network and, if it has a gateway,
-    wherever table main has only a default route. Other packets follow the routes.
+    A packet from an interface's address leaves through this interface if its destination is in the
+    connected network. If there is a gateway, so does a packet for which table main has only a
+    default route. Other packets follow the routes.
 
     Args:
         dev: a shell pattern for the interfaces.
@@ -334,9 +334,9 @@ class StaticRoutes(Section):
         routes: the routes. Each combination of destination and metric must be unique.
         rules: the CIDRs that table main decides about. Each one must be unique; several may share a
             priority.
-        keep: the interfaces on which packets from their own addresses stay. Each is a shell
-            pattern, or an object with the keys below. For an interface, the first entry that
-            matches it counts.
+        keep: the interfaces that keep the packets sent from their own addresses. Each item is a
+            shell pattern, or an object with the keys below. The first item that matches an
+            interface counts.
 
     Raises:
         ConfigError: one or more fields are invalid; the error lists all of them.
@@ -349,7 +349,7 @@ class StaticRoutes(Section):
 
     def _problems(self) -> list[Problem]:
         problems = super()._problems()
-        # Check this even if some of them are invalid.
+        # Check the opt-in even if a route or rule is invalid.
         if self.enabled is False and self.is_wanted:
             given = next(name for name in ("routes", "rules", "keep") if getattr(self, name))
             words = "is" if given == "keep" else "are"
@@ -364,7 +364,7 @@ class StaticRoutes(Section):
 
     @cached_property
     def families(self) -> tuple[Family, ...]:
-        """Return the address families of the routes and rules. Kept interfaces need IPv4."""
+        """Return the address families of the routes and rules, and IPv4 if ``keep`` isn't empty."""
         versions = {network.version for network in self._networks()}
         if self.keep:
             versions.add(Family.IPV4.value)
@@ -430,14 +430,14 @@ class RouteOverlap(Section):
             with the keys below. CIDRs may overlap.
         mode: how to handle failures. ``WARN`` reports them and lets the node start. ``STRICT``
             reports them and holds the node back.
-        container_devs: shell patterns for pod interfaces. Traffic through a pod interface is
-            reported as a note, not a failure, if its route may lead to pods. A route can't lead to
-            pods if its destination is wider than /8 (IPv6: /16), contains an address or gateway of
-            an uplink, or lies in an uplink's subnet. But single addresses may lie in an uplink's
-            subnet. So may networks, in a subnet of /11 or wider (IPv6: /64 or wider). Traffic to
-            169.254.0.0/16 through a pod interface is a failure, except to single addresses in
-            169.254.172.0/22, which EKS gives to pods, and to this host's own. So is traffic to
-            168.63.129.16. Setting this key replaces the default list.
+        container_devs: shell patterns for pod interfaces. Setting this key replaces the default
+            list. Traffic through a pod interface is reported as a note, not a failure, if its route
+            may lead to pods. A route can't lead to pods if its destination is wider than /8 (IPv6:
+            /16) or contains an address or gateway of an uplink. A network in an uplink's subnet
+            can't lead to pods either, unless the subnet is /11 or wider (IPv6: /64 or wider), but a
+            single address in an uplink's subnet may. Traffic to 168.63.129.16 through a pod
+            interface is a failure. So is traffic to 169.254.0.0/16, except to this host's own
+            addresses, and to single addresses in 169.254.172.0/22, which EKS gives to pods.
         allowed_devs: shell patterns for interfaces that may carry expected traffic, such as
             secondary NICs, storage networks and VPNs.
         settle_seconds: how long to wait for InfiniBand interfaces to get an address, from 0 to 600.
@@ -483,9 +483,9 @@ class RouteOverlap(Section):
 
     @property
     def judged(self) -> tuple[Prefix, ...]:
-        """Return the expected and the foreseen CIDRs as prefixes, which must be of one family.
+        """Return the expected and foreseen CIDRs as prefixes. All must be of one family (``of``).
 
-        ``of`` selects a family. Routes outside of these CIDRs don't matter to the check.
+        Routes outside of these CIDRs don't matter to the check.
         """
         cidrs = [expected.cidr for expected in self.expected_cidrs]
         return tuple(map(numbers, (*cidrs, *self.foreseen)))
@@ -525,12 +525,11 @@ class Config(Section):
             mode, the check has passed. A template covers all of its instances; single instances
             aren't supported. ``kubelet.service`` is a regular unit.
         watch: settings for the watcher.
-        verified: the uplinks with which the check has passed on a host. No document contains this
-            field: the host remembers the uplinks, and ``Host.with_verified`` fills them in. They
-            belong here because they take the place of ``uplinks`` in each function that a config
-            reaches.
-        is_as_installed: whether each host's installed check determines whether the verified uplinks
-            are expected, and not the mode. So it is without a document, as with ``--cidr`` alone.
+        verified: the uplinks with which the check has passed on a host. This field isn't a key:
+            ``Host.with_verified`` fills it in. Where ``uplinks`` is None, the verified uplinks
+            count instead.
+        is_as_installed: whether the verified uplinks are expected if the host's installed check
+            expects them, whatever the mode. True if there is no document, as with ``--cidr`` alone.
 
     Raises:
         ConfigError: one or more fields are invalid; the error lists all of them.
@@ -553,16 +552,16 @@ class Config(Section):
 
     @property
     def verifies_uplinks(self) -> bool:
-        """Return whether the check has verified the uplinks of a STRICT node if it passes.
+        """Return whether a passing check verifies the uplinks of a STRICT node.
 
-        CIDRs that name their interfaces say nothing about the uplinks.
+        An expected CIDR with ``devs`` proves nothing about the uplinks.
         """
         is_about_uplinks = any(each.devs is None for each in self.route_overlap.expected_cidrs)
         return self.keeps_uplinks and (self.uplinks is not None or is_about_uplinks)
 
     @property
     def is_gated(self) -> bool:
-        """Return whether the config enables routes or a check. Each of these needs the gate."""
+        """Return whether the config needs the gate, because it has routes or expected CIDRs."""
         return self.static_routes.is_wanted or bool(self.route_overlap.expected_cidrs)
 
     def _problems(self) -> list[Problem]:

@@ -1,15 +1,17 @@
-"""Find the names in a config that are those of other NICs by now.
+"""Find interface names in a config that belong to other NICs by now.
 
-Azure doesn't guarantee the order of NICs across reboots, and routes and addresses stay with the
-NICs. If the verified uplink eth0 is eth1 now, and eth0 is another NIC, the config's eth1 meant that
-other NIC. But the owner may have edited the config since, so a name alone proves little:
+Azure doesn't guarantee the order of NICs across reboots, but routes and addresses stay with the
+NICs. For example, the verified uplink was eth0 and is eth1 now, while another NIC is eth0. By eth1,
+a config from before the reboot means the other NIC, but a config edited since means the uplink.
+The two are told apart as follows:
 
-- If ``uplinks`` still names eth0, the config is as it was.
-- A CIDR's ``devs`` with eth1 mean the other NIC if the CIDR's packets leave through eth0.
-- A static route's ``dev`` and ``keep`` mean the other NIC unless ``uplinks`` has been edited, or
-  the route's gateway is in a network of eth1. An owner seldom names the uplink there.
+- A config whose ``uplinks`` contains eth0 hasn't been edited.
+- ``devs`` with eth1 means the other NIC if packets to the CIDR leave through eth0.
+- ``dev`` of a static route, and ``keep``, mean the other NIC, because an owner seldom names the
+  uplink there. Both mean the uplink if ``uplinks`` is set without eth0. ``dev`` also means it if
+  the route's gateway is in a network of eth1.
 
-The boot scripts follow the same rules.
+The boot scripts follow these rules, too.
 
 This module does no I/O.
 """
@@ -32,12 +34,12 @@ from hostrouting.model.verified_uplinks import (
 Swap = tuple[VerifiedUplink, str]
 """A verified uplink, and its present name."""
 
-# A limit for human-readable lines.
+# The most places that a printed line names.
 _SHOWN_PLACES = 4
 
 
 def swapped_uplinks(config: Config, links: Sequence[Link]) -> tuple[Swap, ...]:
-    """Return the verified uplinks whose former name ``uplinks`` still contains."""
+    """Return the verified uplinks of which ``uplinks`` contains only the former name."""
     return find_swapped(config.verified, links, config.uplinks or ())
 
 
@@ -46,12 +48,13 @@ def swapped_devs(
     links: Sequence[Link],
     led: Iterable[tuple[tuple[str, ...], tuple[str, ...]]],
 ) -> tuple[Swap, ...]:
-    """Return the verified uplinks that ``devs`` names, although another NIC is meant.
+    """Return the verified uplinks whose present names in ``devs`` mean another NIC.
 
     Args:
         config: the config.
         links: the host's links.
-        led: the ``devs`` of each CIDR with packets that leave otherwise, and their interfaces.
+        led: a pair for each CIDR with packets that don't leave through its ``devs``: the ``devs``,
+            and the interfaces through which these packets leave.
     """
     instead = [*led]
     found: list[Swap] = []
@@ -69,12 +72,13 @@ def swapped_routes(
     *,
     is_lacking: bool,
 ) -> tuple[Swap, ...]:
-    """Return the verified uplinks that static routes name, although another NIC is meant.
+    """Return the verified uplinks whose present names in ``staticRoutes`` mean another NIC.
 
     Args:
         config: the config.
         links: the host's links.
-        is_lacking: whether something that a static route needs is missing, such as its gateway.
+        is_lacking: whether a static route can't be installed because, for example, its gateway
+            isn't in a network of its interface.
     """
     static = config.static_routes
     devs = [
@@ -92,7 +96,7 @@ def swapped_routes(
 
 
 def _means_other(patterns: tuple[str, ...], was: VerifiedUplink, names: Iterable[str]) -> bool:
-    """Return whether some patterns contain a present name of an uplink, but not its former one."""
+    """Return whether some patterns match a present name of an uplink, but not its former name."""
     return not is_like(was.name, patterns) and any(is_like(name, patterns) for name in names)
 
 

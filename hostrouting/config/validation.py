@@ -1,10 +1,11 @@
 """Strictly parse JSON into typed values, reporting every problem with its path.
 
 This module does no I/O. The attrs classes are the schema: the field ``wait_seconds`` corresponds to
-the key ``waitSeconds``, and the field's converter validates it. ``checked_at_once``, their
-``field_transformer``, leaves the converters to ``Section``. ``Section`` runs them after all fields
-are set, and raises one ``ConfigError`` with all problems. Therefore the same rules apply to
-mappings and constructor calls, and problems in nested objects have full paths.
+the key ``waitSeconds``, and the field's converter validates its value. attrs would stop at the
+first converter that raises an error. Therefore ``checked_at_once``, the ``field_transformer`` of
+each class, takes the converters off the fields. ``Section`` runs the converters after all fields
+are set, and raises one ``ConfigError`` with all problems and their full paths. Constructor calls
+are validated in the same way as JSON.
 
 This module doesn't use cattrs, for two reasons. Without a hook for every type, cattrs coerces
 values (``"1"`` to 1, ``True`` to 1). If an attrs validator rejects a field, the error's path ends
@@ -35,8 +36,8 @@ _MISSING = object()
 
 # A field's name, a converter that raises an error on invalid values, and the field's default.
 _Rule = tuple[str, Callable[[Any], Any], object]
-# For each class: the rules by key, and the required fields. The rules are cached, because there may
-# be thousands of routes.
+# A cache, because there may be thousands of routes. It has each class's rules by key, and the
+# required fields.
 _KNOWN: dict[type, tuple[dict[str, _Rule], dict[str, object]]] = {}
 
 
@@ -63,7 +64,7 @@ def checked_at_once(_class: type, fields: list[attrs.Attribute[Any]]) -> list[at
 
 
 def key_fields(cls: type) -> list[attrs.Attribute[Any]]:
-    """Return the fields of a config class that are keys, which have a converter."""
+    """Return the fields of a config class that are keys of the config: those with a converter."""
     return [field for field in attrs.fields(cls) if _RULE in field.metadata]
 
 
@@ -210,7 +211,7 @@ def read(cls: type[Read], value: object) -> Read:
     """
     if isinstance(value, cls):
         return value
-    # Most values are dicts, and a dict is quick to test for.
+    # Most values are dicts, for which isinstance() is fast.
     if not isinstance(value, (dict, Mapping)):
         raise ConfigError([("", f"expected an object, not {kind(value)}")])
     rules, required = _rules(cls)
@@ -261,7 +262,7 @@ def read_section(cls: type[Read], document: object, section: str) -> Read | None
 
 
 def _refuse_near_misses(section: str, document: Mapping[str, Any]) -> None:
-    """Raise an error for a key that resembles the section's: a typo isn't an empty config."""
+    """Raise an error if a key resembles the section's name, because the key may be a typo."""
     plain = {}
     for key in document:
         if key != section:

@@ -29,15 +29,15 @@ _TEXTFILE = r"(/(?!\.\.?/)[^/\0]+)+(?<!/)\.prom"
 _NAME_BYTES_MAX = 255
 _PATH_BYTES_MAX = 4095
 _TEMPORARY_BYTES = len(".") + len(".hostrouting-12345678")
-# Leave room for the name of an instance's drop-in folder. "hostrouting-probe" is an instance that
-# never starts. The gate is verified for it (``ANY_INSTANCE``).
+# Leave room for the name of an instance's drop-in folder. The gate of a template is verified on the
+# instance "hostrouting-probe" (``ANY_INSTANCE``), which never starts.
 _CONSUMER_MAX = _NAME_BYTES_MAX - len("hostrouting-probe") - len(".d")
 _WAIT_SECONDS_MAX = 600
 _TOO_LONG = rf"(?s).{{{_CONSUMER_MAX + 1},}}"
 
 
 def parse_integer(value: int, highest: int, *, lowest: int = 0) -> int:
-    """Validate that a value is an integer within limits, which are included."""
+    """Validate that a value is an integer from ``lowest`` to ``highest``."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{shown(value)} is not an integer")
     if not lowest <= value <= highest:
@@ -109,7 +109,7 @@ def parse_patterns(value: Sequence[str]) -> tuple[str, ...]:
 
 
 def parse_named_patterns(value: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Validate shell patterns for interface names. The list may be left out, but not empty."""
+    """Validate shell patterns for interface names, or None. An empty list is rejected."""
     patterns = None if value is None else parse_items(value, parse_pattern)
     if patterns == ():
         raise ValueError("must not be empty; leave it out for the default")

@@ -37,7 +37,7 @@ class Change(NamedTuple):
     after: str | None = None
 
     def __repr__(self) -> str:
-        # Without the contents: an error's changes may be all files of an installation.
+        # Leave out the contents: an error may carry the changes of all files of an installation.
         was = "" if self.was is None else f", was={self.was!r}"
         return f"Change({self.what!r}, {self.action!r}{was})"
 
@@ -46,7 +46,7 @@ class Change(NamedTuple):
 class Changes:
     """All changes that a run has made or would make. An empty instance is falsy.
 
-    Files rewritten by every run (its lock and the check's results) aren't included.
+    The lock file and the check's results, which every run rewrites, aren't included.
 
     Args:
         routes: changes to the kernel's routing tables.
@@ -64,7 +64,7 @@ class Changes:
         return bool(self.routes or self.rules or self.files or self.units)
 
     def __or__(self, later: Changes) -> Changes:
-        """Combine both sets of changes, in order."""
+        """Return these changes and later ones, with one change for each file."""
         files = {change.what: change for change in self.files}
         for change in later.files:
             earlier = files.get(change.what)
@@ -93,14 +93,14 @@ class Changes:
         return Changes(files=self.files, units=self.units)
 
     def of_part(self, name: str) -> Changes:
-        """Return the changes to the files and the unit that are named after a part."""
+        """Return the changes to files and units whose names, up to the first dot, are ``name``."""
         return Changes(
             files=tuple(change for change in self.files if _stem(change.what) == name),
             units=tuple(change for change in self.units if _stem(change.what) == name),
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the changes as JSON, including whether anything changed."""
+        """Return the changes as JSON. The key ``changed`` says whether there are any."""
         return {
             "changed": bool(self),
             "routes": _listed("route", self.routes),

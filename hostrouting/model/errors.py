@@ -11,7 +11,7 @@
 
 A plug-in derives its own errors from the same base class.
 
-Lower-level exceptions (``NetlinkError``, ``OSError``) are translated into these where they occur.
+A ``NetlinkError`` or ``OSError`` is translated into one of these errors where it occurs.
 ``phases.Cancelled`` and ``phases.TimedOut`` propagate unchanged, because they belong to the runner.
 """
 
@@ -32,7 +32,7 @@ NAMED_MAX = 16
 
 
 def with_hint(message: str, hint: str) -> str:
-    """Return a message, and each line of its hint on a line of its own."""
+    """Return a message, followed by ``hint:`` and the text for each line of its hint."""
     return "\n".join([message, *(f"hint: {line}" for line in hint.splitlines())])
 
 
@@ -43,7 +43,7 @@ class HostRoutingError(Exception):
         message: the failed operation, its target, and why it failed.
         hint: suggested next step, or an empty string if there is none.
         errno: errno from the kernel, if any.
-        changes: changes that haven't been rolled back.
+        changes: changes that the failed run hasn't rolled back.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class HostRoutingError(Exception):
 
     @property
     def clause(self) -> str:
-        """Return the message and the hint as a clause of another sentence."""
+        """Return the message and the hint, joined by a semicolon, for use within a sentence."""
         return f"{self.message}; {self.hint}" if self.hint else self.message
 
     @property
@@ -115,7 +115,7 @@ class RouteError(HostRoutingError):
 
     @classmethod
     def of(cls, refusals: Sequence[Refusal], *, errno: int | None = None) -> RouteError:
-        """Combine refusals into one error, with a line for each, then one for each distinct hint.
+        """Combine refusals into one error with a line for each refusal and each distinct hint.
 
         Args:
             refusals: the refusals; must not be empty. Only the first ``NAMED_MAX`` are listed.
@@ -127,7 +127,7 @@ class RouteError(HostRoutingError):
 
 
 class UnitError(HostRoutingError):
-    """The error for a unit: systemd refuses an operation, or the unit isn't set up as needed."""
+    """The error for a unit that isn't set up as needed, or an operation that systemd refused."""
 
 
 class FileError(HostRoutingError):
@@ -140,9 +140,6 @@ class FileError(HostRoutingError):
         Args:
             attempt: the operation and its target, as a verb phrase.
             error: the error raised by the operating system.
-
-        Returns:
-            The error, with the ``errno`` and its description.
         """
         reason = os.strerror(error.errno) if error.errno else str(error)
         hint = "run as root" if error.errno in (errnos.EPERM, errnos.EACCES) else ""

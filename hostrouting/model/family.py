@@ -18,8 +18,7 @@ class Family(Enum):
     contains all addresses, ``ip`` is the command that shows and changes the family's routes, and
     ``usual_metric`` is the default metric of our routes. The default metric for IPv6 is 512,
     because router advertisements and networkd use 1024. ``address`` creates an address from an
-    integer, and ``network`` creates a network from its first address and prefix length. In loops
-    over many entries, read these attributes before the loop.
+    integer, and ``network`` creates a network from its first address and prefix length.
     """
 
     IPV4 = 4

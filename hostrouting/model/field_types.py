@@ -1,4 +1,7 @@
-"""Checks of the fields of values, whose errors say what was expected. This module does no I/O."""
+"""Type checks of attributes, with errors that name the expected types.
+
+This module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ TUPLE: Types = (tuple,)
 
 
 def check_fields(value: object, types: Mapping[str, Types]) -> None:
-    """Raise a ``TypeError`` unless each field of a value has one of its types."""
+    """Raise a ``TypeError`` if a field of a value is of none of the types listed for the field."""
     for name, allowed in types.items():
         found = getattr(value, name)
         if not isinstance(found, allowed):

@@ -26,7 +26,7 @@ class PrefixSet:
     def __init__(self, prefixes: Iterable[Prefix], bits: int) -> None:
         self.bits = bits
         self._all_ones = all_ones = (1 << bits) - 1
-        # Once nested prefixes are dropped, the rest are disjoint.
+        # Only prefixes that aren't nested in another one are stored: they are disjoint.
         self._firsts: list[int] = []
         self._lasts: list[int] = []
         for first, length in sorted(prefixes):
@@ -35,7 +35,7 @@ class PrefixSet:
                 self._lasts.append(first | (all_ones >> length))
 
     def covers(self, prefix: Prefix) -> bool:
-        """Return whether a prefix is in the set or nested in one of its prefixes."""
+        """Return whether the set contains all addresses of a prefix."""
         first, length = prefix
         position = bisect_right(self._firsts, first) - 1
         return position >= 0 and first | (self._all_ones >> length) <= self._lasts[position]
@@ -47,7 +47,7 @@ class PrefixSet:
 
 
 class PrefixIndex:
-    """An index of prefixes, which finds those that contain a prefix, or that a prefix contains.
+    """An index that finds the prefixes that contain a given prefix or are nested in it.
 
     Args:
         prefixes: prefixes in any order; duplicates are ignored.
@@ -94,24 +94,20 @@ def prefix_around(first: int, last: int, bits: int) -> Prefix:
 
 
 def uncovered_addresses(prefixes: Iterable[Prefix], bits: int) -> dict[Prefix, int | None]:
-    """Map each prefix to its first address outside of the prefixes nested in it, or to None.
+    """Map each prefix to its first address outside of nested prefixes, or to None if they cover it.
 
-    Under longest-prefix matching, such an address can only match that prefix, so looking it up
-    verifies the prefix. The function sorts the prefixes and makes a single pass, O(n log n).
+    Under longest-prefix matching, a lookup of this address finds the prefix itself.
 
     Args:
         prefixes: prefixes in any order; duplicates are ignored.
         bits: the address width.
-
-    Returns:
-        A mapping from prefix to address or None.
     """
     uncovered: dict[Prefix, int | None] = {}
     all_ones = (1 << bits) - 1
-    # A stack of (first, last) address pairs: the outermost of the prefixes that were already
-    # visited, the nearest on top.
+    # A stack with the first and last address of each prefix visited so far, the lowest on top.
+    # Prefixes nested in another visited prefix aren't in it.
     behind: list[tuple[int, int]] = []
-    # Unlike a set, dict.fromkeys keeps the order. Sorting is fast if the table is already sorted.
+    # A dict keeps the order, unlike a set, and a table that is already sorted is sorted fast.
     for first, length in sorted(dict.fromkeys(prefixes), reverse=True):
         last = first | (all_ones >> length)
         free = first

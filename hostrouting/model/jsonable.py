@@ -47,7 +47,7 @@ def fields_in_json(instance: object, *names: str) -> dict[str, Any]:
 class JsonObject:
     """Base class for values that convert to a JSON object.
 
-    The JSON object has the attributes in ``json_names``, or all fields if that is empty.
+    The JSON object has the attributes in ``json_names``, or all fields if ``json_names`` is empty.
     """
 
     __slots__ = ()

@@ -1,7 +1,7 @@
 """Interfaces and their addresses, using the terms from ip-link(8) and ip-address(8).
 
-Interfaces are identified by name. The index is looked up immediately before a write, because it
-changes if a link is recreated.
+Interfaces are identified by name. A recreated interface has another index, so the index is looked
+up immediately before a write.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Hardware(IntEnum):
 
 
 VPN_DEVS = ("wg*", "tun*", "tap*", "tailscale*", "zt*", "nebula*")
-"""Shell patterns for the interfaces of VPNs. A ppp interface may be the provider's."""
+"""Shell patterns for the interfaces of VPNs. ``ppp*`` is missing, because providers use it, too."""
 
 
 _LINK_FIELDS = {
@@ -54,8 +54,8 @@ _ADDRESS_FIELDS = {
     "peer": (*ADDRESS, *NONE),
 }
 
-# InfiniBand interfaces as named by the kernel, and by systemd (systemd.net-naming-scheme(7)). The
-# hardware type isn't enough, because an interface in a VM may have another type.
+# The names that the kernel and systemd (systemd.net-naming-scheme(7)) give to InfiniBand
+# interfaces. In a VM, the hardware type of such an interface may be another one.
 INFINIBAND_DEVS = ("ib*",)
 
 
@@ -71,7 +71,8 @@ class Link:
         kind: link type such as ``veth``, ``bridge`` or ``bond``, or None for a physical interface.
         hardware: ARPHRD value (see ``Hardware``).
         master: the bridge, bond or other interface that it is a port of, if any.
-        group: the interface group, by which a policy rule can ignore routes; 0 is the default.
+        group: the interface group; 0 is the default. A policy rule can ignore routes through a
+            group.
         mtu: the largest packet in bytes, or 0 if it isn't known.
         is_point_to_point: whether every destination can be reached through it without a gateway
             (IFF_POINTOPOINT).
@@ -96,14 +97,14 @@ class Link:
 
 
 def is_infiniband(link: Link) -> bool:
-    """Return whether a link is one of InfiniBand, by its type or its name."""
+    """Return whether a link's hardware type or name is that of an InfiniBand interface."""
     return link.hardware == Hardware.INFINIBAND or is_like(link.name, INFINIBAND_DEVS)
 
 
 def mac_address(hardware: int, text: str | None) -> str | None:
-    """Return a link's address if it is a MAC address, or else None.
+    """Return a link-layer address if it is a MAC address, or else None.
 
-    Other kinds of hardware have no MAC address: a tunnel has an IP address instead.
+    The link-layer address of a tunnel, for example, is an IP address.
     """
     return (text or None) if hardware in (Hardware.ETHER, Hardware.INFINIBAND) else None
 
@@ -160,7 +161,7 @@ class Address6(Address):
     Args:
         is_tentative: whether the address is unusable because duplicate address detection hasn't
             succeeded.
-        is_deprecated: whether other addresses are preferred as source addresses.
+        is_deprecated: whether the kernel prefers other addresses as source addresses.
         is_temporary: whether this is a temporary privacy address (RFC 8981).
     """
 

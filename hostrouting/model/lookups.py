@@ -22,10 +22,10 @@ _TYPE_OF_ERRNO = {errno: kind for kind, errno in ERRNO_OF_TYPE.items()}
 
 
 class Lookup:
-    """The kernel's result for a lookup of ``address``, for an unmarked packet sent by this host.
+    """The kernel's result of a route lookup for an unmarked packet that this host sends.
 
     Args:
-        address: the looked-up destination.
+        address: the packet's destination.
         route: the matching entry with all its hops, as returned for RTM_F_FIB_MATCH, or None.
         errno: the errno if there is no route, or None.
     """
@@ -44,11 +44,11 @@ class Lookup:
         prefix: Prefix,
         copy: Callable[[IpNetwork], Route],
     ) -> Lookup:
-        """Return a result that makes its route on first access.
+        """Return a lookup whose ``route`` is made on first access.
 
         Args:
-            address: the looked-up destination.
-            template: an entry like the matching one, with any destination.
+            address: the packet's destination.
+            template: a route with the matching entry's attributes, but any destination.
             prefix: the destination of the matching entry.
             copy: a function that copies the template with another destination.
         """
@@ -79,10 +79,7 @@ class Lookup:
 
     @property
     def discarded_by(self) -> RouteType | None:
-        """Return the type of discard route that corresponds to the errno.
-
-        The type is None if there is a route, or nothing matches (ENETUNREACH).
-        """
+        """Return the route type whose lookups fail with the errno, or None for other errnos."""
         return None if self.errno is None else _TYPE_OF_ERRNO.get(self.errno)
 
     def __eq__(self, other: object) -> bool:
@@ -102,12 +99,13 @@ class RouteFailure(NamedTuple):
 
     Args:
         route: the route as passed by the caller.
-        errno: the errno returned by the kernel. For a backend's own refusal, take EOPNOTSUPP or
-            ECANCELED: EPERM and EACCES say that the program needs root, and EEXIST, ESRCH,
-            EHOSTUNREACH and ENOTRECOVERABLE that other routes are in the way or missing.
+        errno: the errno returned by the kernel. A backend that refuses a route itself sets
+            EOPNOTSUPP or ECANCELED. Other numbers have a meaning: EPERM and EACCES say that the
+            program needs root; EEXIST, ESRCH, EHOSTUNREACH and ENOTRECOVERABLE say that other
+            routes are in the way or missing.
         message: the kernel's extended ACK message, or a description of the errno.
-        is_by_kernel: whether the message is the kernel's, not the backend's. A backend's message
-            stands alone, without advice about the kernel.
+        is_by_kernel: whether the kernel wrote the message. Advice about the kernel is added only
+            to the kernel's messages.
     """
 
     route: Route
@@ -121,7 +119,7 @@ class RuleFailure(NamedTuple):
 
     Args:
         rule: the rule as passed by the caller.
-        errno: the errno returned by the kernel, or one as in a ``RouteFailure``.
+        errno: see ``RouteFailure``.
         message: the kernel's extended ACK message, or a description of the errno.
         is_by_kernel: see ``RouteFailure``.
     """

@@ -37,13 +37,13 @@ def only_regular(path: str, flags: int, *, dir_fd: int | None = None) -> int:
 
     Raises:
         OSError: the file can't be opened.
-        NotRegularError: the file is of another kind.
+        NotRegularError: the file is of another kind, such as a FIFO.
     """
     descriptor = os.open(path, flags | os.O_NONBLOCK, dir_fd=dir_fd)
     state = os.fstat(descriptor)
     # A masked unit file is a symlink to /dev/null (systemd.unit(5)).
     is_mask = stat.S_ISCHR(state.st_mode) and state.st_rdev == os.makedev(1, 3)
-    # A directory passes, because open() itself refuses it.
+    # For a directory, open() itself then raises an error.
     if stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode) or is_mask:
         return descriptor
     os.close(descriptor)

@@ -17,10 +17,10 @@ from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import Prefix, numbers
 from hostrouting.model.text import shown
 
-# The blocks for which routes are rejected: the routes never match a packet, or depend on the
-# interface. The kernel accepts such routes (fib_semantics.c doesn't check them), so we reject them
-# here. The sources are RFC 791/1122 (0/8), RFC 1122 (127/8), RFC 5771 (224/4), RFC 1112 (240/4),
-# and for IPv6 RFC 4291.
+# Routes to these blocks are rejected. A route to fe80::/10 depends on the interface, and routes to
+# the other blocks never match a packet. The kernel accepts all of them (fib_semantics.c has no
+# check). The blocks are from RFC 791/1122 (0/8), RFC 1122 (127/8), RFC 5771 (224/4), RFC 1112
+# (240/4), and for IPv6 RFC 4291.
 RESERVED: dict[Family, dict[IpNetwork, str]] = {
     Family.IPV4: {
         IPv4Network("0.0.0.0/8"): "0.0.0.0/8, which means this host",
@@ -42,9 +42,9 @@ RESERVED: dict[Family, dict[IpNetwork, str]] = {
 _RESERVED_OCTETS = frozenset((0, 127, *range(224, 256)))
 
 # Each form has two triples: the first for values without a colon (IPv4), the second for values with
-# a colon (IPv6). A triple has the family, its AF_* constant, and a dict of prefix lengths. The key
-# of a length is the text that follows the address: only ASCII digits without leading zeros. A dict
-# lookup is several times faster than a regex, which matters for long configs.
+# a colon (IPv6). A triple has the family, its AF_* constant, and a dict of prefix lengths. A length
+# has the text after the address, such as "/24", as its key. "/024" isn't a key, so it is rejected.
+# A dict lookup is several times faster than a regex, which matters for long configs.
 _FORMS = {
     "prefix": [
         (family, family.af, {f"/{number}": number for number in range(family.bits + 1)})
@@ -61,7 +61,7 @@ _EXAMPLES = {
 
 
 def reserved_blocks(family: Family) -> tuple[IpNetwork, ...]:
-    """Return a family's special-purpose blocks. Addresses in these blocks don't get a verdict."""
+    """Return a family's special-purpose blocks. The check judges no address in these blocks."""
     return tuple(RESERVED[family])
 
 
@@ -150,7 +150,7 @@ def parse_any_address(value: str | IpAddress, family: Family | None = None) -> I
         ValueError: the value is invalid; the message says why.
     """
     if isinstance(value, (IPv4Address, IPv6Address)) and family in (None, Family.of(value)):
-        # The value may be an IPv4Interface, a subclass that prints its prefix length, too.
+        # The value may be an IPv4Interface, a subclass whose text includes a prefix length.
         return Family.of(value).address(int(value))
     family, (number, _) = split_prefix(value, family, what="address")
     return family.address(number)

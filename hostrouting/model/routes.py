@@ -32,8 +32,8 @@ class RouteType(IntEnum):
 
     @classmethod
     def _missing_(cls, _value: object) -> RouteType:
-        # The kernel also stores nat and xresolve. Like a blackhole, they fail with EINVAL
-        # (fib_props).
+        # The kernel also has the types nat and xresolve. Lookups that match a route of these types
+        # fail with EINVAL, as with a blackhole (fib_props).
         return cls.BLACKHOLE
 
     @property
@@ -60,8 +60,8 @@ class Table(IntEnum):
     LOCAL = 255
 
 
-# The tables for traffic from the addresses of interfaces that a config keeps. No other program is
-# known to use these numbers.
+# The tables for packets from the addresses of interfaces in the config's ``keep``. No other program
+# is known to use these numbers.
 SIDE_TABLES = range(2_170_000, 2_180_000)
 
 
@@ -147,9 +147,7 @@ class NextHop:
 
 
 class NexthopObject(NamedTuple):
-    """A nexthop object (ip-nexthop(8)).
-
-    Routes can refer to it by ID instead of having their own hops.
+    """A nexthop object (ip-nexthop(8)), to which a route without its own hops refers by ID.
 
     Args:
         id: the object's ID.
@@ -178,7 +176,7 @@ def _usual_scope(route: Route) -> int:
 
 @attrs.frozen
 class Route:
-    """A FIB entry. ``str(route)`` returns it in the format of ``ip route show``.
+    """A FIB entry. ``str(route)`` is in the format of ``ip route show``.
 
     Args:
         destination: the destination prefix.
@@ -209,7 +207,7 @@ class Route:
     nexthop_id: int | None = None
 
     def __attrs_post_init__(self) -> None:
-        # The other fields are left out, because a table may have a million routes.
+        # Only two fields are checked, to save time: a table may have a million routes.
         if not isinstance(self.destination, NETWORK) or not isinstance(self.hops, TUPLE):
             check_fields(self, {"destination": NETWORK, "hops": TUPLE})
 
@@ -220,7 +218,7 @@ class Route:
 
     @property
     def is_ours(self) -> bool:
-        """Return whether it is in main, has protocol 217 (hostrouting), and is no default route."""
+        """Return whether the route has protocol 217, is in main, and isn't a default route."""
         return (
             self.protocol == Protocol.HOSTROUTING
             and self.table == Table.MAIN
@@ -240,7 +238,7 @@ class Route:
 
     @property
     def is_near(self) -> bool:
-        """Return whether a gateway can be reached through it (fib_check_nh, ip6_route_check_nh)."""
+        """Return whether a gateway inside the destination is on-link (fib_check_nh)."""
         return self.scope >= Scope.LINK
 
     @property
@@ -269,7 +267,7 @@ class Route:
         return ours == theirs
 
     def has_same_effect(self, other: Route) -> bool:
-        """Return whether two routes with the same key have the same effect."""
+        """Return whether two routes of the same key agree in next hops and other attributes."""
         return self._effect == other._effect
 
     @property
@@ -326,9 +324,8 @@ class Route6(Route):
     Args:
         source_prefix: the source prefix to match (``from`` in ip-route(8)), or None for any source.
         preference: preference among routes with the same metric.
-        expires: for how many more seconds the kernel uses the route, or None if it doesn't expire.
-            Two routes are equal even if one expires sooner, unless only one of them has expired.
-            Read-only.
+        expires: seconds until the route expires, or None if it never does. Read-only. A comparison
+            of routes only considers whether each has expired.
     """
 
     family: ClassVar[Family] = Family.IPV6
@@ -339,10 +336,7 @@ class Route6(Route):
 
     @property
     def is_expired(self) -> bool:
-        """Return whether the route has expired.
-
-        The kernel ignores expired routes and removes them later.
-        """
+        """Return whether the route has expired. The kernel ignores expired routes."""
         return _has_expired(self.expires)
 
     @property
@@ -352,7 +346,7 @@ class Route6(Route):
 
     @property
     def is_near(self) -> bool:
-        """Return whether gateways can be reached through the route."""
+        """Return whether a gateway inside the destination is on-link (ip6_route_check_nh)."""
         return not all(hop.gateway for hop in self.hops)
 
     @property
@@ -365,13 +359,13 @@ class Route6(Route):
 
     @property
     def is_dead(self) -> bool:
-        """Return whether the kernel skips the route, as it has expired or all its hops are dead."""
+        """Return whether the kernel skips the route because it has expired or its hops are dead."""
         return self.is_expired or super().is_dead
 
     def words(self, *, is_numeric: bool = False) -> str:
         """Return the route in the format of ``ip -6 route show``, without its remaining lifetime.
 
-        Therefore, an unchanged route always has the same words.
+        As the lifetime is left out, an unchanged route always has the same words.
 
         Args:
             is_numeric: see ``Route.words``.
@@ -387,7 +381,7 @@ class Route6(Route):
         return words
 
 
-# Cached because thousands of routes may share their hops: 100,000 lines take a third of the time.
+# Thousands of routes may share their hops: the cache saves two thirds of the time for 100,000.
 @lru_cache
 def _tail(
     hops: tuple[NextHop, ...],

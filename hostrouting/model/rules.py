@@ -18,7 +18,7 @@ ALL_PORTS = (1, 65534)
 HIDES_SELECTORS = (
     "this snapshot may hide selectors of that rule: take one with hostrouting snapshot"
 )
-"""A hint about a rule in a snapshot by ip, which may be older than the kernel."""
+"""A hint for a snapshot taken with ``ip``: an old ``ip`` doesn't print newer selectors."""
 
 
 class RuleAction(IntEnum):
@@ -49,11 +49,11 @@ _FIELDS: dict[str, Types] = {
 
 @attrs.frozen
 class Rule:
-    """A policy rule (ip-rule(8)): what happens to packets that match its selectors.
+    """A policy rule (ip-rule(8)): selectors, and an action for the packets that match them.
 
     Args:
         preference: 0-4294967295; lower values are evaluated first.
-        action: action for matching packets.
+        action: see ``RuleAction``.
         table: the table to look up, for ``TO_TABLE``.
         goto: preference of the target rule, for ``GOTO``.
         source: source prefix to match, or None for any.

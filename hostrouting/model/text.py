@@ -16,7 +16,7 @@ def shown(value: object) -> str:
     """Return a value's ``repr``, cut to 80 characters; write null, true and false as in JSON."""
     text = next((word for each, word in _JSON_WORDS if value is each), repr(value))
     if isinstance(value, float) and abs(value) == float("inf"):
-        text = "a number beyond 1.7e308"  # Python reads it as infinity, which JSON doesn't have
+        text = "a number beyond 1.7e308"  # such as 1e999, which Python's json reads as infinity
     if isinstance(value, str) and _ESCAPED.search(value):
         text += " (which isn't UTF-8)"
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}…"
@@ -43,7 +43,7 @@ _NUMBERED = re.compile(r"(.*?)(0|[1-9]\d*)")
 
 
 def with_runs(names: Iterable[str]) -> list[str]:
-    """Return names, and write three or more consecutive ones as a range, such as ``ib0-ib7``."""
+    """Return names, with three or more consecutive ones as a range, such as ``ib0-ib7``."""
     runs: list[list[str]] = []
     following = ""
     for name in names:

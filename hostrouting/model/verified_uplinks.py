@@ -1,15 +1,15 @@
 """The uplinks with which the check has passed, and which of a host's links they are by now.
 
-A NIC keeps its MAC address when its name changes: Azure doesn't guarantee the order of NICs across
-reboots. A redeployed VM's NIC keeps its name when its MAC address changes. So a verified uplink is
-recognized by its MAC address or else by its name.
+A verified uplink is recognized by its MAC address, or else by its name. A NIC's name may change:
+Azure doesn't guarantee the order of NICs across reboots. A NIC's MAC address changes when a VM is
+redeployed, but its name doesn't.
 
-A bond takes the address of one of its NICs, and all of them are on the same network. So a bond is
-recognized by its name. A bridge takes a NIC's address, too. But if that NIC is in no bridge now,
-the NIC itself is the uplink, and not the bridge. Two NICs may have swapped their names, so that the
-wrong one was added to the bridge.
+A bond is recognized by its name, because it may take the MAC address of any of its NICs. A bridge
+takes a NIC's MAC address, too. But if the NIC with that address is in no bridge by now, the NIC is
+the uplink, and not the bridge: two NICs may have swapped their names, so that the wrong NIC was
+added to the bridge.
 
-The boot scripts follow the same rules.
+The boot scripts follow these rules, too.
 
 This module does no I/O.
 """
@@ -26,14 +26,13 @@ from hostrouting.model.links import VPN_DEVS, Link, is_like
 VERIFIED_PATH = "etc/hostrouting/uplink"
 """The file with the verified uplinks, below a host's root."""
 
-# Packets of a link of these kinds leave through another link. The two links may have the same MAC
-# address.
+# A link of these kinds sends through another link, and may have that link's MAC address.
 _STACKED = ("ipvlan", "ipvtap", "macsec", "macvlan", "macvtap", "vlan")
 # A link of these kinds takes over the network of its ports.
 _GROUPS = ("bond", "bridge", "team")
 # All ports of a bond or team lead to the same network.
 _BONDS = ("bond", "team")
-# A record has a line for each uplink. Lines after this many aren't ours.
+# The number of lines that are read of a record. A record of ours has a line for each uplink.
 _LINES = 64
 _LINE = re.compile(r"([A-Za-z0-9_.-]{1,15})(?: ([0-9A-Fa-f:]+))?")
 
@@ -60,8 +59,8 @@ def parse_verified(text: str, since: str | None = None) -> tuple[VerifiedUplink,
     """Parse a record with a line ``NAME MAC`` for each verified uplink, ignoring other lines.
 
     Raises:
-        ValueError: the record isn't empty, but has no such line. If such a record counted as empty,
-            the next default route would determine the uplink.
+        ValueError: the record isn't empty, but no line is valid. If the result were empty, too, the
+            next default route would determine the uplink.
     """
     lines = text.split("\n")[:_LINES]
     found = [line for line in map(_LINE.fullmatch, map(_bare, lines)) if line is not None]
@@ -91,11 +90,15 @@ def find_verified(
 ) -> tuple[str, ...]:
     """Return the names of the links that are verified uplinks now.
 
-    A verified uplink is the link with its MAC address. If several links have that address, the
-    recorded name tells which of them it is. If no link has the address, or a bond with ports has
-    the recorded name, it is the link with that name. If the link found is a port of a bridge or
-    bond, the topmost bridge or bond takes its place. Ports of other interfaces are no uplinks. A
-    link on top of another is a verified uplink only if it has the recorded name.
+    A verified uplink is now the first that exists of:
+
+    - the bond that has the recorded name, and ports,
+    - the links with the recorded MAC address; if one also has the recorded name, only that one,
+    - the link with the recorded name.
+
+    The topmost bridge or bond takes the place of its ports. A port of another kind of interface
+    (except of a VRF) isn't an uplink. A VLAN or another link on top of a link isn't recognized by
+    its MAC address alone.
     """
     by_name = {link.name: link for link in links}
     found: dict[str, None] = {}
@@ -114,7 +117,7 @@ def _find(uplink: VerifiedUplink, links: Mapping[str, Link]) -> list[Link]:
     by_mac = _topmost(_with_mac_of(uplink, links), links)
     if not by_mac:
         return by_name
-    # Before Azure's VF is a port of its NIC, both have the address.
+    # Azure's VF has the MAC address of its NIC even before it becomes the NIC's port.
     name_fits = bool(by_name) and by_name[0] in by_mac
     return by_name if name_fits else by_mac
 
@@ -124,7 +127,7 @@ def _is_bond_with_ports(link: Link, links: Mapping[str, Link]) -> bool:
 
 
 def _with_mac_of(uplink: VerifiedUplink, links: Mapping[str, Link]) -> list[Link]:
-    """Return the links with an uplink's MAC address. A stacked link must also have its name."""
+    """Return the links with an uplink's MAC address, and stacked links only with its name, too."""
     if uplink.mac is None:
         return []
     same = (link for link in links.values() if link.mac == uplink.mac)
@@ -132,9 +135,9 @@ def _with_mac_of(uplink: VerifiedUplink, links: Mapping[str, Link]) -> list[Link
 
 
 def _topmost(found: Iterable[Link], links: Mapping[str, Link]) -> list[Link]:
-    """Return the links that take the place of some links, without those that can't be recorded.
+    """Return the topmost bridge or bond above each link, or the link itself (see ``_group``).
 
-    Nothing takes the place of a port of another kind of link.
+    Links whose names can't be recorded are left out.
     """
     groups = (_group(link, links) for link in found)
     return [link for link in groups if link is not None and is_recordable(link.name)]
@@ -145,7 +148,7 @@ def _group(link: Link, links: Mapping[str, Link]) -> Link | None:
 
     A VRF doesn't count as above its ports. Return None if another kind of link is above.
     """
-    for _ in links:  # a snapshot's links may be ports of each other
+    for _ in links:  # not forever: in a snapshot, two links may be ports of each other
         if link.master is None:
             return link
         master = links.get(link.master)
@@ -161,9 +164,10 @@ def find_awaited_uplinks(
     verified: Sequence[VerifiedUplink],
     links: Sequence[Link],
 ) -> str | None:
-    """Return a phrase about the verified uplinks that may still appear, or None if one is there.
+    """Return a phrase about the verified uplinks that may still appear, or None.
 
-    An uplink that has become a port of another interface isn't awaited.
+    None is awaited if one verified uplink is there. An uplink that has become a port of another
+    interface isn't awaited.
     """
     if find_verified(verified, links):
         return None
@@ -180,7 +184,7 @@ def is_vpn_instead(
     links: Sequence[Link],
     devs: Iterable[str],
 ) -> bool:
-    """Return whether a VPN has one of some interfaces, and the verified uplink, a NIC, is gone.
+    """Return whether one of ``devs`` is a VPN's, and all verified uplinks, once a NIC, are gone.
 
     A VPN's default route alone doesn't show that the VPN has taken a NIC's place.
     """
@@ -194,9 +198,9 @@ def find_swapped(
     links: Sequence[Link],
     patterns: tuple[str, ...],
 ) -> tuple[tuple[VerifiedUplink, str], ...]:
-    """Return the verified uplinks whose recorded name the config has, and another link now bears.
+    """Return the verified uplinks of which the config contains only the recorded name.
 
-    Another link has taken the name, or the link of that name has become a port of another one.
+    For example, the config's eth0 was the uplink, which is eth1 now.
 
     Args:
         verified: the verified uplinks.
@@ -204,7 +208,7 @@ def find_swapped(
         patterns: the shell patterns of the config for its uplinks.
 
     Returns:
-        Each such uplink, with its present name, which the config doesn't contain.
+        Each uplink found, with its present name.
     """
     by_name = {link.name: link for link in links}
     found: list[tuple[VerifiedUplink, str]] = []
@@ -220,9 +224,9 @@ def find_renamed(
     verified: Iterable[VerifiedUplink],
     links: Sequence[Link],
 ) -> tuple[tuple[VerifiedUplink, tuple[str, ...]], ...]:
-    """Return the verified uplinks whose name another NIC has, each with its present names.
+    """Return the verified uplinks whose recorded name another NIC has, with their present names.
 
-    A link of that name that has become a port of the uplink's bridge or bond is no other NIC.
+    A port of the uplink's own bridge or bond doesn't count as another NIC.
     """
     by_name = {link.name: link for link in links}
     found: list[tuple[VerifiedUplink, tuple[str, ...]]] = []
@@ -236,7 +240,7 @@ def find_renamed(
 
 
 def is_port_of(name: str, master: str, links: Sequence[Link]) -> bool:
-    """Return whether a link is a port of a bridge or bond, also of one that is itself a port."""
+    """Return whether ``master`` is the topmost bridge or bond above a link."""
     by_name = {link.name: link for link in links}
     top = _group(by_name[name], by_name) if name in by_name else None
     return name != master and top is not None and top.name == master
