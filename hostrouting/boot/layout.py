@@ -16,6 +16,7 @@ CONFIG_DIR = PurePosixPath("etc/aks-flex-node")
 STATE_DIR = PurePosixPath("etc/hostrouting")
 UNIT_DIR = PurePosixPath("etc/systemd/system")
 RUN_DIR = PurePosixPath("run/aks-flex-node")
+WATCH_DIR = PurePosixPath("var/lib/hostrouting")
 
 # The names of the parts, of their scripts and of their units.
 ROUTES = "static-routes"
@@ -105,6 +106,9 @@ class Layout:
     run_lock = _Below(RUN_DIR / "run.lock")
     """The lock of a whole run, even while it waits. Of the boot scripts, only trial.sh takes it."""
 
+    passed_starts = _Below(RUN_DIR / "passed")
+    """The gate's files, one for each start that has passed."""
+
     trial = _Below(RUN_DIR / "trial.json")
     """The current trial's config and deadline; removed when the trial ends."""
 
@@ -126,10 +130,10 @@ class Layout:
     report = _Below(RUN_DIR / "route-overlap.json")
     """The last check's report as JSON."""
 
-    good = _Below("var/lib/hostrouting/good.json")
+    good = _Below(WATCH_DIR / "good.json")
     """The watcher's last snapshot of this host with the verdict ``ok``."""
 
-    bad = _Below("var/lib/hostrouting/bad.json")
+    bad = _Below(WATCH_DIR / "bad.json")
     """The watcher's snapshot of this host at the first verdict other than ``ok``."""
 
     @property

@@ -104,11 +104,11 @@ def _packages_in(layout: Layout, name: str) -> set[Path]:
     if passed[-1].is_dir():
         for path in passed[-1].iterdir():
             if path.name in _PACKAGES or not path.is_dir():
-                found |= _all_in(layout, path)
+                found |= all_in(layout, path)
     return found
 
 
-def _all_in(layout: Layout, top: Path) -> set[Path]:
+def all_in(layout: Layout, top: Path) -> set[Path]:
     """Return a path, everything below it, and what the symlinks there lead through."""
     found: set[Path] = set()
     walked: set[Path] = set()  # symlinks may lead in a circle

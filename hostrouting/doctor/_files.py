@@ -7,6 +7,7 @@ import re
 import shlex
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from hostrouting.boot.files import read_state, read_text
@@ -15,7 +16,7 @@ from hostrouting.boot.installed_units import UNIT_PATH, is_masked
 from hostrouting.boot.layout import CHECK, WATCH, Layout
 from hostrouting.boot.locks import locked
 from hostrouting.boot.parts import CONFIGURED, installed_files, wanted_parts
-from hostrouting.boot.python import files_of, is_changeable
+from hostrouting.boot.python import all_in, files_of, is_changeable
 from hostrouting.doctor.check_types import (
     DoctorFinding,
     ExaminedHost,
@@ -24,6 +25,7 @@ from hostrouting.doctor.check_types import (
     stale_files,
 )
 from hostrouting.model.errors import FileError
+from hostrouting.model.opening import translate_errors
 
 _EXECUTABLE = 0o111
 
@@ -142,7 +144,7 @@ def units(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def modes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that only root can write to what runs as root, and to the default CONFIG."""
+    """Check that only root can write our files and what runs as root, and can open the locks."""
     layout = examined.layout
     trusted = _trusted(examined)
     for path in sorted(trusted):
@@ -150,15 +152,18 @@ def modes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         yield from _changeable(layout, path, what, Severity.BROKEN)
     for path in sorted({*layout.passed(layout.relative(layout.config))} - trusted - {layout.root}):
         yield from _changeable(layout, path, "what the next apply installs", Severity.RISK)
+    for lock in (layout.lock, layout.run_lock):
+        yield from _lockable(layout, lock)
 
 
 def _changeable(
     layout: Layout, path: Path, what: str, severity: Severity
 ) -> Iterator[DoctorFinding]:
     """Yield findings if users other than root can change a file or a folder."""
-    if not (path.is_dir() or path.is_file()):
+    state = _state(path)
+    if state is None or not (stat.S_ISDIR(state.st_mode) or stat.S_ISREG(state.st_mode)):
         return  # the path is missing, or /dev/null, which masks a unit
-    root, state = layout.root.stat(), path.stat()
+    root = layout.root.stat()
     name = layout.relative(path)
     if state.st_uid != root.st_uid:
         message = f"it belongs to user {state.st_uid}, who can change {what}"
@@ -169,11 +174,42 @@ def _changeable(
         yield DoctorFinding("file-mode", name, message, f"chmod go-w {name}", severity)
 
 
+def _lockable(layout: Layout, lock: Path) -> Iterator[DoctorFinding]:
+    """Yield a finding if users other than root can open a lock, and so hold it."""
+    state = _state(lock)
+    if (
+        state is not None
+        and state.st_mode & 0o077
+        and not is_changeable(state, layout.root.stat().st_gid)
+    ):
+        name = layout.relative(lock)
+        mode = stat.S_IMODE(state.st_mode)
+        message = f"its mode is {mode:04o}: users other than root can hold it, and delay starts"
+        yield DoctorFinding("file-mode", name, message, f"chmod 0600 {name}", Severity.RISK)
+
+
+def _state(path: Path) -> os.stat_result | None:
+    """Return what stat(2) tells about a path, or None if the path is missing."""
+    with translate_errors(f"look at {path}"), suppress(FileNotFoundError, NotADirectoryError):
+        return path.stat()
+    return None
+
+
 def _trusted(examined: ExaminedHost) -> set[Path]:
     """Return our files, Python's files, and the folders and symlinks on their paths."""
     layout = examined.layout
-    ours = (layout.manifest, *examined.manifest.files(layout), layout.lock, layout.verified)
+    folders = (layout.manifest.parent, layout.good.parent, layout.passed_starts)
+    ours = (
+        *folders,
+        *examined.manifest.files(layout),
+        *(layout.lock, layout.run_lock, layout.adopted, *layout.markers),
+        *(layout.trial, layout.confirmed, layout.trial_script),
+    )
     passed = {step for path in ours for step in layout.passed(layout.relative(path))}
+    for folder in folders:
+        # Only root reads the watcher's folder. No other user can change what is in it, either.
+        with suppress(PermissionError):
+            passed |= all_in(layout, folder)
     for python in _pythons(layout):
         passed |= files_of(layout, python)
     return passed - {layout.root}

@@ -678,6 +678,36 @@ def test_files_and_folders_that_others_may_write_are_found(node: Node) -> None:
     assert found == {("file-mode", f"/{path}", f"chmod go-w /{path}") for path in PLACES}
 
 
+OURS = (
+    *(f"{STATE_DIR}/{name}" for name in ("gate.off", "stages/a", "uplink")),
+    *(f"run/aks-flex-node/{name}" for name in ("run.lock", "lock", "passed/1", "adopted")),
+    *(f"run/aks-flex-node/trial.{name}" for name in ("json", "confirmed.json", "sh")),
+    *(f"run/aks-flex-node/route-overlap.{name}" for name in ("ok", "detected", "json")),
+    *("var/lib/hostrouting/good.json", "var/lib/hostrouting/bad.json"),
+)
+
+
+def test_each_file_of_ours_is_looked_at(node: Node) -> None:
+    for path in OURS:
+        node.write(path, "").chmod(0o602)
+    node.write("run/aks-flex-node/agent.sock", "").chmod(0o666)  # isn't ours
+    checks = [check for check in CHECKS if check.name == "modes"]
+    found = {
+        (each.kind, each.subject, each.hint)
+        for each in examine(host=node.host, checks=checks).findings
+    }
+    assert found == {("file-mode", f"/{path}", f"chmod go-w /{path}") for path in OURS}
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640])
+@pytest.mark.parametrize("lock", ["lock", "run.lock"])
+def test_a_lock_that_others_may_open_is_found(node: Node, lock: str, mode: int) -> None:
+    path = f"run/aks-flex-node/{lock}"
+    node.layout.of(path).chmod(mode)
+    (found,) = examine(host=node.host).findings
+    assert (found.subject, found.hint) == (f"/{path}", f"chmod 0600 /{path}")
+
+
 def test_a_python_that_others_may_change_is_found(node: Node) -> None:
     script, packages = (
         node.layout.of(CHECK),
