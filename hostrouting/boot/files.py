@@ -161,9 +161,9 @@ def rewrite(path: Path, edit: Callable[[BinaryIO], str | None]) -> bool:
     """Atomically replace the content of another program's file, keeping its mode and owner.
 
     If the file's owner also owns the folder, the owner can replace the file with a symlink at any
-    time. So symlinks are resolved only once, and all other steps use an open descriptor of the
-    folder. As root, a symlink is only followed if only root can have made it, because a symlink may
-    lead to any file.
+    time. So symlinks are resolved only once, the resolved folders are opened one below the other
+    without following any, and all other steps use the last one's descriptor. As root, a symlink is
+    only followed if only root can have made it, because a symlink may lead to any file.
 
     Args:
         path: the file, or a symlink to it.
@@ -179,7 +179,7 @@ def rewrite(path: Path, edit: Callable[[BinaryIO], str | None]) -> bool:
     """
     with translate_errors(f"write {path}"):
         resolved = _followed(path) if os.geteuid() == 0 else path.resolve(strict=True)
-        with _opened(resolved.parent, os.O_NOFOLLOW) as folder:
+        with _opened_without_links(resolved.parent) as folder:
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
             with open(only_regular(resolved.name, flags, dir_fd=folder), "rb") as file:
                 text = edit(file)
@@ -357,13 +357,25 @@ def link(path: Path, to: str) -> None:
 
 
 @contextlib.contextmanager
-def _opened(folder: Path, flags: int = 0) -> Iterator[int]:
+def _opened(folder: Path, flags: int = 0, above: int | None = None) -> Iterator[int]:
     """Open a folder and yield its descriptor, which stays valid even if the folder is renamed."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | flags)
+    flags |= os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    descriptor = os.open(folder, flags, dir_fd=above)
     try:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _opened_without_links(folder: Path) -> Iterator[int]:
+    """Open a folder as ``_opened`` does; fail if a step of its absolute path is a symlink."""
+    with contextlib.ExitStack() as stack:
+        above = stack.enter_context(_opened(Path("/")))
+        for step in folder.parts[1:-1]:
+            # O_PATH needs no permission to read the folder.
+            above = stack.enter_context(_opened(Path(step), os.O_NOFOLLOW | os.O_PATH, above))
+        yield stack.enter_context(_opened(Path(folder.name or "/"), os.O_NOFOLLOW, above))
 
 
 def _sync(folder: Path) -> None:

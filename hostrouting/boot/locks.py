@@ -50,7 +50,8 @@ def locked(path: Path, scope: CancelScope, *, seconds: int = LOCK_WAIT_SECONDS) 
     """
     with translate_errors(f"open the lock {path}"):
         make_folders(path.parent)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o600)
     try:
         deadline = scope.clock.monotonic() + seconds
         if not _is_taken(descriptor, path):

@@ -701,6 +701,22 @@ def test_a_stopped_check_leaves_its_marker_whole(node: NamespaceKernel, plain: S
     assert plain.told()[0].startswith("OVERLAP: expected CIDR 172.16.2.0/24 ")
 
 
+@pytest.mark.parametrize(
+    ("cidr", "marker"), [("10.96.0.0/12", "ok"), ("172.16.2.0/24", "detected")]
+)
+def test_a_link_in_a_markers_place_is_replaced(
+    node: NamespaceKernel, plain: Sandbox, cidr: str, marker: str
+) -> None:
+    folder = plain.root / "run/aks-flex-node"
+    victim = plain.write("theirs", "victim")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"route-overlap.{marker}"
+    path.symlink_to(victim)
+    plain.run(check_script(cidr))
+    assert not path.is_symlink()
+    assert victim.read_text() == "theirs"
+
+
 @pytest.mark.parametrize("tool", ["mv", "rm"])
 def test_two_checks_at_once_leave_one_marker(
     tool: str, node: NamespaceKernel, plain: Sandbox

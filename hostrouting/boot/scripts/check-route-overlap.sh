@@ -160,6 +160,7 @@ write_marker() {
   # Python has written the report of the failures that it has found.
   [[ $VERDICT = "$JUDGED" && $VERDICT != ok ]] || [ ! -e "$REPORT" ] || rm -f "$REPORT" || return
   if [ "$own" = "$MARKER_OK" ]; then
+    [ ! -L "$own" ] || rm -f "$own" || return
     : >"$own" # an empty file needs no rename
   else
     [ "$VERDICT" = ok ] || while IFS= read -r line; do text+=${line%%$'\t'*}$'\n'; done <<<"$LINES" || return

@@ -14,6 +14,7 @@ import pytest
 from file_trees import version_of
 
 import phases
+from hostrouting.boot import files
 from hostrouting.boot.files import read_text, remove, rewrite, write_if_changed
 from hostrouting.boot.locks import locked
 from hostrouting.model.errors import FileError
@@ -122,6 +123,28 @@ def test_a_rewrite_stays_in_the_opened_folder(tmp_path: Path) -> None:
     assert [each.name for each in (tmp_path / "other").iterdir()] == ["file"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root refuses symlinks")
+@pytest.mark.parametrize("swapped", ["upper", "upper/middle", "upper/middle/folder"])
+def test_a_rewrite_follows_no_link_made_since_it_looked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swapped: str
+) -> None:
+    path, folder = tmp_path / "upper/middle/folder/file", tmp_path / swapped
+    path.parent.mkdir(parents=True)
+    path.write_text("old")
+    look = files._followed
+
+    def look_and_swap(given: Path) -> Path:
+        resolved = look(given)
+        folder.rename(tmp_path / "moved")
+        folder.symlink_to(tmp_path / "moved")
+        return resolved
+
+    monkeypatch.setattr(files, "_followed", look_and_swap)
+    with pytest.raises(FileError, match=f"can't write {path}: "):
+        rewrite(path, lambda _: "new")
+    assert path.read_text() == "old"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 def test_a_rewrite_follows_only_links_that_root_alone_can_make(tmp_path: Path) -> None:
     victim, folder = tmp_path / "victim", tmp_path / "folder"
@@ -176,6 +199,16 @@ def test_the_lock_is_that_of_flock_from_util_linux(tmp_path: Path) -> None:
     with locked(path, CancelScope()):
         assert subprocess.run(["flock", "-n", path, "true"], check=False).returncode == 1
     assert subprocess.run(["flock", "-n", path, "true"], check=False).returncode == 0
+
+
+def test_a_lock_is_no_link_to_another_file(tmp_path: Path) -> None:
+    (tmp_path / "lock").symlink_to(tmp_path / "victim")
+    with (
+        pytest.raises(FileError, match="can't open the lock"),
+        locked(tmp_path / "lock", CancelScope()),
+    ):
+        raise AssertionError("it holds another file's lock")
+    assert not (tmp_path / "victim").exists()
 
 
 def test_a_wait_for_the_lock_ends_with_a_hint(tmp_path: Path) -> None:
