@@ -24,6 +24,8 @@ IGNITION_VERSION = "3.4.0"
 # machine, except for the path of Python in the watcher's unit.
 _SYSROOT = Layout("/sysroot")
 _GZIP = 16 + zlib.MAX_WBITS
+# A lower level means smaller blocks, which suit a script that ends in many similar rows.
+_MEM_LEVELS = (5, 6, 7)
 
 
 def rendered_files(config: Config, layout: Layout) -> list[BootFile]:
@@ -101,7 +103,10 @@ def _ignition_file(file: BootFile) -> dict[str, Any]:
 
 
 def _gzipped(content: bytes) -> bytes:
-    # A small memLevel means small blocks, which suit scripts that end in many similar rows. The
-    # header contains no time, so equal scripts give equal bytes.
-    packer = zlib.compressobj(level=9, wbits=_GZIP, memLevel=6)
+    # The header contains no time, so equal scripts give equal bytes.
+    return min((_gzipped_with(content, level) for level in _MEM_LEVELS), key=len)
+
+
+def _gzipped_with(content: bytes, mem_level: int) -> bytes:
+    packer = zlib.compressobj(level=9, wbits=_GZIP, memLevel=mem_level)
     return packer.compress(content) + packer.flush()

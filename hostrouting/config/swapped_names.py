@@ -1,15 +1,16 @@
 """Find interface names in a config that belong to other NICs by now.
 
 Azure doesn't guarantee the order of NICs across reboots, but routes and addresses stay with the
-NICs. For example, the verified uplink was eth0 and is eth1 now, while another NIC is eth0. By eth1,
-a config from before the reboot means the other NIC, but a config edited since means the uplink.
-The two are told apart as follows:
+NICs. For example, the verified uplink was eth0 and is eth1 now, while another NIC is eth0. In a
+config from before the reboot, eth0 means the uplink, and eth1 the other NIC. In a config that has
+been edited since, they mean what they are. The two are told apart as follows:
 
-- A config whose ``uplinks`` contains eth0 hasn't been edited.
+- A config whose ``uplinks`` contains eth0 hasn't been edited. With ``uplinks`` that lacks eth0, it
+  has been.
 - ``devs`` with eth1 means the other NIC if packets to the CIDR leave through eth0.
-- ``dev`` of a static route, and ``keep``, mean the other NIC, because an owner seldom names the
-  uplink there. Both mean the uplink if ``uplinks`` is set without eth0. ``dev`` also means it if
-  the route's gateway is in a network of eth1.
+- Without ``uplinks``, ``devs`` with eth0 means the uplink, and ``keep`` with eth1 the other NIC.
+  ``dev`` of a static route means what it was before the reboot, too, unless the route's gateway is
+  in a network of the interface that has this name now.
 
 The boot scripts follow these rules, too.
 
@@ -48,7 +49,7 @@ def swapped_devs(
     links: Sequence[Link],
     led: Iterable[tuple[tuple[str, ...], tuple[str, ...]]],
 ) -> tuple[Swap, ...]:
-    """Return the verified uplinks whose present names in ``devs`` mean another NIC.
+    """Return the verified uplinks whose former or present name in ``devs`` means another NIC.
 
     Args:
         config: the config.
@@ -57,10 +58,15 @@ def swapped_devs(
             and the interfaces through which these packets leave.
     """
     instead = [*led]
+    given = [each.devs for each in config.route_overlap.expected_cidrs if each.devs is not None]
     found: list[Swap] = []
     for was, names in find_renamed(config.verified, links):
-        if any(
+        is_led = any(
             devs == (was.name,) and _means_other(patterns, was, names) for patterns, devs in instead
+        )
+        may_mean_uplink = not _is_edited(config, was)
+        if is_led or (
+            may_mean_uplink and any(_means_uplink(patterns, was, names) for patterns in given)
         ):
             found.append((was, names[0]))
     return tuple(found)
@@ -72,7 +78,7 @@ def swapped_routes(
     *,
     is_lacking: bool,
 ) -> tuple[Swap, ...]:
-    """Return the verified uplinks whose present names in ``staticRoutes`` mean another NIC.
+    """Return the verified uplinks whose former or present name in static routes or keep is wrong.
 
     Args:
         config: the config.
@@ -90,9 +96,19 @@ def swapped_routes(
     return tuple(
         (was, names[0])
         for was, names in find_renamed(config.verified, links)
-        if config.uplinks is None or is_like(was.name, config.uplinks)
-        if any(_means_other(each, was, names) for each in patterns)
+        if not _is_edited(config, was)
+        if was.name in devs or any(_means_other(each, was, names) for each in patterns)
     )
+
+
+def _is_edited(config: Config, was: VerifiedUplink) -> bool:
+    """Return whether ``uplinks`` shows that the owner has edited the config since."""
+    return config.uplinks is not None and not is_like(was.name, config.uplinks)
+
+
+def _means_uplink(patterns: tuple[str, ...], was: VerifiedUplink, names: Iterable[str]) -> bool:
+    """Return whether some patterns contain the former name of an uplink, but no present one."""
+    return is_like(was.name, patterns) and not any(is_like(name, patterns) for name in names)
 
 
 def _means_other(patterns: tuple[str, ...], was: VerifiedUplink, names: Iterable[str]) -> bool:
@@ -100,8 +116,14 @@ def _means_other(patterns: tuple[str, ...], was: VerifiedUplink, names: Iterable
     return not is_like(was.name, patterns) and any(is_like(name, patterns) for name in names)
 
 
-def swap_words(swap: Swap, config: Config, links: Sequence[Link]) -> tuple[str, str]:
-    """Return what has happened to a verified uplink, and what to do."""
+def swap_words(
+    swap: Swap,
+    config: Config,
+    links: Sequence[Link],
+    *,
+    is_lacking: bool = False,
+) -> tuple[str, str]:
+    """Return what has happened to a verified uplink, and what to do; see ``swapped_routes``."""
     was, name = swap
     then = "then: hostrouting apply"
     if is_port_of(was.name, name, links):
@@ -110,34 +132,37 @@ def swap_words(swap: Swap, config: Config, links: Sequence[Link]) -> tuple[str, 
     taken = any(link.name == was.name for link in links)
     mac = "" if was.mac is None else f" ({was.mac})"
     now = f", and {was.name} is another interface now" if taken else ""
-    edits = shortened([*_edits(swap, config)], "; ", _SHOWN_PLACES)
+    edits = shortened([*_edits(swap, config, is_lacking)], "; ", _SHOWN_PLACES)
     other = ", or give the interface its name back"
-    if config.uplinks is None and any(route.dev == name for route in config.static_routes.routes):
-        other = (
-            f', or, if {name} is right there, set hostRouting\'s "uplinks": {json.dumps([name])}'
-        )
+    if config.uplinks is None:
+        setting = f'set hostRouting\'s "uplinks": {json.dumps([name])}'
+        other = f"; {setting}, or this alone if the names are right"
     return (
         f"the interface with which the check passed as {was.name}{mac} is {name} by now{now}",
         f"{edits}{other}; {then}",
     )
 
 
-def _edits(swap: Swap, config: Config) -> Iterator[str]:
+def _edits(swap: Swap, config: Config, is_lacking: bool) -> Iterator[str]:
     was, name = swap
     uplinks = config.uplinks or ()
     if is_like(was.name, uplinks) and not is_like(name, uplinks):
         yield f"in hostRouting.uplinks name {name}"
-    for place, patterns in _places(config):
+    for place, patterns, may_mean_uplink in _places(config, is_lacking):
         if _means_other(patterns, was, [name]):
             yield f"in {place} name {was.name}"
+        elif may_mean_uplink and _means_uplink(patterns, was, [name]):
+            yield f"in {place} name {name}"
 
 
-def _places(config: Config) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _places(config: Config, is_lacking: bool) -> Iterator[tuple[str, tuple[str, ...], bool]]:
+    """Yield each place with interface names, and whether they may mean the uplink."""
     for expected in config.route_overlap.expected_cidrs:
         if expected.devs is not None:
-            yield f"devs of {expected.cidr}", expected.devs
+            yield f"devs of {expected.cidr}", expected.devs, True
     for route in config.static_routes.routes:
         if route.dev is not None:
-            yield f"dev of the static route to {route.destination}", (route.dev,)
+            is_lost = is_lacking or route.gateway in (None, ONLINK)
+            yield f"dev of the static route to {route.destination}", (route.dev,), is_lost
     for keep in config.static_routes.keep:
-        yield f"keep, for {keep.dev},", (keep.dev,)
+        yield f"keep, for {keep.dev},", (keep.dev,), False

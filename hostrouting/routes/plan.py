@@ -400,7 +400,7 @@ def refuse_swapped(config: Config, links: Sequence[Link], *, is_lacking: bool = 
     """
     swapped = swapped_uplinks(config, links) or swapped_routes(config, links, is_lacking=is_lacking)
     for swap in swapped:
-        why, hint = swap_words(swap, config, links)
+        why, hint = swap_words(swap, config, links, is_lacking=is_lacking)
         raise SwappedNamesError(f"{_CANT_INSTALL}{why}", hint=hint)
 
 

@@ -610,13 +610,18 @@ function why_router_lost(    part, hop, i, list, what) {
   return what
 }
 
-# Returns what to name in the devs of CIDRs that mean another interface: in all if "uplinks" shows that the config is as
-# it was, or else in those whose packets leave through the interface that they mean.
-function places_of(was, is_named,    r, out) {
+# Returns what to name in the devs of CIDRs that mean another interface, or the uplink by its former name. Unless such a
+# former name or "uplinks" shows that the config is as it was, another is meant only where packets leave through that.
+function places_of(was, is_named,    r, means, is_old, out) {
+  is_old = is_named
+  for (r = 1; r <= ranges; r++) {
+    means[r] = devs_pattern[r] == "" ? "" : meaning(devs_pattern[r], was)
+    is_old = is_old || (means[r] == "uplink" && !is_configured)
+  }
   for (r = 1; r <= ranges; r++)
-    if (devs_pattern[r] != "" && means_other(devs_pattern[r], was) && (is_named || (r, was) in led_instead) && \
-      !index(out, " " expected_cidr[r] " "))
-      out = out "in devs of " expected_cidr[r] " name " was "; "
+    if (means[r] != "" && !index(out, " " expected_cidr[r] " ") && \
+      (is_old || (means[r] == "other" && (r, was) in led_instead)))
+      out = out "in devs of " expected_cidr[r] " name " (means[r] == "other" ? was : present[1]) "; "
   return out (is_named ? "see static-routes\047 line; " : "")
 }
 

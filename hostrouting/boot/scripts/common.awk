@@ -68,15 +68,23 @@ function find_swap(    line, i, k, word, is_named, places) {
     places = presents < 1 || word[2] == "port" ? "" : places_of(word[1], is_named)
     if (is_named || places != "")
       return "swapped: " word[1] ", with which the check passed, is " word[3] " now: " \
-        (is_named ? "in hostRouting.uplinks name " word[3] "; " : "") places THEN
+        (is_named ? "in hostRouting.uplinks name " word[3] "; " : "") places \
+        (is_configured ? "" : setting(word[3]) ", or this alone if the names are right; ") THEN
   }
 }
 
-# Returns whether a pattern contains a present name of the interface, but not its former one, so another is meant.
-function means_other(pattern, was,    k) {
+function setting(name) {
+  return "set hostRouting\047s \"uplinks\": [\"" (name ~ /^$|\// ? "NAME" : name) "\"]"
+}
+
+# Returns what a pattern means: "other" if it contains a present name of the interface, but not its former one, "uplink"
+# if it contains only the former one, or else "".
+function meaning(pattern, was,    k) {
   for (k = presents; k > 0 && present[k] !~ ("^(" pattern ")$"); k--)
     ;
-  return k > 0 && was !~ ("^(" pattern ")$")
+  if (was ~ ("^(" pattern ")$"))
+    return k > 0 ? "" : "uplink"
+  return k > 0 ? "other" : ""
 }
 
 # Makes ip run commands from a file. Sets answer[1..answers], and complaint to the first line on stderr. Sets

@@ -286,10 +286,6 @@ function how_to_name(name) {
 }
 
 # Returns how to name an uplink, which isn't known if there are several or none.
-function setting(name) {
-  return "set hostRouting\047s \"uplinks\": [\"" (name ~ /^$|\// ? "NAME" : name) "\"]"
-}
-
 # Returns the VPN whose default route wins beside another interface's, or "".
 function vpn_beside(    best) {
   best = devs_of[default_on("*")]
@@ -878,29 +874,29 @@ function find_loser(has_old,    i, right, prefix) {
 
 # Returns what to name in routes and "keep" that mean another interface, unless the owner has edited "uplinks", or a
 # network of the interface has the gateways.
-function places_of(was, is_named,    i, word, out, is_sure, is_other, k, or_) {
+function places_of(was, is_named,    i, word, out, is_sure, is_lost, means, k) {
   if (!(was in is_up) || (is_configured && !is_uplink(was)))
     return ""
   is_sure = is_named
   for (i = 1; i <= wanted; i++) {
     split(words_for[i], word, " ")
-    is_other = word[2] != was
-    for (k = 1; k <= presents && is_other && word[2] != present[k]; k++)
-      ;
-    if (!is_other || k > presents)
+    means = word[2] == was ? "uplink" : ""
+    for (k = 1; k <= presents; k++)
+      if (word[2] == present[k])
+        means = "other"
+    is_lost = "lacking" in reason || word[1] ~ /^([*]|onlink)$/
+    if (means == "" || (means == "uplink" && !is_named && !is_lost))
       continue
-    is_sure = is_sure || "lacking" in reason || word[1] ~ /^([*]|onlink)$/
+    is_sure = is_sure || is_lost
     if (length(out) < 200)
-      out = out "in dev of the static route to " wanted_to[i] " name " was "; "
-    if (!is_configured)
-      or_ = "or, if " present[1] " is right there, " setting(present[1]) "; "
+      out = out "in dev of the static route to " wanted_to[i] " name " (means == "other" ? was : present[1]) "; "
   }
   for (i = 1; i <= keeps; i++)
-    if (means_other(keep_pattern[i], was)) {
+    if (meaning(keep_pattern[i], was) == "other") {
       is_sure = 1
       out = out "in keep, for " keep_words[i] ", name " was "; "
     }
-  return is_sure ? out or_ : ""
+  return is_sure ? out : ""
 }
 
 END {
