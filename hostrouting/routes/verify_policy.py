@@ -199,27 +199,37 @@ def _beaten(
 def _how_to_move(rule: Rule, ours: Rule, fib: Fib) -> str:
     """Return a hint with the commands that move another program's rule behind ours.
 
-    The hint is empty if the rule looks up no table, or can't be written as a command. It is also
-    empty if the rule would move behind table main's rule, or behind a third program's rule.
+    Rules between that rule and ours move with it, the last one first: wg-quick's first rule asks
+    table main, and the second one leads everything else into the tunnel. The hint is empty if one
+    of them looks up no table, or can't be written as a command. It is also empty if they would move
+    behind table main's rule, or behind a further rule.
     """
-    if rule.is_ours or rule.action is not RuleAction.TO_TABLE:
-        return ""
-    preference = max(_LATER, ours.preference + 1)
-    between = [
-        each
-        for each in fib.rules
-        if rule.preference < each.preference <= preference and not each.is_ours
-    ]
-    is_expressible = _PASTEABLE.fullmatch(str(rule)) and " and " not in str(rule)
-    if between or preference >= KERNEL_RULES[1].preference or not is_expressible:
+    first = max(_LATER, ours.preference + 1)
+    behind = [each for each in fib.rules if each.preference >= rule.preference and not each.is_ours]
+    moving = [each for each in behind if each.preference < ours.preference]
+    last = first + len(moving) - 1
+    further = [each for each in behind if ours.preference < each.preference <= last]
+    is_possible = all(map(_is_expressible, moving)) and not further
+    if rule not in moving or not is_possible or last >= KERNEL_RULES[1].preference:
         return ""
     ip = f"ip -{fib.family.value} rule"
+    commands = [
+        f"{ip} add {each} preference {preference} && {ip} del {each} preference {each.preference}"
+        for preference, each in enumerate(moving, first)
+    ]
+    what = f"it with preference {first}"
+    if len(moving) > 1:
+        what = f"them with the preferences {first} to {last}"
     return (
-        f"{_ONLY_LATER}: {ip} add {rule} preference {preference}"
-        f" && {ip} del {rule} preference {rule.preference};"
-        f" and have its owner add it with preference {preference}"
+        f"{_ONLY_LATER}: {' && '.join(reversed(commands))}; and have its owner add {what}"
         " (wg-quick: Table = off, and the routes and rules as PostUp)"
     )
+
+
+def _is_expressible(rule: Rule) -> bool:
+    is_lookup = rule.action is RuleAction.TO_TABLE
+    words = str(rule)
+    return is_lookup and _PASTEABLE.fullmatch(words) is not None and " and " not in words
 
 
 def _jump_over(ours: Rule, fib: Fib, flow: Flow) -> Rule | None:

@@ -5,7 +5,6 @@ Linux and in memory.
 from __future__ import annotations
 
 import errno
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Network
@@ -376,20 +375,30 @@ def test_a_rule_before_a_kept_address_is_refused(h200: AnyKernel, on: Callable[.
     assert f"because of the rule 2000: from all lookup {VPN}" in said
 
 
-def test_the_printed_command_moves_a_rule_of_wg_quick(
-    h200: AnyKernel, on: Callable[..., Host]
+@pytest.mark.parametrize("has_main_first", [False, True])
+def test_the_printed_commands_move_the_rules_of_wg_quick(
+    h200: AnyKernel, on: Callable[..., Host], *, has_main_first: bool
 ) -> None:
+    """Only its second rule moved, or its first one before it, would lead everything elsewhere."""
     given = config(keep=["ib*"])
     divert(h200, 100)
     h200.del_rule(Rule(100, table=VPN))
     install(given, on(h200))
     h200.ip(f"rule add not fwmark 51820 table {VPN}")
-    with pytest.raises(RouteError, match="because of the rule 2169: not from all") as caught:
+    if has_main_first:
+        h200.ip("rule add table main suppress_prefixlength 0")
+    asked = [IPv4Address(each) for each in ("10.1.0.1", "10.2.0.1", "172.16.0.1", "8.8.8.8")]
+    before = h200.lookup(asked)
+    rule = "2168: from all lookup main" if has_main_first else "2169: not from all"
+    with pytest.raises(RouteError, match=f"because of the rule {rule}") as caught:
         install(given, on(h200))
-    (hint,) = re.findall(r"ip -4 (rule add .*) && ip -4 (rule del .*?);", str(caught.value.hint))
-    assert hint[0].endswith(" preference 5000")
-    h200.ip("\n".join(hint))
+    (commands, _) = str(caught.value.hint).split(": ", 1)[1].split(";", 1)
+    for command in commands.split(" && "):
+        h200.ip(command.removeprefix("ip -4 "))
+        assert h200.lookup(asked) == before, command
+    assert (" preference 5001" in commands) == has_main_first
     install(given, on(h200))
+    assert h200.lookup(asked) == before
 
 
 @pytest.mark.parametrize("wanted", [{"rules": [(POD, 2200)]}, {"keep": ["ib*"]}])
