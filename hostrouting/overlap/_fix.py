@@ -2,10 +2,10 @@
 
 This module does no I/O.
 
-``_routes`` searches for routes first. Where a policy rule decides before table main, no route
-helps. Then ``_rules`` finds rules after which main decides. The search for routes runs again, on
-the host as it would be with these rules. A rule doesn't help the places that still fail, so the
-search is repeated without rules for them. At last, ``_keep`` finds the interfaces from whose
+``_routes`` searches for routes first. If a policy rule decides about a place before table main, no
+route helps there. ``_rules`` then finds new rules with which main decides, and the search for
+routes runs again, on a model of the host with the new rules. If places still fail, both searches
+are repeated without rules for these places. Last, ``_keep`` finds the interfaces from whose
 addresses the routes divert packets.
 """
 
@@ -32,7 +32,7 @@ from hostrouting.overlap._rules import RuleSearch
 from hostrouting.overlap.findings import Finding
 from hostrouting.overlap.proposals import Fix, HostSettings, Obstacle
 
-# A host has few rules that decide, so few rounds are needed: each adds or excludes a place.
+# A host has few rules that decide, so few rounds are needed.
 _ROUNDS_MAX = 8
 
 _NO_DEFAULT = "the uplinks have no default route"
@@ -45,7 +45,7 @@ def find_fix(
     why_no_default: str,
     settings: HostSettings,
 ) -> tuple[tuple[Finding, ...], Fix]:
-    """Return the findings, each with the entries that (partly) fix it, and the fix for all.
+    """Return the findings, each with the entries that (partly) fix it, and the whole fix.
 
     Args:
         findings: the findings of the check.
@@ -111,53 +111,102 @@ def _search(
     config: Config,
     why_no_default: str,
 ) -> tuple[Found, tuple[StaticRule, ...], Collection[IpAddress]]:
-    """Return the routes, the rules, and the places for which the rules help."""
+    """Return the routes, the rules, and the places that the rules help."""
     search = RouteSearch(moment, config.route_overlap, why_no_default)
     found = search.explained(search.find(findings), findings, {})
     if not found.blocked:
         return found, (), ()
-    rules, helped, found = _with_rules(found, findings, moment, config, why_no_default)
-    return found, rules, helped
+    return _SearchWithRules(found, findings, moment, config, why_no_default).find()
 
 
-def _with_rules(
-    first: Found,
-    findings: Sequence[Finding],
-    moment: Moment,
-    config: Config,
-    why_no_default: str,
-) -> tuple[tuple[StaticRule, ...], Collection[IpAddress], Found]:
-    """Return the rules that help, the places that they help, and the routes that go with them.
+class _SearchWithRules:
+    """The search for rules, and for routes on a host with these rules.
 
-    Each round proposes rules for the wanted places, about which main must decide, and searches for
-    routes on the host with these rules. Places that the rules don't help are left out of the next
-    round, and places that an earlier rule decides are added.
+    Args:
+        first: the routes found without rules.
+        findings: see ``find_fix``.
+        moment: see ``find_fix``.
+        config: see ``find_fix``.
+        why_no_default: see ``find_fix``.
     """
-    search = RuleSearch(moment, config)
-    wanted = dict(first.blocked)
-    now = host_now(moment.state, moment.places)
-    intended = _ranges(findings)
-    unruled: dict[IpAddress, Obstacle] = {}
-    for _ in range(_ROUNDS_MAX):
-        rules, refused = search.entries(wanted)
-        unruled |= refused
-        if not rules:
-            break
-        wanted = {probe: each for probe, each in wanted.items() if probe not in refused}
-        with_rules = search.moment_with(rules)
-        left = findings_and_notes(config.route_overlap, with_rules.state, with_rules.places)[0]
-        routes = RouteSearch(with_rules, config.route_overlap, why_no_default, search.now)
-        found = routes.explained(routes.find(left), left, unruled)
-        earlier = _decided_earlier(found, wanted, unruled)
-        lost = losses(now, _with_all_changes(now, found.host), intended)
-        useless = _useless(found, wanted.keys(), earlier)
-        useless |= search.refused(rules, found.host.model, wanted)
-        useless |= search.harmful(rules, lost, wanted)
-        if not earlier and not useless:
-            return rules, wanted.keys(), attrs.evolve(found, lost=lost)
-        unruled |= useless
-        wanted = {probe: each for probe, each in (wanted | earlier).items() if probe not in useless}
-    return (), (), first.search.explained(first.proposed, findings, unruled)
+
+    def __init__(
+        self,
+        first: Found,
+        findings: Sequence[Finding],
+        moment: Moment,
+        config: Config,
+        why_no_default: str,
+    ) -> None:
+        self._first = first
+        self._findings = findings
+        self._overlap = config.route_overlap
+        self._why_no_default = why_no_default
+        self._search = RuleSearch(moment, config)
+        self._now = host_now(moment.state, moment.places)
+        # The places about which main must decide, by probe: the preference of the rule that decides
+        # now.
+        self._wanted = dict(first.blocked)
+        # The places for which no rule is proposed, by probe: the reason.
+        self._unruled: dict[IpAddress, Obstacle] = {}
+
+    def find(self) -> tuple[Found, tuple[StaticRule, ...], Collection[IpAddress]]:
+        """Return the routes, the rules, and the places that the rules help.
+
+        Each round tries new rules for the wanted places. If a rule still decides before main about
+        other places, or before the new rules, the next round wants these places. If the new rules
+        don't help a place, the next round leaves the place out.
+        """
+        for _ in range(_ROUNDS_MAX):
+            rules, refused = self._search.entries(self._wanted)
+            self._leave_out(refused)
+            if not rules:
+                break
+            found = self._routes_with(rules)
+            earlier = _decided_earlier(found, self._wanted, self._unruled)
+            useless = self._useless(rules, found, earlier)
+            if not earlier and not useless:
+                return found, rules, self._wanted.keys()
+            self._wanted |= earlier
+            self._leave_out(useless)
+        first = self._first
+        found = first.search.explained(first.proposed, self._findings, self._unruled)
+        return found, (), ()
+
+    def _leave_out(self, places: Mapping[IpAddress, Obstacle]) -> None:
+        """Propose no rule for places, given by probe, each with the reason."""
+        self._unruled |= places
+        for probe in places:
+            self._wanted.pop(probe, None)
+
+    def _routes_with(self, rules: Sequence[StaticRule]) -> Found:
+        """Return the routes for the failures that remain on the host with rules."""
+        moment = self._search.moment_with(rules)
+        left, _ = findings_and_notes(self._overlap, moment.state, moment.places)
+        search = RouteSearch(moment, self._overlap, self._why_no_default, self._search.now)
+        found = search.explained(search.find(left), left, self._unruled)
+        after = _with_all_changes(self._now, found.host)
+        return attrs.evolve(found, lost=losses(self._now, after, _ranges(self._findings)))
+
+    def _useless(
+        self,
+        rules: Sequence[StaticRule],
+        found: Found,
+        earlier: Container[IpAddress],
+    ) -> dict[IpAddress, Obstacle]:
+        """Return the wanted places whose rule doesn't help, is refused, or takes too much away.
+
+        Args:
+            rules: the rules.
+            found: the routes on the host with these rules.
+            earlier: the places that the next round will want.
+        """
+        wanted = self._wanted.keys()
+        return {
+            **_still_failing(found, wanted, earlier),
+            **self._search.refused(rules, found.host.model, wanted),
+            **self._search.harmful(rules, found.lost, wanted),
+        }
 
 
 def _decided_earlier(
@@ -165,12 +214,15 @@ def _decided_earlier(
     wanted: Mapping[IpAddress, int],
     unruled: Container[IpAddress],
 ) -> dict[IpAddress, int]:
-    """Return the places about which a rule before the wanted ones decides, with its preference.
+    """Return the places to add to the wanted ones, each with the preference of the deciding rule.
+
+    A place is added if a rule decides about it before main, and the place isn't wanted yet. A
+    wanted place is added again if the rule precedes the one that is known to decide.
 
     Args:
-        found: the routes beside the rules.
+        found: the routes on the host with the new rules.
         wanted: the places about which main must decide, each with the preference of the rule that
-            decides now.
+            is known to decide.
         unruled: the places for which no rule is proposed.
     """
     return {
@@ -180,17 +232,17 @@ def _decided_earlier(
     }
 
 
-def _useless(
+def _still_failing(
     found: Found,
     wanted: Set[IpAddress],
     earlier: Container[IpAddress],
 ) -> dict[IpAddress, Obstacle]:
-    """Return the wanted places that still fail with the rules, each with the reason.
+    """Return the wanted places that still fail with new rules, each with the reason.
 
     Args:
-        found: the routes beside the rules.
+        found: the routes on the host with the new rules.
         wanted: the places about which main must decide.
-        earlier: the places that an earlier rule will help in the next round.
+        earlier: the places that the next round will want.
     """
     blocked = {probe for probe in found.blocked if probe not in earlier}
     still = wanted & {*found.stuck, *blocked}
@@ -211,7 +263,7 @@ def _with_all_changes(before: ModelledHost, after: ModelledHost) -> ModelledHost
 
 
 def _why_useless(stuck: Obstacle | None) -> Obstacle:
-    """Return why a rule of ours wouldn't help before the rule that decides now."""
+    """Return why a new rule before the rule that decides now wouldn't help."""
     if stuck is None:
         return Obstacle("table main has no route for it")
     if stuck.question is not None:
@@ -233,7 +285,7 @@ def _with_own_rules(
     places: Places,
     helped: Container[IpAddress],
 ) -> Finding:
-    """Return a finding with those of the rules that help a place of the finding."""
+    """Return a finding with the rules that help at least one of the finding's places."""
 
     def takes(rule: StaticRule) -> bool:
         shared = (
