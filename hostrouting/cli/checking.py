@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -65,6 +65,9 @@ from hostrouting.overlap.summary import advice, summary
 from hostrouting.overlap.taken_networks import taken_networks
 from hostrouting.routes import formats
 from hostrouting.tasks import queries
+
+if TYPE_CHECKING:
+    from hostrouting.routes.plan import RoutePlan
 
 
 def check(options: argparse.Namespace, host: Host) -> Result | int:
@@ -148,10 +151,12 @@ def _uninstalled_lines(report: OverlapReport, chosen: Chosen, host: Host) -> lis
         if missing := find_missing(config, *backends):
             waits = f"waits for {clean(missing)}, and is then held"
             return [f"note: the next start that the gate checks {waits}"]
-        if not static.keep:
+        if not (static.keep or static.rules):
             return []
         plan, _ = plan_now(config, *backends)
         devs = PlannedHost(host, plan).devs_to_keep
+        if not plan.changes and (refusal := _refused_policy(plan, host)):
+            return [f"note: the next start that the gate checks is held: {clean(refusal)}"]
     except RouteError as error:
         return [f"note: whether all is installed isn't known: {clean(error.message)}"]
     if not devs:
@@ -159,6 +164,18 @@ def _uninstalled_lines(report: OverlapReport, chosen: Chosen, host: Host) -> lis
     listed = clean(", ".join(with_runs(sorted(devs))))
     command = f"hostrouting apply {chosen.name}".rstrip()
     return [f"note: the kernel lacks the rules or routes that keep {listed}: {command}"]
+
+
+def _refused_policy(plan: RoutePlan, host: Host) -> str:
+    """Return why another program's rule decides before ours, and what to do, or an empty string."""
+    from hostrouting.routes.verify_policy import verify_policy
+
+    try:
+        for policy in plan.policies:
+            verify_policy(policy.wanted, host.routes_of(policy.family))
+    except RouteError as error:
+        return f"{error.message}: {error.hint}"
+    return ""
 
 
 def _uplinks_to_set(

@@ -392,7 +392,7 @@ def _of_gateway(routes: Sequence[Route], entry: Route | None) -> Obstacle:
     if entry is not None:
         which += f" and {entry}"
         removed.append(entry)
-    change = _removal(f"move that gateway, or remove {which}", *removed)
+    change = _removal(f"no longer expect it, move that gateway, or remove {which}", *removed)
     return Obstacle(f"it is the gateway of {routes[0]}{more}", change=change)
 
 

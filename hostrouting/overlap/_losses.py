@@ -42,7 +42,7 @@ from hostrouting.overlap._state import State
 # A limit for human-readable lines.
 _SHOWN = 8
 # If more prefixes would be needed, the single prefix around them is shown.
-_EXACT_MAX = 3
+_EXACT_MAX = 6
 # Up to this number of packets from own addresses, a change is compared. With hundreds of prefixes,
 # and hundreds of addresses that rules distinguish, a comparison would take minutes.
 _COMPARED_MAX = 50_000
@@ -66,6 +66,7 @@ class Loss:
             carried the packets aren't connected to it.
         neighbours_of: the interfaces that are connected to this network.
         is_intended: whether the change diverts other packets to the destinations on purpose.
+        is_partial: whether the ranges contain other addresses, too, as the exact ones are many.
         uncompared: the number of packets to compare if there are too many, or else 0. Then the
             losses are unknown, and this is the only loss.
     """
@@ -79,6 +80,7 @@ class Loss:
     network: IpNetwork | None = None
     neighbours_of: tuple[str, ...] = ()
     is_intended: bool = False
+    is_partial: bool = False
     uncompared: int = 0
 
     @property
@@ -177,7 +179,8 @@ def _own_clause(loss: Loss, senders: Sequence[str]) -> str:
 def _shown_ranges(loss: Loss) -> str:
     if any(not part.prefixlen for part in loss.ranges):
         return "other addresses"
-    return shortened([*map(destination_words, loss.ranges)], " ", _SHOWN)
+    inside = "addresses in " if loss.is_partial else ""
+    return inside + shortened([*map(destination_words, loss.ranges)], " ", _SHOWN)
 
 
 # --- where results may differ ---------------------------------------------------------------------
@@ -320,8 +323,9 @@ class _Comparison:
         lost = [address for address in self._sources(change, spans) if not _stays(address, change)]
         if not lost:
             return
+        ranges, is_partial = self._ranges(spans, network)
         plain = Loss(
-            self._ranges(spans, network),
+            ranges,
             None,
             "",
             "",
@@ -330,6 +334,7 @@ class _Comparison:
             network,
             () if network is None else self._neighbours_of(network),
             change.is_intended,
+            is_partial,
         )
         for address in lost:
             if address is None:
@@ -353,8 +358,15 @@ class _Comparison:
         near = change.senders.near(change.devs, change.network)
         return [each for each in near if each is None or each.dev not in self._of_cluster]
 
-    def _ranges(self, spans: Sequence[Span], network: IpNetwork | None) -> tuple[IpNetwork, ...]:
-        """Return few prefixes that cover spans, each inside one that has changed."""
+    def _ranges(
+        self,
+        spans: Sequence[Span],
+        network: IpNetwork | None,
+    ) -> tuple[tuple[IpNetwork, ...], bool]:
+        """Return few prefixes that cover spans, and whether they contain other addresses, too.
+
+        Each prefix is inside one that has changed.
+        """
         by_prefix: dict[Prefix, list[Span]] = {}
         for span in spans:
             prefix = next(self._changed.around((span.first, self._bits)))
@@ -362,15 +374,17 @@ class _Comparison:
                 prefix = numbers(network)
             by_prefix.setdefault(prefix, []).append(span)
         ranges: list[IpNetwork] = []
+        is_partial = False
         for prefix, inside in by_prefix.items():
             exact = summary_of(inside, self._places.spans, self._local, self._family)
             is_short = len(exact) <= _EXACT_MAX and network is None
             ranges += exact if is_short else [self._family.network(prefix)]
+            is_partial = is_partial or not (is_short or exact == [self._family.network(prefix)])
         if network is not None:
-            return tuple(ranges)
+            return tuple(ranges), False
         ordered = sorted({*ranges})
         joined = [Span(*ends(numbers(each), self._bits), spans[0].place) for each in ordered]
-        return networks_of(joined, self._family)
+        return networks_of(joined, self._family), is_partial
 
     @cached_property
     def _local(self) -> set[Span]:

@@ -202,9 +202,9 @@ def test_a_gateway_on_the_infiniband_side_is_omitted_and_named(
     assert code == 1
     gateway = "it is the gateway of 192.168.100.0/24 via 172.16.0.1 dev ib0 proto static"
     assert (
-        f"no route fixes 172.16.0.1: {gateway}: move that gateway, or remove the route, "
-        "after which packets no longer go to 192.168.100.0/24 through ib0, but through eth0"
-        in err.splitlines()
+        f"no route fixes 172.16.0.1: {gateway}: no longer expect it, move that gateway, or remove "
+        "the route, after which packets no longer go to 192.168.100.0/24 through ib0, "
+        "but through eth0" in err.splitlines()
     )
     assert "172.16.0.1/32" not in out
     assert len(json.loads(out)["hostRouting"]["staticRoutes"]["routes"]) == 16

@@ -36,7 +36,7 @@ _KIND = "(?:(?:blackhole|unreachable|prohibit|throw|local) )?"
 _ROUTE = rf"\b(?P<route>{_KIND}(?:default|[\da-f]+[.:][\da-f.:/]*)(?: (?:(?!: )[^;,])+?)?)"
 _REMOVED = (
     rf"{_ROUTE} (?:is for this address alone|decides before table main)[^;]*: remove it",
-    rf"it is the gateway of {_ROUTE}: move that gateway, or remove the route",
+    rf"it is the gateway of {_ROUTE}: no longer expect it, move that gateway, or remove the route",
     rf"because it is in {_ROUTE}: remove that",
     r"(?P<address>\S+) is the gateway of [^;]+: remove that address from (?P<dev>[^\s,;]+)",
     r"(?P<address>\S+), the gateway of [^;]+ address of (?P<dev>\S+): remove it from there",

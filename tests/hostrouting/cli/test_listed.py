@@ -137,7 +137,7 @@ def test_routes_left_from_wider_cidrs_are_told_by_what_they_take_away(
     left = ["10.100.0.128/25", "10.96.0.0/12"]
     path = write({"hostRouting": section(*left, *HALVES, cidrs=[EXPECTED], keep=["ib0", "eth1"])})
     unasked = [
-        "packets no longer go to 10.96.0.0/12 through eth1, but through eth0",
+        "packets no longer go to addresses in 10.96.0.0/12 through eth1, but through eth0",
         "the node then sends to neighbours of eth1 in 10.100.0.128/25 through eth0",
     ]
     for word, warning in (("check", "caution: "), ("fix", "caution: "), ("plan", "hostrouting: ")):
@@ -179,6 +179,26 @@ def test_routes_that_lead_neighbours_to_a_router_are_told(
     for words in (["plan"], ["apply", "--routes-only"]):
         assert f"{neighbours} through eth0 via 172.16.30.254" in run(*words, path)[2]
     assert "caution" not in run("check", path)[1], "all is installed"
+
+
+def test_a_check_tells_of_rules_that_hold_the_next_start(
+    run: Run, write: Any, kernel: FakeKernel
+) -> None:
+    """A VPN that comes up later adds rules before ours. The expected CIDR still leaves right."""
+    path = write(LISTED)
+    assert run("apply", path)[0] == 0
+    for word in ("check", "fix"):
+        assert "held" not in "".join(run(word, path)[1:])
+    kernel.ip("route add default dev ib0 table 51820")
+    kernel.ip("rule add not fwmark 51820 table 51820")
+    kernel.ip("rule add table main suppress_prefixlength 0")
+    told = "note: the next start that the gate checks is held: can't keep 172.16.0.10 on ib0"
+    code, out, _ = run("check", path)
+    assert (code, told in out) == (0, True)
+    (commands,) = re.findall(r"higher preference: (.*?);", out)
+    for command in commands.split(" && "):
+        kernel.ip(command.removeprefix("ip -4 "))
+    assert "held" not in run("check", path)[1]
 
 
 def test_routes_without_a_connected_network_take_nothing_away(

@@ -276,7 +276,7 @@ ADVICE = {
     "the router's address, which pods have, too": (
         "link add cni0\naddr add 10.1.0.1/16 dev cni0",
         "198.51.100.0/24",
-        "cni0, after which packets no longer go to 10.1.0.0/16 through cni0, but through eth0",
+        "cni0, after which packets no longer go to addresses in 10.1.0.0/16 through cni0",
     ),
     "an interface's last address, with which its routes go": (
         LAST_OF_CNI0,
