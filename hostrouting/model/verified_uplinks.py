@@ -198,9 +198,9 @@ def find_swapped(
     links: Sequence[Link],
     patterns: tuple[str, ...],
 ) -> tuple[tuple[VerifiedUplink, str], ...]:
-    """Return the verified uplinks of which the config contains only the recorded name.
+    """Return the verified uplinks that the config names by their recorded names only.
 
-    For example, the config's eth0 was the uplink, which is eth1 now.
+    For example, the config has eth0, and the uplink that was recorded as eth0 is eth1 now.
 
     Args:
         verified: the verified uplinks.

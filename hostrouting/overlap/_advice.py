@@ -80,9 +80,9 @@ def _model_after(model: Model, change: OwnersChange) -> Model:
 def _without_address(model: Model, address: Address) -> Model:
     """Return a model without an address and the routes that the kernel deletes with it.
 
-    With an interface's last IPv4 address, the kernel deletes all routes through it
-    (fib_inetaddr_event). With the last entry of an address, it deletes the routes of table main
-    that have it as their src (fib_sync_down_addr).
+    With an interface's last IPv4 address, the kernel deletes all routes through the interface
+    (fib_inetaddr_event). When no interface has the IPv4 address any more, the kernel deletes the
+    routes of table main with this src (fib_sync_down_addr).
     """
     addresses = tuple(each for each in model.known.addresses if each != address)
     networks = {each.network for each in addresses if each.dev == address.dev}

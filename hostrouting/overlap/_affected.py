@@ -2,9 +2,9 @@
 
 This module does no I/O.
 
-A host may have a table with a default route for each of its many addresses, and a rule that looks
-it up. A change in another table never matters to packets from such an address, so these packets
-needn't be compared. If in doubt, an address counts as affected.
+A host may have many addresses, and for each address a table with a default route, and a rule that
+looks up this table. A change in another table doesn't affect packets from such an address, so these
+packets needn't be compared. If in doubt, an address counts as affected.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def affected(addresses: Iterable[Address], before: Fib, after: Fib) -> list[Addr
     Args:
         addresses: addresses of this host.
         before: the tables and rules before the change.
-        after: those after it.
+        after: the tables and rules after the change.
     """
     tables = _changed_tables(before, after)
     rules = {*before.rules} ^ {*after.rules}
@@ -48,7 +48,7 @@ def _changed_tables(before: Fib, after: Fib) -> set[int]:
 
 
 def _changed_routes(before: Sequence[Route], after: Sequence[Route]) -> Iterable[Route]:
-    # A fix adds its routes before the others, so most routes needn't be hashed to find them.
+    # A fix puts its routes before all others, so that they are found without hashing the others.
     added = after[: len(after) - len(before)]
     if len(after) >= len(before) and after[len(added) :] == before:
         return added
@@ -79,7 +79,7 @@ class _RuleList:
         self._sources = PrefixIndex(self._by_source, self._bits)
 
     def may_affect(self, address: Address) -> bool:
-        """Return whether packets from an address may reach something that has changed."""
+        """Return whether packets from an address may reach a rule or a table that has changed."""
         for position in self._positions(address):
             if self._is_changed[position]:
                 return True
@@ -94,7 +94,7 @@ class _RuleList:
         return sorted(found)
 
     def _ends_for_source(self, rule: Rule) -> bool:
-        """Return whether a rule ends every lookup of packets that have its source."""
+        """Return whether all lookups for packets from a rule's source end at the rule or before."""
         if not _selects_source_alone(rule):
             return False
         if rule.action is RuleAction.TO_TABLE:

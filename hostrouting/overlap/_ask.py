@@ -1,6 +1,6 @@
 """Ask the kernel as a socket on this host does.
 
-Each lookup that a socket makes must succeed:
+A socket makes up to three kinds of lookups:
 
 - *Unconnected*: a datagram from an unconnected socket has no source yet.
 - *Client*: the first lookup of a connecting socket selects the source. The socket repeats the
@@ -8,8 +8,8 @@ Each lookup that a socket makes must succeed:
   a policy rule matches on the source, or if an entry has a src that isn't one of this host's
   addresses.
 - *Server*: a server replies from the address at which it was called, whatever source a connection
-  would get. Where a rule or route may lead these replies elsewhere, lookups are also made from each
-  address on an uplink or on lo.
+  would get. If a rule or route matches on the source, lookups are also made from each address on an
+  uplink or on lo.
 
 Over IPv6, every socket retries a failed lookup, with a source that the kernel selects from all of
 the host's addresses. A successful lookup is repeated whenever a route or rule changes
@@ -72,7 +72,7 @@ class Sockets:
         """Make every lookup that a socket may make, except those with a known result.
 
         Returns:
-            The lookups for each place, UDP first. For each protocol, those without a source come
+            The lookups for each place, UDP first. For each protocol, lookups without a source come
             first.
 
         Raises:
@@ -132,8 +132,8 @@ class Sockets:
         return (self._has_source or has_src) and self._depends_on_source(first)
 
     def _needs_server_lookup(self, first: Lookup) -> bool:
-        # If an own address is local by an entry of another table, an IPv4 connection to it has that
-        # address as its source, too. But a server may reply to it from another address.
+        # An own address may be local by an entry of a table other than local. An IPv4 connection to
+        # the address also has it as the source, but a server may reply from another address.
         is_elsewhere = first.route is not None and first.route.table != Table.LOCAL
         return is_elsewhere or self._depends_on_source(first)
 
@@ -164,8 +164,8 @@ class Sockets:
         is_tcp: bool,
     ) -> dict[IpAddress, list[IpAddress]]:
         """Map each source to the probes for which the kernel selects it after the first lookup."""
-        # Each entry, with the probes that match it. The kernel selects the same source for all of
-        # these.
+        # Each entry, with the probes that match it. The kernel selects the same source for all
+        # probes of an entry.
         groups: dict[SourceKey, tuple[Route, list[IpAddress]]] = {}
         unrouted: list[IpAddress] = []
         for first in firsts:
@@ -201,7 +201,7 @@ class Sockets:
     ) -> Iterator[IpAddress]:
         """Yield the addresses of each probe's span.
 
-        An entry with several next hops needs many of these addresses.
+        ``spread`` needs many addresses if an entry has several next hops.
         """
         for probe in probes:
             span = places[int(probe)].spans[0]
@@ -238,9 +238,9 @@ def called_addresses(
             the source, too.
         devs: the uplinks. Addresses on the loopback interface count, too, because hosts with BGP
             have their addresses there.
-        rules: the policy rules. If a rule matches on the protocol, every address counts. A reply
-            over TCP from an address that no rule names then leaves as the first TCP lookup says.
-            But that lookup isn't judged if it only selects a client's source (``decides``).
+        rules: the policy rules. If a rule matches on the protocol, every address counts: the first
+            TCP lookup also shows where replies from most addresses leave, but isn't judged if it
+            only selects a client's source (``decides``).
     """
     has_protocol = separates_tcp(rules)
     return [

@@ -21,8 +21,8 @@ class Caution(NamedTuple):
     """Traffic that a fix moves.
 
     Args:
-        fact: the packets, and where they go then.
-        details: how a user can change that, or an empty string.
+        fact: the packets, and where they go after the fix.
+        details: how a user can keep the packets where they are, or an empty string.
     """
 
     fact: str
@@ -71,7 +71,7 @@ def _about_neighbours(
     settings: HostSettings,
     keeping: Keeping,
 ) -> Caution:
-    """Return a line on a loss with the packets that interfaces keep, and those that they drop."""
+    """Return a caution on packets to neighbours that the fix moves, with a way to keep them."""
     devs = loss.neighbours_of
     if keeping.kept.issuperset(devs):
         fact = f"{line}, except from these interfaces' own addresses"

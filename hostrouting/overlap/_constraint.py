@@ -75,8 +75,9 @@ class Constraints:
         """Return the constraint for a local address, which no route may take away.
 
         A route in main takes a local address away only if a rule looks up main before table local.
-        At present, that rule suppresses main's entry for the address, or the entry has the type
-        ``throw``. So a route in main may cover the address if the rule suppresses that route, too.
+        Today, that rule finds no entry that it accepts: it suppresses main's entry, or the entry
+        has the type ``throw``. So a new route in main may cover the address if the rule suppresses
+        the new route, too.
         """
         next_hops = self._entries.next_hops(expected, judgement.address)
         length = self._longest_without_effect(judgement.lookup, next_hops)
@@ -87,7 +88,7 @@ class Constraints:
         place: Place,
         constraint: NeedsRoute | NoRoute,
     ) -> NeedsRoute | NoRoute:
-        """Return a constraint, or an obstacle if a node shouldn't have so many routes."""
+        """Return a constraint, or an obstacle if it needs more routes than a node should have."""
         if isinstance(constraint, NoRoute):
             return constraint
         needed = place.size >> (self._bits - 1 - constraint.longer_than)
@@ -153,7 +154,7 @@ class Constraints:
 
         Args:
             expected: the expected CIDR.
-            failure: the judgement of a lookup that fails for this CIDR, and isn't meant to.
+            failure: the judgement of a lookup that fails for this CIDR, and not on purpose.
             path: the path of a route for the address.
         """
         is_limited = expected.devs is not None
@@ -216,10 +217,10 @@ class Constraints:
         lookup: SocketLookup,
         next_hops: tuple[NextHop, ...],
     ) -> int | Obstacle:
-        """Return the length up to which entries of main leave a lookup as it is, or why any would.
+        """Return up to which length a new entry in main has no effect, or why none has an effect.
 
         Args:
-            lookup: the lookup. A new entry in main that is longer than the result would change it.
+            lookup: the lookup, which a longer new entry in main would change.
             next_hops: the new entry's next hops, or an empty tuple if none is known.
         """
         last: Rule | None = None
@@ -313,7 +314,7 @@ class Constraints:
 
 
 def segment_of(span: Span, dev: str | None, bits: int) -> Segment:
-    """Return the constraint of a span's place on routes through an interface.
+    """Return a span as a segment that says which routes through an interface may cover it.
 
     Args:
         span: the span.
@@ -343,8 +344,8 @@ def _longest_cover(span: Span, cover: MayBeCovered, bits: int) -> int:
 def _is_settled(place: Place, failure: Judgement) -> bool:
     """Return whether the config itself excludes the interfaces through which packets leave now.
 
-    The config excludes them if an expected CIDR around the place has its own ``devs``, which don't
-    include them.
+    The config excludes these interfaces if an expected CIDR around the place has its own ``devs``,
+    and at least one interface isn't among them.
     """
     for expected in place.judgements:
         already_does = bool(failure.devs) and expected.allows_all(failure.devs)
@@ -369,9 +370,9 @@ def unmodelled(address: IpAddress, family: Family, source: IpAddress | None = No
 def longest_behind(found: Route) -> int:
     """Return the longest prefix of a new entry in table main that doesn't precede the found entry.
 
-    Our entries have the lowest metric in common use. So they precede an entry with the same prefix
-    length if its metric is higher. There are two exceptions. The kernel accepts no second route
-    next to a connected one, and an IPv6 entry with a source prefix precedes entries without.
+    With the same prefix length, a new entry precedes a found entry with a higher metric. There are
+    two exceptions. The kernel accepts no second route next to a connected one, and an IPv6 entry
+    with a source prefix precedes entries without one.
     """
     length = found.destination.prefixlen
     has_source = isinstance(found, Route6) and bool(found.source_prefix)
@@ -422,7 +423,7 @@ def _routes_by_gateway(
 
     Args:
         state: the host's state.
-        routers: gateways that don't count.
+        routers: gateways to leave out.
     """
     found: dict[tuple[IpAddress | None, str | None], list[Route]] = {}
     for route in state.routes:
@@ -442,7 +443,7 @@ def _of_port(port: Link) -> Obstacle:
 
 
 def _beyond_bound(failure: Judgement, why_no_default: str) -> Obstacle | None:
-    """Return the obstacle if a failure would be exempt without a bound, or else None.
+    """Return the obstacle if a failure only exceeds a bound of an exemption, or else None.
 
     Args:
         failure: the judgement of a failing lookup.

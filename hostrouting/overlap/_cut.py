@@ -70,7 +70,7 @@ class Cutter:
         self._sources = frozenset(sources)
         self._subnets = PrefixSet(subnets, family.bits)
         self._mtus = mtus or {}
-        # The suspects that are known before any route is.
+        # The suspects that don't depend on routes.
         self._named = {*suspects}
         for rule in rules:
             if rule.destination is not None:
@@ -103,8 +103,8 @@ class Cutter:
     def cut(self, routes: Iterable[Route], borders: Iterable[Prefix] = ()) -> Places:
         """Cut the CIDRs into places.
 
-        In suspects, gateways behind other interfaces are cut out, too, because no fix may cover
-        them.
+        In suspects, each gateway behind another interface is a place of its own, because no fix may
+        cover a gateway.
 
         Args:
             routes: the entries in all tables.
@@ -160,7 +160,7 @@ def _falls_through_to_default(rules: Sequence[Rule]) -> bool:
     discards. Three kinds of rules before main's rule don't matter. The first kind selects a
     destination, which is a suspect anyway. The second kind never matches our packets. The third
     kind looks up another table, where each route is plain or a suspect. A rule for only some of our
-    packets (``_is_for_some``) isn't the one that looks up main, but it may jump or discard.
+    packets (``_is_for_some``) may jump or discard, but its lookup of main doesn't count.
     """
     nowhere = Flow(IPv4Address(0))
     for rule in rules:

@@ -1,4 +1,4 @@
-"""Find the program that diverts addresses to another interface, and whether that may be wanted.
+"""Find the routes that divert packets to another interface, and tell if that may be wanted.
 
 A private network of a cloud, a storage network and a tunnel look like an overlap, but a host may
 need them. A static route would divert their traffic. So no route is proposed until the config says
@@ -56,8 +56,6 @@ _NETWORK_LENGTH_MIN = {Family.IPV4: 8, Family.IPV6: 16}
 
 class Diversions:
     """The routes on one host that may divert packets on purpose.
-
-    Only the names and types of a route's interfaces decide whether it may.
 
     Args:
         state: the host's state.
@@ -125,7 +123,7 @@ class Diversions:
         return _OF_VPN if is_like(dev, _VPNS) else ""
 
     def asked(self, failure: Judgement, subnet: Prefix | None) -> Obstacle | None:
-        """Return the question to ask before packets are moved back, or None if there is none.
+        """Return the question to ask before a route moves packets to an uplink, or None.
 
         Args:
             failure: the judgement of a lookup that fails for an expected CIDR.
@@ -267,10 +265,7 @@ class Diversions:
 
     @cached_property
     def routers(self) -> frozenset[IpAddress | None]:
-        """Return the gateways of the uplinks' default routes.
-
-        Another interface may use one of these gateways too.
-        """
+        """Return the gateways of the uplinks' default routes."""
         uplinks = self._state.uplinks
         defaults = [*self._state.defaults, *([] if uplinks.default is None else [uplinks.default])]
         return frozenset(hop.gateway for hop in _hops(defaults) if hop.dev in uplinks.devs)
@@ -278,8 +273,8 @@ class Diversions:
     def _rival_around(self, address: IpAddress) -> str | None:
         """Return the rival of the uplinks whose network contains an address, if any.
 
-        A rival is another interface with a default route. An address of an uplink's gateway has no
-        rival, even inside such a network.
+        A rival is another interface with a default route. The gateway of an uplink has no rival,
+        even if it is in a rival's network.
         """
         networks, index = self._rivals
         inner = next(index.around((int(address), self._state.family.bits)), None)
@@ -287,9 +282,9 @@ class Diversions:
 
     @cached_property
     def _rivals(self) -> tuple[dict[Prefix, str], PrefixIndex]:
-        """Return the networks and gateways of other interfaces that have a default route.
+        """Return the rivals' networks and gateways, each with its interface, and an index of them.
 
-        Each rival comes with its interface.
+        A rival of the uplinks is another interface with a default route.
         """
         family = self._state.family
         networks: dict[Prefix, str] = {}

@@ -37,9 +37,9 @@ class Diverted:
     """Packets that a plan diverts.
 
     Args:
-        others: a sentence for each kind of other packets.
+        others: a sentence for each kind of packets, except those in ``kept``.
         kept: a clause for each kind of packets that would stay on InfiniBand with ``keep``.
-        keep: the entries that would keep them there.
+        keep: the entries that would keep these packets on InfiniBand.
         how_to_keep: the advice to add these entries.
     """
 
@@ -61,9 +61,9 @@ def diverted(
     ipv4: RouteBackend,
     scope: CancelScope,
 ) -> Diverted:
-    """Return the packets that a plan diverts, except those to expected addresses that fail.
+    """Return the packets that a plan diverts, except packets to failing expected addresses.
 
-    Packets to these count, too, if an interface other than an uplink has their source.
+    Packets to failing addresses count, too, if an interface other than an uplink has their source.
 
     Args:
         config: the planned config.
@@ -93,7 +93,7 @@ def _failing(
     ipv4: RouteBackend,
     scope: CancelScope,
 ) -> list[IpNetwork]:
-    """Return the expected addresses that fail, or all of them if that isn't known."""
+    """Return the failing expected addresses, or all expected ones if the uplinks are unknown."""
     overlap = config.route_overlap.of(host.state.family)
     moment = _judged(config, host, ipv4, scope)
     if moment.state.uplinks.unknown is not None:
@@ -134,7 +134,7 @@ def _keeping(
     found: tuple[Loss, ...],
     failing: Sequence[IpNetwork],
 ) -> Keeping:
-    """Return the interfaces to keep, for which no expected address fails."""
+    """Return the interfaces that can be kept without making an expected address fail."""
     containers = config.route_overlap.of(after.state.family).container_devs
     is_infiniband = Diversions(after.state, containers).is_infiniband
     return KeepSearch(before, after, found, failing, config, is_infiniband).find()

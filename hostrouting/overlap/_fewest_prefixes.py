@@ -2,8 +2,8 @@
 
 This module does no I/O.
 
-Because the longest prefix wins, a chosen prefix may contain addresses that match a longer one, and
-other chosen prefixes may be nested in it::
+A chosen prefix may contain addresses that match a longer prefix, because the longest prefix wins.
+Other chosen prefixes may be nested in it::
 
     172.16.0.0/16    dev ib0     must be covered by prefixes longer than /16
     172.16.1.0/24    dev eth0    isn't affected by prefixes shorter than /24
@@ -11,9 +11,9 @@ other chosen prefixes may be nested in it::
     solution                     172.16.0.0/17 172.16.128.0/17,
                                  and in the former 172.16.2.0/25 172.16.2.128/25
 
-The cost of a prefix that isn't chosen is the sum of the costs of its halves. Choosing a prefix adds
-1 to the cost of its halves. In the example, 172.16.0.0/16 can't be chosen, so it costs what its
-halves do::
+The cost of a prefix is the number of prefixes chosen in it. If the prefix isn't chosen, its cost is
+the sum of the costs of its halves. If it is chosen, 1 is added, but its halves may cost less. In
+the example, 172.16.0.0/16 can't be chosen, so it costs what its halves do::
 
     172.16.128.0/17   1: chosen, it is enough
     172.16.0.0/17     3: chosen (1), only 172.16.2.0/24 needs more, and costs 2 (its halves);
@@ -36,19 +36,19 @@ from hostrouting.overlap._places import Span
 # The cost of leaving a target uncovered. This cost exceeds that of any number of prefixes.
 _TOO_MUCH = 1 << 40
 
-# A prefix stays uncovered if all its addresses need prefixes that are longer by more than this. A
-# fix with more than 4,096 routes for one prefix wouldn't be of use, and a search for billions of
-# routes would never end.
+# If all addresses in a prefix need prefixes that are more than 12 bits longer, the prefix stays
+# uncovered. A fix with more than 4,096 routes for one prefix wouldn't be of use, and a search for
+# billions of routes would never end.
 _SPLITS = 12
 
 # The maximum prefix length in either family.
 _ANY_LENGTH = 128
 
-# Stands for the length of the innermost chosen prefix if no prefix around a segment is chosen. Each
-# target needs a longer prefix than that.
+# Stands for the length of the innermost chosen prefix if no prefix around a segment is chosen. It
+# serves no target.
 _NONE_AROUND = -1
-# Stands for the length that this prefix must exceed if a segment isn't a target. Such a segment
-# needs no prefix, so this is less than _NONE_AROUND.
+# Stands for the length that a chosen prefix must exceed to serve a segment that isn't a target.
+# Even _NONE_AROUND exceeds it, because such a segment needs no prefix.
 _NOT_NEEDED = -2
 
 
@@ -93,8 +93,8 @@ def fewest_prefixes(
     lengths_max = [segment.length_max for segment in segments]
     # The length that a prefix must exceed to serve a segment. Only targets need to be served.
     exceeds = [_NOT_NEEDED if each.longer_than is None else each.longer_than for each in segments]
-    # Up to this length, a prefix doesn't serve a segment. No prefix serves a segment that isn't a
-    # target.
+    # The length up to which a prefix is of no use to a segment: any length for a segment that isn't
+    # a target.
     useless_to = [
         _ANY_LENGTH if each.longer_than is None else each.longer_than for each in segments
     ]
@@ -128,8 +128,8 @@ def fewest_prefixes(
     ) -> bool:
         """Return whether a prefix that may be chosen covers all targets, and no smaller one does.
 
-        If only one half needs prefixes, one inside that half costs the same and covers fewer other
-        addresses. That doesn't matter if any prefix may cover the other addresses.
+        If only one half needs prefixes, a prefix inside that half costs the same and covers fewer
+        other addresses. This doesn't matter if any prefix may cover the other addresses.
         """
         if max(exceeds[inner]) >= length:
             return False

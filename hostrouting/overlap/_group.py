@@ -180,12 +180,10 @@ def _about_exempt(expected: ExpectedCidr, group: _Group, state: State) -> str:
 def _local_on_uplinks(expected: ExpectedCidr, state: State) -> list[Address]:
     """Return the addresses of this host's uplinks that lie in an expected CIDR.
 
-    Such addresses are a hint that the CIDR may be the nodes'. The config doesn't say whether a CIDR
-    is for nodes, pods or Services. An uplink's subnet in the CIDR isn't proof either, because a
-    node may have an address in the pod CIDR by mistake. There is proof in two cases: the CIDR is
-    the address's subnet (``Address.network``), or the config names the interfaces that may carry
-    the CIDR. In the second case, no container interface may carry the CIDR. Then no hint is needed,
-    and the list is empty.
+    Such an address is a hint that the CIDR may be the nodes'. It isn't proof, because a node may
+    have an address in the pod CIDR by mistake, and the config doesn't say whether a CIDR is for
+    nodes, pods or Services. No hint is needed for a CIDR with its own ``devs``, because no
+    container interface may carry such a CIDR. The list is then empty.
     """
     if expected.devs is not None:
         return []
@@ -202,7 +200,8 @@ def _part(cidr: IpNetwork, ranges: _Networks) -> str:
 def _behind(judgement: Judgement, expected: ExpectedCidr, state: State) -> set[str]:
     """Return the unexpected interfaces that packets would use if the matching route were removed.
 
-    Each follows if the routes through those before it were removed, too.
+    Several interfaces are returned if further routes would have to be removed before an expected
+    interface is used.
     """
     route = judgement.route
     if judgement.kind is not FindingKind.OVERLAP or route is None:

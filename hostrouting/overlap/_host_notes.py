@@ -158,13 +158,13 @@ def _moved(state: State) -> Iterable[Note]:
     answer = f'set hostRouting\'s "uplinks": {json.dumps(best.devs)}, then hostrouting apply'
     if find_swapped(
         uplinks.verified, state.links, best.devs
-    ):  # to the gate, that name is another's
+    ):  # the gate would take the name for another NIC's
         answer = f"rm /{VERIFIED_PATH} && hostrouting apply"
     what_to_do = f"if {to} is to be an uplink, {answer}; if it isn't, {undo}"
-    if not _infiniband(state).isdisjoint(others):  # never the way to the cluster
+    if not _infiniband(state).isdisjoint(others):  # InfiniBand is never the way to the cluster
         what_to_do = undo
     port = _port_of(uplinks.devs, others, state)
-    if port is not None:  # as long as the bridge has no lease
+    if port is not None:  # until the bridge has a lease, the port has the default route
         what = f"{port} has become a port of {was}"
         what_to_do = f"move {port}'s address and routes to {was}"
     since = "" if uplinks.since is None else f" (since {uplinks.since})"
@@ -217,9 +217,9 @@ def _rival_defaults(state: State, default: Route) -> list[Route]:
 
 
 def _rival_defaults6(state: State, default: Route) -> list[Route]:
-    """Return the IPv6 default routes of the same metric, through an interface that is no uplink.
+    """Return the IPv6 default routes through other interfaces that may precede the chosen one.
 
-    These may take precedence.
+    A route with the same metric may precede it.
     """
     uplinks = {*state.uplinks.devs}
     same_metric = [route for route in state.defaults if route.metric == default.metric]
@@ -271,7 +271,7 @@ def _has_no_network(link: Link) -> bool:
 
 
 def _beyond_mtu(state: State, places: Places) -> Iterable[Note]:
-    """Yield a note for the routes through each interface with the same mtu above its own."""
+    """Yield a note for the routes of each interface that have an mtu above the interface's."""
     found: dict[tuple[str, int | None], list[str]] = {}
     for route in dict.fromkeys(_sent(places)):
         for dev in devs_below_mtu(route, state.mtus):

@@ -1,10 +1,11 @@
-"""Find interfaces to keep: a fix would divert packets that are sent from their addresses.
+"""Find the interfaces to keep, from whose addresses a fix would divert packets.
 
 This module does no I/O.
 
-A route that precedes a connected network diverts all packets to this network. Such a route also
-diverts packets from the interface's own address: answers to neighbours, and connections of programs
-that have bound the address. With ``keep``, such an interface has a table of its own.
+A route that precedes an interface's connected route diverts all packets to the interface's network.
+These include packets from the interface's own address: answers to neighbours, and connections of
+programs that have bound the address. With ``keep``, packets from the interface's addresses follow a
+table of their own.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def keepable(state: State) -> list[Address]:
 
 
 def _keepable_devs(links: Iterable[Link]) -> set[str]:
-    """Return interfaces that are up, and that keep can name, without ports except those of VRFs."""
+    """Return the interfaces that ``keep`` can name, and that are up and no ports except VRFs'."""
     vrfs = {link.name for link in links if link.kind == "vrf"}
     return {
         link.name
@@ -134,7 +135,7 @@ class Keeping:
         kept: the interfaces that the proposed entries keep.
         offers: the entries that would keep further interfaces, by interface. Entries that don't
             work are left out.
-        offers_lose: a line for each kind of packets that these entries take away.
+        offers_lose: a line for each kind of packets that the offered entries take away.
         refused: a line for each reason why no entry is proposed.
     """
 
@@ -150,8 +151,8 @@ class Keeping:
 class KeepSearch:
     """The search for interfaces to keep, each proven on the model to work and to harm nothing.
 
-    InfiniBand interfaces are proposed, because nothing else reaches their neighbours. Other
-    interfaces are offered.
+    Entries for InfiniBand interfaces are proposed, because nothing else reaches their neighbours.
+    Entries for other interfaces are only offered.
 
     Args:
         before: the host before the fix.
@@ -199,7 +200,7 @@ class KeepSearch:
         devs: Sequence[str],
         addresses: Iterable[Address],
     ) -> Keeping:
-        """Return the findings with entries that keep interfaces, or with a refusal."""
+        """Return ``found`` with entries that keep interfaces, or with the reason why not."""
         keep = entries_for(devs, self._before.state)
         after = self._kept(keep, addresses, devs)
         if isinstance(after, str):
@@ -212,7 +213,7 @@ class KeepSearch:
         devs: Sequence[str],
         addresses: Iterable[Address],
     ) -> Keeping:
-        """Return the findings with offers to keep more interfaces, or with a refusal."""
+        """Return ``found`` with offers to keep more interfaces, or with the reason why not."""
         offers = {dev: Keep(dev) for dev in devs}
         after = self._kept((*found.keep, *offers.values()), addresses, [*found.kept, *devs])
         if isinstance(after, str):
@@ -259,7 +260,8 @@ def lost_by_keeping(
 ) -> list[str] | None:
     """Return a line for each kind of packets that entries of ``keep`` take away.
 
-    None if the entries don't keep packets on their interfaces, or if an expected address fails.
+    Return None if the entries don't keep packets on their interfaces, or make an expected address
+    fail.
 
     Args:
         host: the host.

@@ -1,4 +1,4 @@
-"""Tell whether packets to this host are delivered, as the policy rules may bypass table local.
+"""Tell whether packets to this host are delivered, because policy rules may bypass table local.
 
 This module does no I/O.
 
@@ -45,7 +45,7 @@ class _Lost(NamedTuple):
     """A packet to this host that isn't delivered.
 
     Args:
-        words: how it is sent.
+        words: how the packet is sent, such as ``to 10.0.0.4 through eth0``.
         flow: the key of its lookup.
         route: the entry that decides, or None if none does.
     """
@@ -104,7 +104,7 @@ def _first_lost(state: State, cidrs: Sequence[Prefix], kernel: Lookups) -> _Lost
         asked = [address for address in asked if address.local not in entries]
         if not asked:
             return None
-    # The kernel is asked about packets from this host only. The model answers for the others.
+    # The kernel is asked about packets from this host. The model answers for packets that come in.
     from_here = _lost_from_here(_sent_to(asked, state, is_first=is_first), state, kernel)
     # As long as IPv6 has never had another rule, the kernel searches local and main, whatever the
     # rules say.
@@ -286,7 +286,7 @@ def _neighbours(local: Address) -> Iterator[IpAddress]:
 def _lost_from_here(own: Sequence[IpAddress], state: State, kernel: Lookups) -> _Lost | None:
     """Return a packet from this host to one of its own addresses that isn't delivered, if any.
 
-    A socket that isn't connected has no source yet.
+    Packets without a source are tried first, because unconnected sockets send them.
     """
     for is_tcp in (False, True) if separates_tcp(state.rules) else (False,):
         plain = kernel.lookup(own, is_tcp=is_tcp)
@@ -306,7 +306,7 @@ def _lost_from_here(own: Sequence[IpAddress], state: State, kernel: Lookups) -> 
 def _by_source(plain: Iterable[Lookup], state: State) -> dict[IpAddress, list[IpAddress]]:
     """Map each source that rules distinguish to the addresses of this host to look up for it.
 
-    A connection has the source that the entry names, or else the address that it leads to. A server
+    The source of a connection is the src of the entry, or else the destination itself. A server
     replies from the address at which it was called.
     """
     if not selects_source(state.rules, state.routes, state.family):
@@ -358,11 +358,11 @@ def _have_local_asked(flow: Flow, state: State, cidrs: Sequence[Prefix]) -> str:
 
 
 def _behind_vrfs(flow: Flow, state: State, cidrs: Sequence[Prefix]) -> int:
-    """Return the preference of a rule for table local: 0, or on a host with VRFs behind their rule.
+    """Return the preference for a new rule that looks up table local: 0, or behind the VRFs' rule.
 
     A packet in a VRF must stay in the VRF, even if its destination is an address of this host
-    outside of the VRF. With the new rule there, all packets to this host must be delivered.
-    Otherwise the preference is 0.
+    outside of the VRF. So the new rule comes behind the VRFs' rule if this host has VRFs, and if
+    all packets to this host are then delivered.
     """
     decides = state.fib.decide(flow).rule
     of_vrfs = [rule.preference for rule in state.rules if rule.is_l3mdev]

@@ -2,16 +2,16 @@
 
 This module does no I/O.
 
-``_cautions`` puts the losses into words. This comparison proves each proposal and each advice:
-applied to a model, it must take away only the packets that its text names. Only the prefixes that
-the change may affect are compared. These prefixes are cut at each prefix of either model. Then both
-models are asked about one address of each place. Three kinds of packets are compared: without a
-source, from each of the host's own addresses, and from outside.
+``_cautions`` puts the losses into words. Each proposed change is proven by this comparison: applied
+to a model, the change must take away only the packets that its text names. Only the prefixes that
+the change may affect are compared. These prefixes are cut into places at each prefix of either
+model. Then both models are asked about one address of each place. Three kinds of packets are
+compared: without a source, from each of the host's own addresses, and from outside.
 
-A packet to a failing address isn't a loss, because the change is meant to divert it. There are two
-exceptions, for packets that may be wanted on the interface that carries them now: the destination
-may be a neighbour in that interface's connected network, or the source may be one of that
-interface's addresses.
+A packet to a failing address isn't a loss, because the change is meant to divert the packet. There
+are two exceptions, because the packet may be wanted on the interface that carries it now: the
+destination is in the interface's connected network, or the source is one of the interface's
+addresses.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from hostrouting.overlap._state import State
 
 # A limit for human-readable lines.
 _SHOWN = 8
-# If more prefixes would be needed, the single prefix around them is shown.
+# If a loss has more prefixes, a single prefix around them is shown.
 _EXACT_MAX = 6
-# Up to this number of packets from own addresses, a change is compared. With hundreds of prefixes,
-# and hundreds of addresses that rules distinguish, a comparison would take minutes.
+# The most packets from own addresses that are compared. With hundreds of prefixes, and hundreds of
+# addresses that rules distinguish, a comparison would take minutes.
 _COMPARED_MAX = 50_000
 
 
@@ -59,16 +59,18 @@ class Loss:
         sender: the interface that has the source, or an empty string.
         arrives_on: the interface through which packets from outside come in, or an empty string for
             packets from this host.
-        before: the interfaces that carried the packets; the loopback interface if they were
-            delivered here.
-        after: the interfaces that carry the packets now; empty if they are dropped.
-        network: the connected network that contains the destinations. None if the interfaces that
-            carried the packets aren't connected to it.
-        neighbours_of: the interfaces that are connected to this network.
+        before: the interfaces that carry the packets before the change; the loopback interface if
+            the packets are delivered here.
+        after: the interfaces that carry the packets after the change; empty if the packets are
+            dropped.
+        network: the connected network of an interface in ``before`` that contains the destinations,
+            or None.
+        neighbours_of: the interfaces that are connected to ``network``.
         is_intended: whether the change diverts other packets to the destinations on purpose.
-        is_partial: whether the ranges contain other addresses, too, as the exact ones are many.
-        uncompared: the number of packets to compare if there are too many, or else 0. Then the
-            losses are unknown, and this is the only loss.
+        is_partial: whether the ranges contain other addresses, too, because the exact prefixes are
+            too many.
+        uncompared: 0, or the number of packets if there are too many to compare. In the second
+            case, the losses are unknown, and this is the only loss.
     """
 
     ranges: tuple[IpNetwork, ...]
@@ -103,7 +105,7 @@ def losses(
 
     Args:
         before: the host before the change.
-        after: the host after the change. Its model was made from that of the host before.
+        after: the host after the change, with a model made from that of ``before``.
         intended: the failing addresses whose packets the change diverts on purpose.
     """
     changed = changed_prefixes(before, after)
@@ -118,7 +120,7 @@ def taken_away(found: Iterable[Loss]) -> list[str]:
 def lines_with_losses(found: Iterable[Loss]) -> Iterator[tuple[str, Loss | None]]:
     """Yield a line for each kind of loss.
 
-    A line about packets without a source to neighbours comes with its loss, any other line with
+    A line about packets without a source to neighbours comes with the loss, any other line with
     None.
     """
     by_packets: dict[Loss, list[Loss]] = {}
@@ -220,14 +222,14 @@ class _Change(NamedTuple):
     """How a change affects packets that are reported together; see ``Loss``.
 
     Args:
-        senders: their senders.
-        before: the interfaces, with gateways if only these differ.
-        after: the interfaces now.
-        devs: the interfaces before, without gateways.
-        network: the connected network that the destinations are in.
-        is_intended: whether other packets to the destinations are diverted on purpose.
-        homes: the networks around the destination to which the interface that now carries the
-            packets is connected.
+        senders: the senders of the packets.
+        before: the interfaces before the change, with gateways if only gateways change.
+        after: the interfaces after the change, with gateways if only gateways change.
+        devs: the interfaces before the change, without gateways.
+        network: see ``Loss``.
+        is_intended: see ``Loss``.
+        homes: the connected networks around the destination of the interface that carries the
+            packets after the change.
     """
 
     senders: Senders
@@ -299,10 +301,9 @@ class _Comparison:
         return (*sent, *self._unheard())
 
     def _alike(self) -> Collection[list[Place]]:
-        """Return lists of places with equal lookups, so that one place of each is compared.
+        """Return lists of places with equal lookups, so that one place of each list is compared.
 
-        This host may have many own addresses between the failing ones. Own addresses cut the
-        intended ranges into many places.
+        Many own addresses between the failing ones cut the intended ranges into many places.
         """
         alike: dict[tuple[Place, bool], list[Place]] = {}
         for place in self._places:
@@ -352,7 +353,8 @@ class _Comparison:
         if not change.is_intended:
             return change.senders.addresses
         if change.devs == (self._loopback,):
-            # A local route to a whole prefix lets clients reach this host at each of its addresses.
+            # A local route to a whole prefix lets clients reach this host at each address of the
+            # prefix.
             is_own = all(span.place.probe in self._own_addresses for span in spans)
             return [] if is_own else [each for each in change.senders.addresses if each is None]
         near = change.senders.near(change.devs, change.network)
@@ -365,7 +367,7 @@ class _Comparison:
     ) -> tuple[tuple[IpNetwork, ...], bool]:
         """Return few prefixes that cover spans, and whether they contain other addresses, too.
 
-        Each prefix is inside one that has changed.
+        Each prefix is inside a changed prefix.
         """
         by_prefix: dict[Prefix, list[Span]] = {}
         for span in spans:
@@ -419,7 +421,7 @@ class _Comparison:
                     yield self._change(place, each, before, after)
 
     def _is_loss(self, address: IpAddress, before: _Result, after: _Result) -> bool:
-        """Return whether packets to an address worked, and now take other interfaces or hops."""
+        """Return whether packets worked before a change, and take other interfaces or hops then."""
         if before in (_DROPPED, after) or _BROADCAST in (before, after):
             return False
         return after.devs != (self._loopback,) or address not in self._own_addresses

@@ -110,7 +110,7 @@ class Questions:
         self._find_fix = find_fix
         self._uplinks = moment.state.uplinks.devs
         self._devs: set[str] = set()
-        # The same answer may settle several questions.
+        # Each answer is tried once, because it may settle several questions.
         self._outcomes: dict[Answer, _Outcome | None] = {}
 
     def answered(self) -> tuple[Unfixable, ...]:
@@ -118,8 +118,8 @@ class Questions:
 
         A question isn't asked if no answer settles it.
         """
-        # The answer that keeps one of these interfaces must keep the others. An interface whose
-        # name a config can't contain must be renamed first.
+        # An answer with one of these interfaces must have all of them. Interfaces with a name that
+        # no config accepts are left out, because they must be renamed first.
         for each in self._fix.unfixable:
             if each.obstacle.question is not None:
                 self._devs.update(filter(is_device, each.obstacle.question.devs))
@@ -231,8 +231,8 @@ class Questions:
             devs = {each: {*question.devs, *self._carrying[each]} for each in cidrs}
             yield _of_cidrs(AnswerKind.WANTED, devs)
         yield Answer(AnswerKind.WANTED, self._wanted)
-        # If the addresses are in the interface's own network, routes would lead packets for its
-        # neighbours through the uplinks.
+        # If the addresses are in another interface's network, routes would lead packets for that
+        # interface's neighbours through the uplinks.
         if not question.near or question.near in self._uplinks:
             yield Answer(AnswerKind.UNWANTED, self._uplinks)
 

@@ -319,9 +319,9 @@ def _likely_suspects(state: State) -> Iterator[Prefix]:
 def _subnets_with_gateways(state: State) -> list[Prefix]:
     """Return the uplinks' subnets, in which plain routes may matter, too.
 
-    Such routes may send neighbours' packets to the router. The kernel refuses an IPv6 route via a
-    gateway that it reaches through another gateway. A flat IPv4 network may hold the routes of a
-    whole site. So no note is made about neighbours in such a network.
+    Plain routes in a subnet may send packets for neighbours to the router. If an IPv6 route leads
+    to a gateway through another gateway, the kernel refuses routes via the first gateway. Wide IPv4
+    subnets are left out, because they may contain the routes of a whole site.
     """
     shortest = _NEIGHBOURS_LENGTH_MIN if state.family is Family.IPV4 else 0
     return [subnet for subnet, _ in state.uplinks.subnets if subnet[1] >= shortest]
@@ -373,7 +373,7 @@ def _ask(places: Places, state: State, backend: RouteBackend) -> None:
     """Make the lookups of each place.
 
     Raises:
-        RouteError: the result depends on more than these tables.
+        RouteError: the outgoing interface depends on an encapsulation.
     """
     called = called_addresses(state.addresses, state.uplinks.devs, state.rules)
     sockets = Sockets(backend, state.rules, state.routes, state.family, called)

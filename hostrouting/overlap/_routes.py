@@ -3,9 +3,9 @@
 This module does no I/O.
 
 A route in table main fixes an address if no rule before main's matches, and if the route's prefix
-is longer than that of the current best match. If that match has a higher metric, the same prefix
-length is enough. Each failing place needs such a route. A route may also cover other addresses
-if it is shorter than their entry in main, because such a route doesn't affect them::
+is longer than that of the address's present entry. If the present entry has a higher metric, the
+same prefix length is enough. Each failing place needs a route that fixes it. A route may also cover
+other addresses if it is shorter than their entry in main, because it then has no effect on them::
 
     172.16.0.0/16  dev ib0       fails, but a route of /17 or longer fixes it
     172.16.3.7     dev ib0       fails, and can't be fixed because no route is longer than /32
@@ -142,7 +142,7 @@ class RouteSearch:
         self.diversions = Diversions(self._state, overlap.container_devs)
         self._entries = Entries(self._state, why_no_default)
         self._constraints = Constraints(self._state, self._entries, self.diversions)
-        # Static routes to any of these destinations would be refused.
+        # The destinations to which no static route can be added.
         self._taken = {numbers(r.destination) for r in self._state.routes if self._is_in_the_way(r)}
 
     def _is_in_the_way(self, route: Route) -> bool:
@@ -280,9 +280,9 @@ class RouteSearch:
             place.constraint = NoRoute(place.refused, cover) if is_failure else cover
 
     def _fixed_addresses(self, prefix: Prefix, entry: Prefix) -> list[int]:
-        """Return an address of each span that an entry fixes in a prefix.
+        """Return the first address of each span in a prefix that an entry fixes.
 
-        It is the first address that the span, the entry and the prefix have in common.
+        Only addresses that are in the span, in the entry and in the prefix count.
         """
         first, _ = inner = max(prefix, entry, key=itemgetter(1))
         fixed = [span for span in self._places.inside(inner) if _is_fixed_by(entry, span.place)]
@@ -373,7 +373,7 @@ class RouteSearch:
 
 
 def _with_why_unruled(obstacle: Obstacle, why: Obstacle | None) -> Obstacle:
-    """Return why a rule prevents a fix, with the reason why no rule precedes it."""
+    """Return the obstacle, with the reason why no new rule precedes the obstacle's rule."""
     if obstacle.rule is None or why is None:
         return obstacle
     reason = f"{obstacle.reason}, and {why.reason}"

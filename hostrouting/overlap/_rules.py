@@ -1,4 +1,4 @@
-"""Find the fewest rules after which table main decides, where a policy rule decides before it.
+"""Find the fewest new rules with which table main decides, where another rule decides before main.
 
 This module does no I/O.
 
@@ -9,8 +9,8 @@ all later rules, with all of main's routes, including those to this host's pods:
     5270  lookup 52    192.168.1.0/24 dev tailscale0       fails
     entry              to 192.168.1.0/24 priority 5269     main decides: dev eth0
 
-An entry may also cover places that don't fail, if main gives the same answers. But packets that no
-check asks about may match a later rule: marked packets, packets from a pod or from another
+An entry may also cover places that don't fail, if main gives the same results. But packets that no
+check looks up may match a later rule: marked packets, packets from a pod or from another
 interface's address, and packets that come in. No entry covers a place that such packets go to.
 """
 
@@ -113,7 +113,7 @@ class RuleSearch:
         self._kept = tuple(keep.dev for keep in config.static_routes.keep)
         self.now = host_now(self._state, self._places).model
         self._look_up = modelled_lookups(self._state.fib)
-        # The lookup results if main decides, by priority. All searches of this moment share them.
+        # The results of all lookups if main decides at a priority. Each is asked for once.
         self._answers: dict[int, dict[Place, tuple[SocketLookup, ...]]] = {}
 
     def entries(
@@ -191,7 +191,7 @@ class RuleSearch:
         return not self._why_moving(place, priority)
 
     def _answers_at(self, priority: int) -> dict[Place, tuple[SocketLookup, ...]]:
-        """Return the lookups of all places if main decides at a priority; 0 means now."""
+        """Return the lookups of all places if main decides at a priority; 0 means no new rule."""
         if priority not in self._answers:
             model = self._model_at(priority) if priority else self.now
             self._answers[priority] = self._ask(model, self._places)
@@ -227,10 +227,10 @@ class RuleSearch:
                 return address.network
         return None
 
-    # --- what the check doesn't ask about -------------------------------------------------------
+    # --- packets that no check looks up ---------------------------------------------------------
 
     def _why_moving(self, place: Place, priority: int) -> str:
-        """Return which other packets to a place a rule would divert, or an empty string."""
+        """Return which packets that no check looks up a new rule would divert, or ""."""
         fib = self._state.fib
         flow = Flow(place.probe)
         rules = self._state.rules
@@ -249,9 +249,9 @@ class RuleSearch:
         return ""
 
     def _end_after(self, priority: int, flow: Flow) -> int:
-        """Return the position of the first later rule that ends every lookup.
+        """Return the position of the first rule after a priority that ends every lookup.
 
-        If there is none, return the number of rules.
+        If there is no such rule, return the number of rules.
         """
         fib = self._state.fib
         rules = self._state.rules

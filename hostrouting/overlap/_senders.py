@@ -1,11 +1,11 @@
-"""Group this host's own addresses: rules and routes treat those of a group in the same way.
+"""Group this host's own addresses that rules and routes treat in the same way.
 
 This module does no I/O.
 
-Packets from two addresses leave in the same way unless a rule, or an IPv6 route, matches the source
-of only one of them. A host may have a rule and a table for each of its many addresses. The rules
-that matter are therefore found for each destination. A rule only matters if its table has an entry
-for the destination.
+Packets from two addresses leave in the same way unless a rule or an IPv6 route matches only one of
+these sources. A host may have a rule and a table for each of its many addresses. A rule only
+matters for a destination if the rule's table has an entry for the destination. So the rules that
+matter are found for each destination.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Senders:
     def near(self, devs: Iterable[str], network: IpNetwork | None) -> Sequence[Address | None]:
         """Return one address of each kind on given interfaces, and in a connected network.
 
-        If there is a network, None is added for packets without a source.
+        For senders without a source, return (None,) if there is a network.
         """
         if self._own is None:
             return () if network is None else (None,)

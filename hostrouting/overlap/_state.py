@@ -81,7 +81,7 @@ class State:
 
     @property
     def plain_devs(self) -> tuple[str, ...]:
-        """Return the uplinks that aren't ports. A route through no other interface is expected."""
+        """Return the uplinks that aren't ports. Plain routes lead only through these."""
         return tuple(dev for dev in self.uplinks.devs if dev not in self.ports)
 
     @property

@@ -30,7 +30,7 @@ class Path:
         devs: the interfaces that the entry would use.
         next_hops: the next hops of a route for the prefix, or empty if none is known.
         subnet: the innermost uplink subnet that contains the prefix, if any.
-        refused: why an entry can't be made or wouldn't work, or None if it can.
+        refused: why an entry can't be made or wouldn't work, or None.
     """
 
     dev: str | None
@@ -271,23 +271,23 @@ class Entries:
         return self._known_by[dev]
 
     def _is_inherited(self, dev: str) -> bool:
-        """Return whether an on-link entry without a device uses this uplink.
+        """Return whether an on-link entry without a device can be used for an uplink.
 
-        If the default route's src isn't this host's, such an entry would inherit the src. An entry
-        with a gateway and a device inherits nothing.
+        If the default route's src isn't this host's, the entry must name the device, or it would
+        inherit the src.
         """
         is_default = self._default is not None and self._default.devs == (dev,)
         return is_default and not (self._must_name_dev or self._has_lost_source)
 
     @cached_property
     def _must_name_dev(self) -> bool:
-        """Return whether an entry without a device may inherit another interface.
+        """Return whether an entry without a device may inherit another interface after a reboot.
 
-        If the config names the uplinks, an entry inherits their default route with the lowest
-        metric, whichever default route wins. Of several with this metric, it inherits the first.
-        After a reboot, another default route may win. A verified uplink is inherited even under a
-        new name. If the config names none, the IPv4 default route determines the uplinks for IPv6,
-        and may change.
+        - Verified uplinks, and uplinks by the default route: no. A verified uplink is inherited
+          even under a new name.
+        - Uplinks that the config names: yes if several of their default routes have the lowest
+          metric, because an entry inherits the first of them.
+        - IPv6 uplinks by the IPv4 default route: yes, because this route may change.
         """
         uplinks = self._state.uplinks
         if uplinks.is_verified or uplinks.named is None:

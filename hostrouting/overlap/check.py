@@ -98,8 +98,7 @@ def check_families(
         started: see ``check_overlap``.
 
     Returns:
-        The report, with the name of this host. If IPv6 CIDRs are expected, it has the worse of both
-        families' verdicts.
+        The report. If IPv6 CIDRs are expected, its verdict is the worse of both families' verdicts.
     """
 
     def check(family: Family) -> OverlapReport:
@@ -255,9 +254,8 @@ def check_overlap(
         scope: cancellation scope for the check.
         ipv4: the host's IPv4 backend. If the config doesn't name uplinks, the interfaces of the
             IPv4 default route are also the uplinks for IPv6.
-        host: the host. Its files tell which other traffic a fix moves and, unless the host is a
-            snapshot, why there is no IPv6 default route. Without a host, the report says nothing
-            about these.
+        host: the host, or None. Its files tell which other traffic a fix moves and, unless the host
+            is a snapshot, why there is no IPv6 default route.
         started: when the run started, in seconds on the scope's clock, or None to check
             immediately. With a time, the check waits for a default route on an uplink and for
             InfiniBand addresses, as long as the config says.
@@ -335,7 +333,7 @@ def _with_fix(
 
 
 def _marked_if_hidden(unfixable: Unfixable) -> Unfixable:
-    """Return a failure, marked if ip(8) may have left selectors of its rule out of a snapshot."""
+    """Return a failure, marked if the snapshot may lack selectors of the failure's rule."""
     obstacle = unfixable.obstacle
     is_hidden = obstacle.rule is not None and obstacle.rule.has_unknown
     return attrs.evolve(unfixable, obstacle=obstacle._replace(is_hidden=is_hidden))
@@ -352,7 +350,7 @@ def load_all() -> None:
 
 
 def _swapped_devs(config: Config, state: State, findings: Iterable[Finding]) -> tuple[Swap, ...]:
-    """Return the verified uplinks that a CIDR's ``devs`` names instead of another NIC."""
+    """Return the verified uplinks whose present names in a CIDR's ``devs`` mean another NIC."""
     if not config.verified:
         return ()
     named = {(each.cidr, each.devs) for each in config.route_overlap.expected_cidrs if each.devs}

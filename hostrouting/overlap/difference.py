@@ -1,9 +1,8 @@
 """Compare two snapshots' lookups for every address, and find the changes behind a difference.
 
 This module does no I/O. CIDRs are split and looked up as for a check. The causes of a difference
-are changes of the host: with all of them undone, the later snapshot gives the earlier results
-again. Each of these changes is needed: if one of them isn't undone, a result still differs from the
-earlier one.
+are the changes of the host that must be undone to get the earlier results again. Each cause is
+needed: if it isn't undone, a result still differs from the earlier one.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from hostrouting.overlap._cut import Cutter
 from hostrouting.overlap._fewest_prefixes import networks_of
 from hostrouting.overlap._places import Place, Places, SocketLookup, Span, distinct
 
-# The number of places to try first. Most attempts fail for one of these already.
+# The number of places to try first, because most attempts fail for one of the first places.
 _TRIED_FIRST = 16
 
 
@@ -394,8 +393,8 @@ def _changed_results(before: _Results, after: _Results) -> Iterator[ChangedResul
     ways: dict[object, tuple[tuple[LookupResult, ...], ...]] = {}
     for packet, old in before.items():
         if old != (new := after[packet]):
-            # Replies have another source, but usually leave in the same way as the packets of a
-            # client.
+            # Leave the source out, because replies usually leave as a client's packets do, although
+            # the source differs.
             way = tuple(
                 tuple({attrs.evolve(each, source=None): None for each in results})
                 for results in (old, new)

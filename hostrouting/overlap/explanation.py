@@ -66,8 +66,8 @@ class ExplainedLookup:
         steps: the evaluated rules, ending with the one that determines the model's result.
         sources: the source addresses that the kernel may select if the lookup has none.
         is_modelled: whether the model returns the same result as the kernel.
-        sends: whether packets are sent according to this lookup. If packets aren't, the lookup only
-            selects the source address for a second lookup.
+        sends: whether packets are sent according to this lookup. If not, the lookup only selects
+            the source address for a second lookup.
     """
 
     judgement: Judgement
@@ -104,7 +104,7 @@ class Explanation:
             address, the address is evaluated as if it were expected.
         default_devs: sorted names of the uplinks, or empty if there is no default route to compare
             with.
-        verified_since: since when these have been the node's uplinks; see ``OverlapReport``.
+        verified_since: see ``OverlapReport``.
         lookups: the lookups performed by a socket, in order.
         is_judged: whether there are interfaces to compare with. These are uplinks, or the
             interfaces that the config names for the CIDR.
@@ -260,8 +260,8 @@ def _chosen_sources(lookup: SocketLookup, backend: RouteBackend) -> tuple[IpAddr
 def _steps(fib: Fib, flow: Flow) -> Iterator[Step]:
     for rule, is_met, route in fib.evaluated_rules(flow, range(len(fib.rules))):
         if is_met and fib.is_merged and route is not None and route.table != rule.table:
-            # While local and main share one trie, a lookup in local also finds main's entries. Show
-            # the entry at the rule for its own table, as ip does.
+            # While local and main share one trie, a lookup in local also finds main's entries. Like
+            # ip, show such an entry at main's rule.
             yield Step(rule, _passed(fib, rule, None), None)
             (rule,) = (each for each in fib.rules if each.table == route.table)
         passed = _passed(fib, rule, route) if is_met else why_unmet(rule, flow, fib.loopback)

@@ -115,12 +115,13 @@ class Finding(JsonObject):
             entry matches, or a policy rule discards the packets. For ``GATEWAY``, the route via
             that next hop.
         fix: the routes that fix this failure, as far as routes can fix it.
-        rules: the rules that it also takes, because a policy rule decides before table main.
+        rules: the rules that this failure needs, too, because a policy rule decides before table
+            main.
         shadowed: the failing addresses as a shorter list of prefixes that also includes adjacent
             local and broadcast addresses. Not included in the JSON.
         discarded_by: types of the entries that discard packets. Not included in the JSON.
-        behind: sorted names of further unexpected interfaces. Packets would use these one after the
-            other if the matching routes were removed. Not included in the JSON.
+        behind: sorted names of further unexpected interfaces, which packets would use if the
+            matching routes were removed. Not included in the JSON.
         gateway: for ``GATEWAY``, this host's address. Not included in the JSON.
         port: for ``PORT``, the interface whose master takes the replies. Not included in the JSON.
         is_reply: whether a server's replies from ``source`` fail, rather than connections. Not
@@ -255,18 +256,17 @@ class OverlapReport(JsonObject):
         reason_detail: details about the reason.
         expected: the CIDRs that were checked, with their interfaces if the config names any.
         families: the verdict for each family, if IPv6 CIDRs are expected. The report's verdict is
-            the worst of these. If it is ``unknown`` because of one family, there may still be
-            findings in the other.
+            the worst of these. If one family's verdict is ``unknown``, there may still be findings
+            in the other family.
         fix: a fix for all failures. Not included in the JSON, in which each finding has its own
-            routes and rules. The interfaces to keep are there as ``keep``, and what the config
-            lists already as ``unapplied``.
+            routes and rules. The JSON also has the interfaces to keep (``keep``), and the fix's
+            entries that the config already lists (``unapplied``).
         changes: changes made by the task that ran the check. Not included in the JSON, which
             doesn't depend on the task.
         default_expires: for how many more seconds an uplink has an IPv6 default route, if the
             report is about IPv6. Not included in the JSON, in which ``families`` has it.
-        verified_since: since when the uplinks have been those with which the check passed (RFC
-            3339). Null if the uplinks are those of the config or the default route, or the time is
-            unknown.
+        verified_since: since when these uplinks have been the verified ones (RFC 3339). Null if the
+            uplinks are those of the config or the default route, or the time is unknown.
     """
 
     schema: ClassVar[Literal[1]] = 1

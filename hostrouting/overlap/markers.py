@@ -11,11 +11,11 @@ from hostrouting.overlap.findings import OverlapReport, UnknownReason, Verdict
 
 
 def marker_text(report: OverlapReport) -> str:
-    """Return the marker's content: any reason for ``unknown`` and the findings, or nothing.
+    """Return the marker's content: any reasons for ``unknown`` and the findings, or nothing.
 
-    The reason is ``no-default-route``, or another kind with details, such as ``check-failed:
-    REASON``. If IPv6 CIDRs are expected, each family may have a reason. For IPv6, one of these is
-    ``no-default-route: IPv6``.
+    A reason is ``no-default-route`` (for IPv6, ``no-default-route: IPv6``), or another kind with
+    details, such as ``check-failed: REASON``. If IPv6 CIDRs are expected, each family may have a
+    reason.
     """
     reasons = {each.family: each.reason for each in report.families} or {Family.IPV4: report.reason}
     lines = [_reason_line(reason, family) for family, reason in reasons.items() if reason]
@@ -58,7 +58,6 @@ def write_markers(layout: Layout, report: OverlapReport) -> None:
     else:
         write_if_changed(layout.report, to_json_text(report.to_json()))
     write_if_changed(marker, text)
-    # A boot script that can't get the lock goes on without it, so it may have written markers
-    # meanwhile.
+    # A boot script may have written markers meanwhile, because it goes on if it can't get the lock.
     if exists(other) or not exists(marker):
         write_markers(layout, report)

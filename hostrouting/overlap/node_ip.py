@@ -1,8 +1,8 @@
 """Compare the node and DNS addresses that a document has next to ``hostRouting`` with the host.
 
-These keys belong to other components, and secrets are stored next to these keys. So no other key is
-read, and values of an unexpected type are ignored. The values never reach a config, a mapping, a
-file or a script.
+The keys of these addresses belong to other components, and secrets are stored next to the keys. So
+no other key is read, and values of an unexpected type are ignored. The values never reach a config,
+a mapping, a file or a script.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Offer to keep an interface if packets from its addresses leave through another interface.
 
-Replies from a second NIC's address are often meant to leave through that NIC. Without policy rules,
-they leave through the default route. The check can't know whether that is meant, so it reports no
-failure and proposes no fix. A question is asked only about expected addresses (``_diversions``).
+Replies from a second NIC's address are often meant to leave through that NIC, but without policy
+rules they leave through the default route. The check can't know which interface is meant, so it
+reports no failure and proposes no fix. A question is asked only about expected addresses
+(``_diversions``).
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class _Offers:
         self._config = config
         self._host = host
         self._state = host.state
-        # The lookups of users other than root, without the rules that are only for some users.
+        # The tables without rules that are only for some users, to look up packets of other users.
         rules = [rule for rule in self._state.rules if rule.uid_range is None]
         self._fib = host.model.with_rules(rules).fib
         ours = [route for route in self._state.routes if route.is_ours]
@@ -134,7 +135,7 @@ class _Offers:
     # --- gateways ---------------------------------------------------------------------------------
 
     def _with_gateway(self, address: Address) -> tuple[Keep, ...] | None:
-        """Return the entry for an interface with its gateway, or None if that isn't known."""
+        """Return the entry for an interface, or None if the entry needs an unknown gateway."""
         dev = address.dev
         if any(dev in route.devs for route in self._state.defaults):
             return (Keep(dev),)
@@ -149,7 +150,7 @@ class _Offers:
     def _gateways(self, dev: str) -> set[IpAddress | None]:
         """Return the gateways of an interface's default routes or, if it has none, of its routes.
 
-        A default route without a gateway yields None.
+        None stands for a default route without a gateway.
         """
         of_defaults: set[IpAddress | None] = set()
         of_others: set[IpAddress | None] = set()
@@ -216,7 +217,7 @@ def _promise(dev: str, keep: tuple[Keep, ...] | None, is_beyond: bool) -> str:
 
 
 def _to_paste(dev: str, keep: tuple[Keep, ...] | None) -> str:
-    """Return entries to paste into a config, or for None an entry with a gateway to fill in."""
+    """Return entries to paste into a config. None stands for an entry with a gateway to fill in."""
     if keep is None:
         entry = json.dumps({"dev": dev, "gateway": _GATEWAY})
         return f"{entry} with its router's address for {_GATEWAY}"

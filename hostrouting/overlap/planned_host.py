@@ -1,4 +1,4 @@
-"""Model a host as it would be after a plan, and find a fix that CONFIG already lists."""
+"""Model a host after a plan, and find the entries of CONFIG that fix failures once installed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class PlannedHost:
 
     @property
     def losing(self) -> list[str]:
-        """Return why new routes wouldn't win, in which case ``apply`` would fail."""
+        """Return a reason for each new route that wouldn't win, so that ``apply`` would fail."""
         reasons: list[str] = []
         for family, model in self.models.items():
             losing = losing_routes(_new_routes(self.plan.of(family)), model)
@@ -298,9 +298,9 @@ def with_unapplied(
 ) -> OverlapReport:
     """Return a check's report with a fix that comes on top of the config's entries.
 
-    If the kernel lacks entries of the config and they fix a failure, they are the fix's
-    ``unapplied``. The model of the host with all of the config's entries proves that these entries
-    help.
+    Entries of the config that the kernel lacks, and that fix a failure, are the fix's
+    ``unapplied``. A check of the model of the host with all of the config's entries proves that
+    they help.
 
     Args:
         report: the report about the host as it is.
@@ -381,14 +381,14 @@ def _identity(finding: Finding) -> tuple[object, ...]:
 
 
 def _with_entries(finding: Finding, left: Finding | None) -> Finding:
-    """Return a finding with the entries for its remaining part, if there is one."""
+    """Return a finding with the entries for what remains of it (``left``), if anything does."""
     if left is None:
         return attrs.evolve(finding, fix=(), rules=())
     return attrs.evolve(finding, fix=left.fix, rules=left.rules)
 
 
 def _without_listed(report: OverlapReport, config: Config, why: str) -> OverlapReport:
-    """Return a report whose fix lacks the destinations of the config's entries, and says why."""
+    """Return a report whose fix leaves out the config's entries, with a hint that says why."""
     static = config.static_routes
     listed = {route.destination for route in static.routes}
     ruled = {rule.to for rule in static.rules}

@@ -28,11 +28,11 @@ class AnswerKind(StrEnum):
     """The statement of an answer about packets that bypass the uplinks."""
 
     NEAR = "near"
-    """They belong into the connected network of an interface that doesn't take them now."""
+    """The packets belong into the connected network of an interface that doesn't carry them now."""
     WANTED = "wanted"
-    """They are meant to go where they go."""
+    """The packets are meant to leave through the interfaces that carry them now."""
     UNWANTED = "unwanted"
-    """They are meant to go through the uplinks."""
+    """The packets are meant to leave through the uplinks."""
 
 
 class Answer(NamedTuple):
@@ -42,8 +42,8 @@ class Answer(NamedTuple):
         kind: the meaning of the answer.
         uplinks: the uplinks to name, or an empty tuple if the answer names expected CIDRs.
         cidrs: the expected CIDRs, each with the interfaces to name.
-        effect: a clause on the fix that a check of this host then proposes, and on its losses. An
-            empty string if it proposes nothing.
+        effect: a clause on the fix that a check with this answer proposes, and on its losses. An
+            empty string if that check proposes nothing.
     """
 
     kind: AnswerKind
@@ -75,14 +75,14 @@ class Question(NamedTuple):
 
     Args:
         devs: the interfaces that carry the addresses now.
-        entry: the entry, or None if packets have none. All static routes that an earlier run has
-            installed are one question, without an entry.
+        entry: the entry, or None if packets have none. One question without an entry is about all
+            static routes that an earlier run has installed.
         near: the interface whose connected network contains the addresses, although the entry takes
             precedence. An empty string if there is none.
         is_ours: whether the question is about static routes that an earlier run has installed.
         answers: the answers, the likeliest first.
-        otherwise: advice for packets that should go through the uplinks, if no answer helps. An
-            empty string if that isn't known.
+        otherwise: advice for packets that should leave through the uplinks, if no answer helps, or
+            an empty string.
     """
 
     devs: tuple[str, ...]
@@ -214,7 +214,7 @@ class Fix(JsonObject):
     Args:
         routes: the fewest entries that cover the failing addresses without affecting any others.
         rules: the fewest CIDRs about which table main must decide, where a policy rule decides
-            before it.
+            before main.
         keep: the interfaces whose own addresses the routes would cut off from their neighbours.
         unfixable: the failures that these entries don't fix.
         consequences: unrelated traffic that the entries move to another interface, one line each.
@@ -243,8 +243,8 @@ class HostSettings:
     """Settings of a host that a fix's cautions depend on.
 
     Args:
-        nameservers: its DNS servers. The cautions list those whose traffic the fix moves to another
-            interface.
+        nameservers: the host's DNS servers. A caution names each server whose traffic the fix moves
+            to another interface.
         strict_devs: the interfaces with net.ipv4.conf.*.rp_filter = 1, which drop packets if the
             reply would leave through another interface.
         unread: why these settings couldn't be read, or an empty string.

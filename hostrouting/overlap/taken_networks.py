@@ -1,4 +1,4 @@
-"""Find networks that don't use the default route's interfaces and may shadow a cluster."""
+"""Find networks on other interfaces than the default route's, which may shadow a cluster's."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _PLATFORM = (IPv4Address("168.63.129.16"), IPv4Address("169.254.169.254"))
 def taken_networks(backend: RouteBackend) -> dict[IpNetwork, tuple[str, ...]]:
     """Return networks that are routed through other interfaces, mapped to the interface names.
 
-    Only private networks in table main are included. Those that can't shadow a cluster are left
-    out: /32s, and networks behind container interfaces. Azure's platform addresses are included if
-    they leave through another interface than the default route's.
+    The networks are private networks in table main, without those that can't shadow a cluster: /32s
+    and networks behind container interfaces. Azure's platform addresses are included if packets to
+    them leave through another interface than the default route's.
 
     Args:
         backend: the kernel to query.
@@ -54,7 +54,7 @@ def taken_networks(backend: RouteBackend) -> dict[IpNetwork, tuple[str, ...]]:
 
 
 def _platform(backend: RouteBackend, usual: set[str]) -> Iterator[tuple[IpNetwork, set[str]]]:
-    """Yield the platform addresses that are reached through unusual interfaces, with these."""
+    """Yield the platform addresses that are reached through other interfaces, with these."""
     for lookup in backend.lookup(_PLATFORM):
         if lookup.route is None or lookup.route.type is not RouteType.UNICAST:
             continue

@@ -196,11 +196,11 @@ def _won_through(
     defaults: Sequence[Route],
     live: Iterable[Route],
 ) -> tuple[Route, ...]:
-    """Return the best default route, and those through other interfaces that it precedes.
+    """Return the best default route, and the routes through other interfaces that it precedes.
 
     Args:
-        devs: the interfaces of containers and VPNs. If the best route uses another interface, or
-            precedes no other route, the result is empty.
+        devs: the interfaces of containers and VPNs. The result is empty if the best route uses
+            another interface, or precedes no other route.
         defaults: the default routes.
         live: the default routes with live next hops.
     """
@@ -233,11 +233,11 @@ def how_to_name(
     cidrs: Iterable[ExpectedCidr] = (),
     links: Iterable[Link] = (),
 ) -> str:
-    """Return how to name the interfaces of one of some default routes as uplinks.
+    """Return how to name the interfaces of one of several default routes as uplinks.
 
-    The answers are ready to paste, unless a config can't name these interfaces. An answer that
-    breaks nothing comes first. If each answer with one route's interfaces breaks something, the
-    first one names all interfaces. No answer names an InfiniBand interface.
+    The result has a choice for each route, ready to paste. A choice with which no expected packets
+    fail comes first. If there is none, the first choice names all interfaces. InfiniBand interfaces
+    are never named. If a config can't name an interface, the result is general advice.
 
     Args:
         defaults: the default routes to choose from.
@@ -262,7 +262,7 @@ def how_to_name(
 
 
 def _inside(routes: Iterable[Route], cidrs: Iterable[ExpectedCidr]) -> Iterator[Route]:
-    """Yield other programs' routes in main, except default routes, that meet an expected CIDR.
+    """Yield other programs' routes in main, except default routes, that overlap an expected CIDR.
 
     Expected CIDRs that name their interfaces are ignored.
     """
@@ -401,7 +401,7 @@ def awaited_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
     """Return the InfiniBand interfaces without an IPv4 address that a check should wait for.
 
     Args:
-        config: the config with the wait timeouts. By default, interfaces that are down are skipped.
+        config: the config. Unless it sets ``settle_seconds``, interfaces that are down are skipped.
         backend: the kernel to query.
     """
     overlap = config.route_overlap.of(Family.IPV4)
