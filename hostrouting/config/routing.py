@@ -58,6 +58,7 @@ ONLINK: Literal["onlink"] = "onlink"
 METRIC_MAX = 2**32 - 1
 WAIT_SECONDS = 30
 PRIORITY_MAX = 32765  # the last preference before the rule for table main
+
 # The preferences of the policy rules for ``keep``. No other program is known to use these numbers.
 KEEP_PRIORITIES = range(2170, 2173)
 STRICT_SETTLE_SECONDS = 60
@@ -80,7 +81,7 @@ KeepGateway = IPv4Address | Literal["onlink"] | None
 
 
 class OverlapMode(StrEnum):
-    """How to handle a failed check: ``WARN`` reports it, ``STRICT`` also holds the node back."""
+    """How to handle failures: ``WARN`` reports them, ``STRICT`` also holds the node back."""
 
     WARN = "WARN"
     STRICT = "STRICT"

@@ -127,7 +127,7 @@ def _is_bond_with_ports(link: Link, links: Mapping[str, Link]) -> bool:
 
 
 def _with_mac_of(uplink: VerifiedUplink, links: Mapping[str, Link]) -> list[Link]:
-    """Return the links with an uplink's MAC address, and stacked links only with its name, too."""
+    """Return the links with an uplink's MAC address. A stacked link must also have its name."""
     if uplink.mac is None:
         return []
     same = (link for link in links.values() if link.mac == uplink.mac)

@@ -69,7 +69,7 @@ class Sockets:
         self._asks_local_first = asks_local_first(rules)
 
     def ask(self, places: Iterable[Place]) -> dict[Place, tuple[SocketLookup, ...]]:
-        """Make every lookup that a socket may make, except those with a known result.
+        """Make every lookup that a socket may make, except lookups whose result is known.
 
         Returns:
             The lookups for each place, UDP first. For each protocol, lookups without a source come
@@ -253,7 +253,7 @@ def called_addresses(
 
 
 def is_told_apart(source: IpAddress, rules: Iterable[Rule]) -> bool:
-    """Return whether rules may lead packets from a source otherwise than packets without one.
+    """Return whether rules may lead packets from a source otherwise than packets without a source.
 
     IPv6 routes may match on the source, too, so all IPv6 addresses count.
     """

@@ -30,7 +30,8 @@ from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import Finding, FindingKind
 from hostrouting.overlap.proposals import Obstacle, Question
 
-# Networks of containers and virtual machines. A static route to one of them would cut it off.
+# The interfaces of networks of containers and virtual machines, with advice to the owner. A static
+# route to such a network would cut it off.
 _BRIDGES = (
     (
         ("docker*", "br-*"),

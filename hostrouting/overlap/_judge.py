@@ -333,7 +333,7 @@ def _refuses_tcp(lookups: Sequence[SocketLookup]) -> bool:
 def _rank(judgement: Judgement) -> tuple[bool, bool, bool]:
     """Return a sort key: unconnected datagrams first, and among these, failures.
 
-    If the kernel alternates between default routes, there are several unconnected datagrams.
+    If the kernel alternates between default routes, unconnected datagrams have several judgements.
     """
     lookup = judgement.lookup
     is_later = lookup.is_tcp or lookup.source is not None

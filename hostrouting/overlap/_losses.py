@@ -1,4 +1,4 @@
-"""Find the packets that work now, but that a change of the host would divert or drop.
+"""Find the packets that are sent or delivered now, but that a change would divert or drop.
 
 This module does no I/O.
 
@@ -50,7 +50,7 @@ _COMPARED_MAX = 50_000
 
 @attrs.frozen
 class Loss:
-    """Packets that work now, but that a change diverts or drops.
+    """Packets that are sent or delivered now, but that a change diverts or drops.
 
     Args:
         ranges: the packets' destinations, or a prefix around them if these are many.

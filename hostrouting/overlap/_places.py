@@ -65,11 +65,10 @@ class Judgement(NamedTuple):
     Args:
         kind: kind of failure or note, or None if the result is as expected.
         lookup: the lookup.
-        devs: interfaces to report: all outgoing interfaces, or for an exemption only the exempt
-            ones.
+        devs: the outgoing interfaces to report; for an exemption, only the exempt interfaces.
         route: the matching entry, which may discard packets, or None if no entry matches.
-        is_lost: whether this local or broadcast address hides an address in the cluster. An address
-            on an unexpected interface, such as InfiniBand, does.
+        is_lost: whether this local or broadcast address hides an address in the cluster, because it
+            is on an unexpected interface such as InfiniBand.
         is_answered: whether a service of this host, such as a DNS cache or kube-proxy, answers at
             this local address. Such an address is on a pods' interface, which is exempt.
         bound: why the exemption for pods' interfaces doesn't cover this failure, or an empty
@@ -194,9 +193,9 @@ class Place:
 
     Args:
         probe: the place's first address, which is looked up for the whole place.
-        spans: the ranges of consecutive addresses, in order. A place has several if more specific
-            prefixes lie between them.
-        lookups: set by ask. The lookups that sockets make, UDP first. For each protocol, those
+        spans: the ranges of consecutive addresses, in order. A place has several spans if more
+            specific prefixes lie between the spans.
+        lookups: set by ask. The lookups that sockets make, UDP first. For each protocol, lookups
             without a source come first.
         judgements: set by judge. The judgements for each expected CIDR that contains the place, in
             config order. The unconnected datagram's judgement comes first, then those of other

@@ -248,8 +248,8 @@ class Questions:
     def _carrying(self) -> dict[ExpectedCidr, set[str]]:
         """Map each expected CIDR without ``devs`` to the interfaces that may carry a part of it.
 
-        An interface that a question is about is included if it carries a part now; an uplink also
-        if it will carry one after a fix.
+        An interface that a question is about is included if it carries a part now. An uplink is
+        also included if it will carry a part after a fix.
         """
         return self._carrying_outside(())
 

@@ -192,9 +192,10 @@ def _state_and_cutter(
 ) -> tuple[State, Cutter]:
     """Return the cutter, and the state with all that the cutter needs.
 
-    Which routes to read depends on the routes. A large table is read only once if two assumptions
-    are right: named uplinks have a default route (``_with_routes_if_default``), and no suspects
-    exist except connected networks (``_with_routes``). Otherwise it is read again.
+    Which routes to read depends on the default route and on the suspects, which aren't known before
+    the routes are read. A large table is read only once if two assumptions are right: named uplinks
+    have a default route (``_with_routes_if_default``), and no suspects exist except connected
+    networks (``_with_routes``). Otherwise the table is read again.
     """
     facts = backend.facts()
     links = facts.links

@@ -22,8 +22,8 @@ from hostrouting.model.links import Address
 from hostrouting.model.routes import Route, Route6, Table
 from hostrouting.model.rules import Rule
 
-# Identifies what matches on a source: a run of rules that only differ by their sources (-1 before
-# the change or -2 after it, and the run's position), or a route's source prefix.
+# Identifies a run of rules that only differ by their sources, or a route's source prefix. A run is
+# identified by -1 (before the change) or -2 (after the change), and by the run's position.
 _Selector = tuple[int, int]
 # The selectors that match an address as the source.
 _Kind = frozenset[_Selector]

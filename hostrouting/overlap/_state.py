@@ -81,7 +81,7 @@ class State:
 
     @property
     def plain_devs(self) -> tuple[str, ...]:
-        """Return the uplinks that aren't ports. Plain routes lead only through these."""
+        """Return the uplinks that aren't ports. Only routes through these uplinks are plain."""
         return tuple(dev for dev in self.uplinks.devs if dev not in self.ports)
 
     @property

@@ -106,11 +106,11 @@ class Explanation:
             with.
         verified_since: see ``OverlapReport``.
         lookups: the lookups performed by a socket, in order.
-        is_judged: whether there are interfaces to compare with. These are uplinks, or the
-            interfaces that the config names for the CIDR.
+        is_judged: whether there are interfaces to compare with: uplinks, or the interfaces that the
+            config names for the CIDR.
         findings: the check's failures for this address. Empty if nothing is judged.
         notes: the check's notes on this address.
-        is_torn: whether the host changed during every read. Then the result may be inconsistent.
+        is_torn: whether the host changed during every read, so the result may be inconsistent.
         not_received: why packets to this host aren't delivered, or null if they are (see
             ``no-local-table``).
     """

@@ -100,8 +100,8 @@ class Finding(JsonObject):
         kind: type of failure: ``OVERLAP``: packets leave through the wrong interface. ``NO-ROUTE``:
             there is no route. ``BLACKHOLE``: packets are discarded. ``GATEWAY``: the next hop is
             also an address of this host on another interface, and the router's ARP requests aren't
-            answered. ``PORT``: packets leave through a port of a bridge or bond, and replies don't
-            come back to it.
+            answered. ``PORT``: packets leave through a port, but the port's bridge or bond takes
+            the replies.
         cidr: the expected CIDR, without host bits.
         probe: the first failing address.
         devs: sorted names of the interfaces that packets leave through, or empty if they are

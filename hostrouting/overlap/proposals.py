@@ -71,7 +71,7 @@ class Answer(NamedTuple):
 class Question(NamedTuple):
     """A question to the user: whether some packets bypass the uplinks on purpose.
 
-    The packets go to expected addresses, and leave through another interface by the same entry.
+    The packets go to expected addresses, and one entry leads them through another interface.
 
     Args:
         devs: the interfaces that carry the addresses now.
