@@ -3,14 +3,15 @@
 Azure doesn't guarantee the order of NICs across reboots, but routes and addresses stay with the
 NICs. For example, the verified uplink was eth0 and is eth1 now, while another NIC is eth0. In a
 config from before the reboot, eth0 means the uplink, and eth1 the other NIC. In a config that has
-been edited since, they mean what they are. The two are told apart as follows:
+been edited since, each name means the interface that has it now. The two kinds of configs are told
+apart as follows:
 
-- A config whose ``uplinks`` contains eth0 hasn't been edited. With ``uplinks`` that lacks eth0, it
-  has been.
+- A config whose ``uplinks`` contains eth0 hasn't been edited. A config whose ``uplinks`` is set
+  without eth0 has been edited.
 - ``devs`` with eth1 means the other NIC if packets to the CIDR leave through eth0.
-- Without ``uplinks``, ``devs`` with eth0 means the uplink, and ``keep`` with eth1 the other NIC.
-  ``dev`` of a static route means what it was before the reboot, too, unless the route's gateway is
-  in a network of the interface that has this name now.
+- If ``uplinks`` isn't set, ``devs`` with eth0 means the uplink, and ``keep`` with eth1 means the
+  other NIC. ``dev`` of a static route means the interface from before the reboot, unless the
+  route's gateway is in a network of the interface that has the name now.
 
 The boot scripts follow these rules, too.
 
@@ -78,7 +79,7 @@ def swapped_routes(
     *,
     is_lacking: bool,
 ) -> tuple[Swap, ...]:
-    """Return the verified uplinks whose former or present name in static routes or keep is wrong.
+    """Return the verified uplinks whose former or present name in ``staticRoutes`` is wrong.
 
     Args:
         config: the config.
@@ -107,7 +108,7 @@ def _is_edited(config: Config, was: VerifiedUplink) -> bool:
 
 
 def _means_uplink(patterns: tuple[str, ...], was: VerifiedUplink, names: Iterable[str]) -> bool:
-    """Return whether some patterns contain the former name of an uplink, but no present one."""
+    """Return whether some patterns match the former name of an uplink, but no present name."""
     return is_like(was.name, patterns) and not any(is_like(name, patterns) for name in names)
 
 

@@ -90,7 +90,7 @@ def find_verified(
 ) -> tuple[str, ...]:
     """Return the names of the links that are verified uplinks now.
 
-    A verified uplink is now the first that exists of:
+    A verified uplink is found as the first of these that exists:
 
     - the bond that has the recorded name, and ports,
     - the links with the recorded MAC address; if one also has the recorded name, only that one,

@@ -155,9 +155,9 @@ class Bounds:
         return not is_uplink and dev not in _SERVICE_DEVS and is_like(dev, self._container_devs)
 
     def lost_router(self, address: IpAddress) -> tuple[Route, Address] | None:
-        """Return an uplink's default route via an address that another interface has, if any.
+        """Return an uplink's default route via an address that another interface of this host has.
 
-        The address comes with it. On the uplink's link, the address belongs to the router.
+        On the uplink's link, the address belongs to the router.
         """
         return self._lost_routers.get(address)
 

@@ -144,10 +144,10 @@ class _SearchWithRules:
         self._why_no_default = why_no_default
         self._search = RuleSearch(moment, config)
         self._now = host_now(moment.state, moment.places)
-        # The places about which main must decide, by probe: the preference of the rule that decides
-        # now.
+        # Maps the probe of each place about which main must decide to the preference of the rule
+        # that decides now.
         self._wanted = dict(first.blocked)
-        # The places for which no rule is proposed, by probe: the reason.
+        # Maps the probe of each place for which no rule is proposed to the reason.
         self._unruled: dict[IpAddress, Obstacle] = {}
 
     def find(self) -> tuple[Found, tuple[StaticRule, ...], Collection[IpAddress]]:

@@ -120,8 +120,8 @@ class Judge:
         if (ends_here or is_broadcast) and self._is_beyond_routes(lookup, route):
             kind = NoteKind.LOCAL if ends_here else NoteKind.BROADCAST
             return self._of_local(kind, lookup, route, expected)
-        # Packets that match any other local entry don't leave this host either, regardless of the
-        # entry's device.
+        # Packets that match a wider local entry don't leave this host either, whatever the entry's
+        # device is.
         devs = ("lo",) if ends_here else route.devs
         foreign = self._unexpected(devs, expected)
         if devs and not foreign:  # through expected interfaces only: fine

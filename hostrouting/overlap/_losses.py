@@ -8,10 +8,10 @@ the change may affect are compared. These prefixes are cut into places at each p
 model. Then both models are asked about one address of each place. Three kinds of packets are
 compared: without a source, from each of the host's own addresses, and from outside.
 
-A packet to a failing address isn't a loss, because the change is meant to divert the packet. There
-are two exceptions, because the packet may be wanted on the interface that carries it now: the
-destination is in the interface's connected network, or the source is one of the interface's
-addresses.
+A packet to a failing address isn't a loss, because the change is meant to divert the packet. But
+the packet may be wanted on the interface that carries it now in two cases, in which it counts as a
+loss: the destination is in the interface's connected network, or the source is one of the
+interface's addresses.
 """
 
 from __future__ import annotations
@@ -228,8 +228,8 @@ class _Change(NamedTuple):
         devs: the interfaces before the change, without gateways.
         network: see ``Loss``.
         is_intended: see ``Loss``.
-        homes: the connected networks around the destination of the interface that carries the
-            packets after the change.
+        homes: the networks that contain the destination, and to which the interface in ``after`` is
+            connected.
     """
 
     senders: Senders

@@ -200,7 +200,7 @@ def _why_not_fixed(state: State, model: Model, fixed: Mapping[int, str | None]) 
 def _why_others_change(host: ModelledHost, model: Model, fixed: Mapping[int, str | None]) -> str:
     """Return why added routes change an address that they only cover, or an empty string.
 
-    The search for routes excludes such routes, but a proof must not rely on the search.
+    The search finds no routes that do so, but a proof must not rely on the search.
     """
     for route in model.added:
         prefix = numbers(route.destination)

@@ -350,7 +350,7 @@ def load_all() -> None:
 
 
 def _swapped_devs(config: Config, state: State, findings: Iterable[Finding]) -> tuple[Swap, ...]:
-    """Return the verified uplinks whose present names in a CIDR's ``devs`` mean another NIC."""
+    """Return the verified uplinks whose former or present name in ``devs`` means another NIC."""
     if not config.verified:
         return ()
     named = {(each.cidr, each.devs) for each in config.route_overlap.expected_cidrs if each.devs}

@@ -75,7 +75,7 @@ class PlannedHost:
         return reasons
 
     def diverted(self, config: Config, scope: CancelScope) -> list[Diverted]:
-        """Return, for each family, the packets that the plan diverts without being asked.
+        """Return the packets that the plan diverts unasked (see ``diverted``), family by family.
 
         Args:
             config: the planned config.
@@ -208,7 +208,7 @@ def diverted_by(
     plan: RoutePlan,
     scope: CancelScope,
 ) -> tuple[str, ...]:
-    """Return a sentence for each kind of packets that a plan diverts without being asked.
+    """Return a sentence for each kind of packets that ``PlannedHost.diverted`` finds.
 
     If the kernel can't be queried, the result is a sentence that says so.
     """
