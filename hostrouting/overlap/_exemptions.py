@@ -155,7 +155,7 @@ class Bounds:
         return not is_uplink and dev not in _SERVICE_DEVS and is_like(dev, self._container_devs)
 
     def lost_router(self, address: IpAddress) -> tuple[Route, Address] | None:
-        """Return an uplink's default route via an address that another interface of this host has.
+        """Return an uplink's default route whose gateway is also ours, and our address, or None.
 
         On the uplink's link, the address belongs to the router.
         """
