@@ -147,9 +147,10 @@ def swap_words(
 def _edits(swap: Swap, config: Config, is_lacking: bool) -> Iterator[str]:
     was, name = swap
     uplinks = config.uplinks or ()
-    if is_like(was.name, uplinks) and not is_like(name, uplinks):
+    is_unedited = is_like(was.name, uplinks) and not is_like(name, uplinks)
+    if is_unedited:
         yield f"in hostRouting.uplinks name {name}"
-    for place, patterns, may_mean_uplink in _places(config, is_lacking):
+    for place, patterns, may_mean_uplink in _places(config, is_lacking or is_unedited):
         if _means_other(patterns, was, [name]):
             yield f"in {place} name {was.name}"
         elif may_mean_uplink and _means_uplink(patterns, was, [name]):

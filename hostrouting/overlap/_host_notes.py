@@ -23,7 +23,7 @@ from hostrouting.overlap._fewest_prefixes import summary_of
 from hostrouting.overlap._places import Place, Places, SocketLookup, Span
 from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import Note, NoteKind
-from hostrouting.overlap.uplinks import Uplinks, container_devs, how_to_name
+from hostrouting.overlap.uplinks import Uplinks, container_devs, how_to_name, is_of_vpn
 
 # Limits for human-readable lines.
 _SHOWN_ADDRESSES = 8
@@ -88,7 +88,8 @@ def _contested(
 def _beside_infiniband(state: State) -> Iterable[Note]:
     """Yield a note if only InfiniBand is named, but another interface has the default route."""
     fabric = _infiniband(state)
-    best = default_route(state.defaults)
+    of_nics = [route for route in state.defaults if not is_of_vpn(route)]
+    best = default_route(of_nics or state.defaults)
     if (
         not fabric.issuperset(state.uplinks.devs)
         or best is None

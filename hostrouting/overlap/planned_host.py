@@ -276,7 +276,7 @@ def with_effects(
     adopted = routes_to_adopt(host, replaces_script=config.static_routes.is_wanted)
     try:
         plan, missing = plan_now(config, *host.planned_backends(config), adopted=adopted)
-        if missing is not None or not plan.changes:
+        if missing is not None or not (_new_routes(plan) or _new_rules(plan)):
             return report
         planned = planned_host(config, host, plan, scope)
         planned.refuse()

@@ -304,8 +304,8 @@ def contested_error(
     choices: Sequence[Route] = contested
     if uplinks.gone:
         why = f"{_gone(uplinks)}, and several interfaces have {_a_default(best)}"
-        choices = [route for route in contested if not _is_vpn(route)] or contested
-    elif _is_vpn(best):
+        choices = [route for route in contested if not is_of_vpn(route)] or contested
+    elif is_of_vpn(best):
         why = f"the {_whose(best)}default route that wins is a VPN's, by the name of {_devs(best)}"
     elif any(route.metric != best.metric for route in others):
         why = (
@@ -319,7 +319,8 @@ def contested_error(
     return RouteError(f"{why}: {_listed(contested)}", hint=hint)
 
 
-def _is_vpn(route: Route) -> bool:
+def is_of_vpn(route: Route) -> bool:
+    """Return whether a route leads through an interface that is a VPN's by its name."""
     return any(is_like(dev, VPN_DEVS) for dev in route.devs)
 
 

@@ -631,8 +631,12 @@ def test_infiniband_and_ports_are_never_offered_as_uplinks() -> None:
     assert detail.endswith(ending)
 
 
-def test_infiniband_alone_as_uplinks_is_a_note() -> None:
-    report = answered("", uplinks=["ib*"], expectedCidrs=["172.16.0.0/16"])
+VPN_WINS = "link add wg0\nroute add default dev wg0 scope link"
+
+
+@pytest.mark.parametrize("scenario", ["", VPN_WINS])
+def test_infiniband_alone_as_uplinks_is_a_note(scenario: str) -> None:
+    report = answered(scenario, uplinks=["ib*"], expectedCidrs=["172.16.0.0/16"])
     (note,) = (each for each in report.notes if each.kind is NoteKind.CONTESTED)
     assert note.devs == ("eth0",)
     assert note.message.startswith("hostRouting.uplinks names only InfiniBand, ib0, but another")

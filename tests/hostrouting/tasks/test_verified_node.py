@@ -289,6 +289,15 @@ def test_a_swapped_name_in_the_config_is_no_verdict(node: Node) -> None:
     assert problems == [f"can't install the static routes: {why}; {to_do}"]
     assert ours(node.kernel) == before
     assert node.record == f"eth0 {MAC}\n"
+    listed = config(
+        *HALVES,
+        {"destination": "10.50.0.0/16", "gateway": "10.1.0.1", "dev": "eth0"},
+        cidrs=["172.16.0.0/16", {"cidr": "10.96.0.0/16", "devs": ["eth0"]}],
+        uplinks=["eth0"],
+    )
+    reason = check(listed, host=node.host).reason or ""
+    assert "in devs of 10.96.0.0/16 name eth1" in reason
+    assert "in dev of the static route to 10.50.0.0/16 name eth1" in reason
     node.apply(attrs.evolve(STRICT, uplinks=("eth1",)))
     assert node.devs_of_ours() == {"eth1"}
     node.apply(attrs.evolve(STRICT, uplinks=("eth*",)))
