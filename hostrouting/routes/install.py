@@ -340,7 +340,7 @@ def refuse(verb: str, failures: Sequence[RouteFailure], ours: Sequence[Route] = 
     Args:
         verb: the attempted change.
         failures: the rejected routes.
-        ours: our routes that may contain gateways of the rejected routes.
+        ours: our routes, of which some may cover a gateway of a rejected route.
     """
     if not failures:
         return

@@ -321,7 +321,7 @@ class _Finder:
             self._sort_by_networks(link.name, entry, own)
 
     def _sort_by_networks(self, dev: str, entry: Keep, own: Sequence[Address]) -> None:
-        """Add an interface to the kept or left out ones, given the addresses that no other has."""
+        """Add an interface to the kept or left out ones, given the addresses that it alone has."""
         networks = _networks(own)
         gateway = self._gateway(dev, entry, networks)
         if not (networks or gateway):
@@ -492,7 +492,7 @@ class PolicyPlan:
 
     @cached_property
     def replace(self) -> tuple[Replacement, ...]:
-        """Return the routes in side tables that differ from the wanted routes."""
+        """Return each route in a side table that must change, with the wanted route of its key."""
         wanted = {route.key: route for route in self.wanted.routes}
         pairs = [Replacement(old, wanted[old.key]) for old in self._wanted_keys]
         return tuple(pair for pair in pairs if not pair.old.has_same_effect(pair.new))

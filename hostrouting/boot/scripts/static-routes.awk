@@ -880,10 +880,12 @@ function places_of(was, is_named,    i, word, out, is_sure, is_lost, means, k) {
   is_sure = is_named
   for (i = 1; i <= wanted; i++) {
     split(words_for[i], word, " ")
-    means = word[2] == was ? "uplink" : ""
+    means = ""
     for (k = 1; k <= presents; k++)
       if (word[2] == present[k])
         means = "other"
+    if (word[2] == was)
+      means = means == "" ? "uplink" : ""
     is_lost = "lacking" in reason || word[1] ~ /^([*]|onlink)$/
     if (means == "" || (means == "uplink" && !is_named && !is_lost))
       continue

@@ -6,6 +6,6 @@
 - ``devinet``: links, addresses and their routes (net/ipv4/devinet.c and fib_frontend.c)
 
 Each module imports only those listed before it. Functions are named after their kernel
-counterparts. VRFs and lightweight tunnels aren't modelled. A nexthop object disappears only with
-its interfaces.
+counterparts. VRFs and lightweight tunnels aren't modelled. Here, a nexthop object disappears only
+with its interfaces.
 """

@@ -399,9 +399,9 @@ def image_root(tmp_path: Path) -> Path:
     return root
 
 
-@pytest.mark.parametrize("rest", ["", "etc/systemd/system"])
+@pytest.mark.parametrize("rest", ["", "etc/systemd/system", "lib/systemd/system"])
 def test_a_folder_without_a_system_is_not_an_image(tmp_path: Path, rest: str) -> None:
-    """The directory may be an empty mount point, or lack /usr."""
+    """The directory may be an empty mount point, lack /usr, or be /usr."""
     (tmp_path / rest).mkdir(parents=True, exist_ok=True)
     with pytest.raises(HostRoutingError, match=r"has no system: it lacks usr/lib/systemd/system"):
         Host.image(tmp_path)
