@@ -200,17 +200,12 @@ def _how_to_move(rule: Rule, ours: Rule, fib: Fib) -> str:
     """Return a hint with the commands that move another program's rule behind ours.
 
     Rules between that rule and ours move with it, the last one first: wg-quick's first rule asks
-    table main, and the second one leads everything else into the tunnel. The hint is empty if one
-    of them looks up no table, or can't be written as a command. It is also empty if they would move
-    behind table main's rule, or behind a further rule.
+    table main, and the second one leads everything else into the tunnel. The hint is empty if the
+    rules can't be moved.
     """
     first = max(_LATER, ours.preference + 1)
-    behind = [each for each in fib.rules if each.preference >= rule.preference and not each.is_ours]
-    moving = [each for each in behind if each.preference < ours.preference]
-    last = first + len(moving) - 1
-    further = [each for each in behind if ours.preference < each.preference <= last]
-    is_possible = all(map(_is_expressible, moving)) and not further
-    if rule not in moving or not is_possible or last >= KERNEL_RULES[1].preference:
+    moving = _movable(rule, ours, fib, first)
+    if not moving:
         return ""
     ip = f"ip -{fib.family.value} rule"
     commands = [
@@ -219,11 +214,32 @@ def _how_to_move(rule: Rule, ours: Rule, fib: Fib) -> str:
     ]
     what = f"it with preference {first}"
     if len(moving) > 1:
-        what = f"them with the preferences {first} to {last}"
+        what = f"them with the preferences {first} to {first + len(moving) - 1}"
     return (
         f"{_ONLY_LATER}: {' && '.join(reversed(commands))}; and have its owner add {what}"
         " (wg-quick: Table = off, and the routes and rules as PostUp)"
     )
+
+
+def _movable(rule: Rule, ours: Rule, fib: Fib, first: int) -> list[Rule]:
+    """Return another program's rule and those between it and ours, or nothing if one can't move.
+
+    A rule that looks up no table, or can't be written as a command, can't move. None can if they
+    would come behind table main's rule, or behind a further rule.
+
+    Args:
+        rule: the other program's rule.
+        ours: our rule.
+        fib: the host's rules.
+        first: the new preference of the first of these rules.
+    """
+    behind = [each for each in fib.rules if each.preference >= rule.preference and not each.is_ours]
+    moving = [each for each in behind if each.preference < ours.preference]
+    last = first + len(moving) - 1
+    has_further = any(ours.preference < each.preference <= last for each in behind)
+    if rule not in moving or has_further or last >= KERNEL_RULES[1].preference:
+        return []
+    return moving if all(map(_is_expressible, moving)) else []
 
 
 def _is_expressible(rule: Rule) -> bool:

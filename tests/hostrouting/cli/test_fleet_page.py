@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 import pytest
 from file_trees import write_file
+from node import until
 
 from benchmarks.snapshots import CONFIG, node
 from hostrouting import Config, judge
@@ -144,7 +145,10 @@ def broken(browser: Chrome, tmp_path: Path) -> Chrome:
 
 
 def test_each_broken_file_is_below_its_reason(broken: Chrome) -> None:
-    lists = run(broken, "[...document.querySelectorAll('div')].map(each => each.innerText)")
+    """Chrome lays a section out, and has its text, only when it draws the page."""
+    texts = "[...document.querySelectorAll('div')].map(each => each.innerText)"
+    until(lambda: any(run(broken, texts)))
+    lists = run(broken, texts)
     fine, *reasons = [" ".join(text.split()) for text in lists]
     assert fine == ""  # closed
     assert [(text[:24], text[-11:]) for text in reasons] == [
