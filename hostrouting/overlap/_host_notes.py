@@ -34,7 +34,7 @@ def notes_on_host(overlap: RouteOverlap, state: State, places: Places) -> Iterab
     """Yield the notes on a host's default routes, interfaces, source addresses and policy rules."""
     of_pods = container_devs(overlap, state.links)
     if any(expected.devs is None for expected in overlap.expected_cidrs):
-        yield from _contested(state, of_pods, overlap)
+        yield from _contested(state, places, of_pods, overlap)
     yield from _pending(state)
     yield from _without_carrier(state)
     yield from _foreign_sources(state, places)
@@ -55,6 +55,7 @@ def notes_on_host(overlap: RouteOverlap, state: State, places: Places) -> Iterab
 
 def _contested(
     state: State,
+    places: Places,
     of_pods: Collection[str],
     overlap: RouteOverlap,
 ) -> Iterable[Note]:
@@ -63,7 +64,7 @@ def _contested(
         yield from _moved(state)
         return
     if state.uplinks.is_configured:
-        yield from _beside_infiniband(state)
+        yield from _beside_uplinks(state, places)
     default = state.uplinks.default
     if default is None:
         return
@@ -85,23 +86,48 @@ def _contested(
     yield Note(NoteKind.CONTESTED, text, devs=devs)
 
 
-def _beside_infiniband(state: State) -> Iterable[Note]:
-    """Yield a note if only InfiniBand is named, but another interface has the default route."""
+def _beside_uplinks(state: State, places: Places) -> Iterable[Note]:
+    """Yield a note if the default route's interface seems to be the uplink, and isn't named.
+
+    That is so if only InfiniBand is named, or if expected packets take the default route, and the
+    named interfaces have none.
+    """
     fabric = _infiniband(state)
     of_nics = [route for route in state.defaults if not is_of_vpn(route)]
     best = default_route(of_nics or state.defaults)
-    if (
-        not fabric.issuperset(state.uplinks.devs)
-        or best is None
-        or not fabric.isdisjoint(best.devs)
-    ):
+    if best is None or not fabric.isdisjoint(best.devs):
+        return
+    named = ",".join(state.uplinks.devs)
+    if fabric.issuperset(state.uplinks.devs):
+        only, by = f"InfiniBand, {named},", "InfiniBand"
+    elif _take_other_default(state, places) and not is_of_vpn(best):
+        only, by = f"{named},", named
+    else:
         return
     text = (
-        f"hostRouting.uplinks names only InfiniBand, {','.join(state.uplinks.devs)},"
-        f" but another interface has the default route ({best}): unless the cluster is reached"
-        f' through InfiniBand, set "uplinks": {json.dumps(best.devs)}, then: hostrouting apply'
+        f"hostRouting.uplinks names only {only} but another interface has the default route"
+        f" ({best}): unless the cluster is reached through {by},"
+        f' set "uplinks": {json.dumps(best.devs)}, then: hostrouting apply'
     )
     yield Note(NoteKind.CONTESTED, text, devs=best.devs)
+
+
+def _take_other_default(state: State, places: Places) -> bool:
+    """Return whether expected packets take a default route, and the uplinks, though up, have none.
+
+    Only IPv4 counts, because an IPv6 router on any link can advertise a default route.
+    """
+    if state.uplinks.default is not None or state.family is Family.IPV6:
+        return False
+    uplinks = (link for link in state.links if link.name in state.uplinks.devs)
+    if not all(link.is_up and link.has_carrier for link in uplinks):
+        return False
+    return any(
+        place.unconnected.is_failure
+        and place.unconnected.route in state.defaults
+        and place.deciding_cidr.devs is None
+        for place in places
+    )
 
 
 def _infiniband(state: State) -> set[str]:

@@ -862,7 +862,7 @@ class UplinkCase(Case):
         by: the expected interfaces, or an empty string if there is no verdict.
         inherits: the interfaces of a route that names none, if they aren't the expected ones, or an
             empty string if such a route has to wait.
-        is_contested: whether a note lists several default routes.
+        is_contested: whether a note says that another default route may be the uplink's.
         fixed: each destination in the fix.
         named: the device that the fix names, or an empty string if its routes inherit one.
         left: the failures that no route can fix.
@@ -942,6 +942,7 @@ UPLINK_CASES = {
         f"{SERVICES_BY_ETH1}; {PODS_BY_IB0}",
         uplinks="eth0",
         by="eth0",
+        is_contested=True,
         inherits="",
         left=f"{SERVICES} {PODS}",
     ),

@@ -645,6 +645,36 @@ def test_infiniband_alone_as_uplinks_is_a_note(scenario: str) -> None:
     assert NoteKind.CONTESTED not in {each.kind for each in both.notes}
 
 
+INHERITS = "route add default via 10.2.0.1 dev eth1 metric 900"
+
+
+@pytest.mark.parametrize(
+    ("scenario", "more", "is_told"),
+    [
+        ("", {}, True),
+        (VPN_WINS, {}, True),
+        # A second NIC that is meant: its routes are installed, or can inherit.
+        (f"route add {CIDR} via 10.2.0.1 dev eth1", {}, False),
+        (INHERITS, {}, False),
+        ("", {"allowedDevs": ["eth0"]}, False),
+        ("", {"expectedCidrs": [{"cidr": CIDR, "devs": ["eth1"]}, "10.2.0.0/24"]}, False),
+        # The uplink is down, something else takes the packets, or only a VPN has a default route.
+        ("link set eth1 down", {}, False),
+        (f"route add {CIDR} dev ib0", {}, False),
+        (f"{NO_DEFAULT}\n{VPN_WINS}", {}, False),
+    ],
+)
+def test_an_uplink_without_default_route_is_a_note(
+    scenario: str, more: dict[str, Any], is_told: bool
+) -> None:
+    report = answered(scenario, uplinks=["eth1"], **more)
+    told = [each.message for each in report.notes if each.kind is NoteKind.CONTESTED]
+    assert len(told) == is_told
+    if told:
+        assert told[0].startswith("hostRouting.uplinks names only eth1, but another interface has")
+        assert 'unless the cluster is reached through eth1, set "uplinks": ["eth0"]' in told[0]
+
+
 def test_the_own_subnet_without_its_route_needs_no_default_route() -> None:
     scenario = (
         f"{NO_DEFAULT}\naddr del 10.1.0.4/24 dev eth0\naddr add 10.1.0.4/24 dev eth0 noprefixroute"
