@@ -57,13 +57,13 @@ expected CIDR that contains the place. The first line that applies is the judgem
   its own devs.
 - Otherwise: OVERLAP.
 
-A place with only notes doesn't fail. A name such as ``cali1`` says who added a route, not that the
-cluster expects it. So the exemptions are limited to the routes that a CNI adds on a healthy node
+A name such as ``cali1`` says who added a route, not that the cluster expects the route. So packets
+to pods' interfaces are exempt only if their route is one that a CNI adds on a healthy node
 (``_exemptions``). The kernel doesn't report which entry discards a packet, so a model of the tables
 is asked.
 
-Group (``_group``). Spans of a CIDR that fail in the same way are one finding. ``_host_notes`` adds
-notes on the host as a whole.
+Group (``_group``). Spans of a CIDR that fail in the same way are one finding. Notes are no
+findings: a CIDR with notes alone passes. ``_host_notes`` adds notes on the host as a whole.
 
 Fix (``_fix``). A static route in main fixes a place if a rule looks up main, and the route is
 longer than the place's present entry in main, or as long with a lower metric. The route may also

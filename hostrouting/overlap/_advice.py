@@ -26,7 +26,7 @@ _PROVEN_MAX = 16
 
 
 def with_proven_advice(before: ModelledHost, unfixable: Iterable[Unfixable]) -> Iterator[Unfixable]:
-    """Yield the failures, with advice that also says what the advised change takes away.
+    """Yield the failures, with the packets that the advised change would lose.
 
     Advice beyond a limit is left out.
 
@@ -48,11 +48,11 @@ def with_proven_advice(before: ModelledHost, unfixable: Iterable[Unfixable]) -> 
 
 
 def loss_by(before: ModelledHost, change: OwnersChange, intended: Iterable[IpNetwork]) -> str:
-    """Return what a change takes away, as a clause, or an empty string.
+    """Return a clause on the packets that a change diverts or drops, or an empty string.
 
     Args:
         before: the host.
-        change: the change.
+        change: the advice to remove routes, remove an address, or add a rule.
         intended: the failing addresses whose packets the change diverts on purpose.
     """
     after = attrs.evolve(before, model=_model_after(before.model, change))
@@ -61,7 +61,7 @@ def loss_by(before: ModelledHost, change: OwnersChange, intended: Iterable[IpNet
 
 
 def loss_by_rule(state: State, rule: Rule) -> str:
-    """Return what an added rule takes away, as a clause, or an empty string."""
+    """Return a clause on the packets that an added rule loses, or an empty string."""
     before = ModelledHost(state, Places((), state.family), state.model)
     return loss_by(before, OwnersChange("", rule=rule), ())
 

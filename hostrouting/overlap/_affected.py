@@ -23,7 +23,7 @@ _LOCAL_AND_MAIN = {Table.LOCAL, Table.MAIN}
 
 
 def affected(addresses: Iterable[Address], before: Fib, after: Fib) -> list[Address]:
-    """Return the addresses whose packets a change may affect.
+    """Return this host's addresses from which packets may take another route after a change.
 
     Args:
         addresses: addresses of this host.
@@ -56,7 +56,7 @@ def _changed_routes(before: Sequence[Route], after: Sequence[Route]) -> Iterable
 
 
 class _RuleList:
-    """The rules before or after a change.
+    """The policy rules of a host before a change, or after it.
 
     Args:
         fib: the tables and rules.
@@ -120,7 +120,7 @@ def _selects_source_alone(rule: Rule) -> bool:
 
 
 def _total_tables(fib: Fib) -> set[int]:
-    """Return the tables in which every lookup finds an entry, and ends."""
+    """Return the tables in which every lookup finds a route, so that no later rule is evaluated."""
     return {*_tables(fib.routes, _is_usable_default)} - {
         *_tables(fib.routes, lambda route: route.type >= RouteType.BLACKHOLE),
         *_LOCAL_AND_MAIN,

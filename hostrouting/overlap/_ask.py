@@ -138,7 +138,7 @@ class Sockets:
         return is_elsewhere or self._depends_on_source(first)
 
     def _depends_on_source(self, first: Lookup) -> bool:
-        """Return whether a source may change a result.
+        """Return whether a lookup with a source may give another route than ``first``, without one.
 
         For an address of this host, the result depends on the source only if a rule precedes table
         local's rule.
@@ -150,9 +150,9 @@ class Sockets:
         return self._family is Family.IPV6 and self._has_source and route.table == Table.MAIN
 
     def _can_send(self, source: IpAddress, probe: IpAddress, *, is_tcp: bool) -> bool:
-        """Return whether the kernel sends from a source.
+        """Return whether the kernel sends packets from an entry's ``src``.
 
-        The kernel refuses if the source, an entry's src, isn't an address of this host.
+        The kernel refuses if the ``src`` isn't an address of this host.
         """
         return self._kernel.lookup([probe], source=source, is_tcp=is_tcp)[0].route is not None
 
@@ -199,9 +199,10 @@ class Sockets:
         probes: Iterable[IpAddress],
         places: Mapping[int, Place],
     ) -> Iterator[IpAddress]:
-        """Yield the addresses of each probe's span.
+        """Yield all addresses of the span that begins with each probe.
 
-        ``spread`` needs many addresses if an entry has several next hops.
+        ``spread`` selects from these, because the next hop of a multipath route depends on the
+        address.
         """
         for probe in probes:
             span = places[int(probe)].spans[0]
@@ -222,7 +223,7 @@ def selects_source(rules: Iterable[Rule], routes: Iterable[Route], family: Famil
 
 
 def separates_tcp(rules: Iterable[Rule]) -> bool:
-    """Return whether TCP may leave otherwise than UDP because of a policy rule."""
+    """Return whether a policy rule such as ``ipproto tcp`` may lead TCP otherwise than UDP."""
     return any(rule.ip_protocol and not rule.has_ports for rule in rules)
 
 
@@ -286,10 +287,9 @@ def source_borders(
 
 
 def _without_owner(lookup: Lookup) -> Lookup:
-    """Return a lookup result that can be compared with a model's.
+    """Return a lookup result without protocol, MTU and src, if it is an IPv6 multipath route.
 
-    The next hops of an IPv6 multipath route may have different owners, but a lookup only reports
-    the selected hop's owner.
+    The kernel reports these attributes of the selected hop only, so a model's may differ.
     """
     if not (isinstance(lookup.route, Route6) and len(lookup.route.hops) > 1):
         return lookup
@@ -307,7 +307,7 @@ def _without_owner(lookup: Lookup) -> Lookup:
 def modelled_lookups(fib: Fib) -> Callable[..., list[Lookup]]:
     """Return a function that looks up addresses in a model.
 
-    If the kernel may choose between default routes, there is a result for each route.
+    If the kernel may choose between default routes, the function returns a result for each route.
     """
 
     def look_up(addresses: Sequence[IpAddress], **flow: Any) -> list[Lookup]:
@@ -317,6 +317,6 @@ def modelled_lookups(fib: Fib) -> Callable[..., list[Lookup]]:
 
 
 def is_modelled(lookup: SocketLookup, look_up: Callable[..., list[Lookup]]) -> bool:
-    """Return whether a model's lookups give the same result as the kernel's."""
+    """Return whether the model gives the kernel's result for a lookup."""
     modelled = look_up([lookup.address], source=lookup.source, is_tcp=lookup.is_tcp)
     return _without_owner(lookup.result) in map(_without_owner, modelled)

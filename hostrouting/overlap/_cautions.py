@@ -45,7 +45,7 @@ def cautions_about(
         state: the host's state before the fix.
         settings: the host's DNS servers, and the interfaces that drop packets if the reply would
             leave elsewhere.
-        lost: what the fix takes away.
+        lost: the packets that the fix diverts or drops.
         fixed: the tables after the fix.
         keeping: the interfaces from whose addresses the fix diverts packets.
     """

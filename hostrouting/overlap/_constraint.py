@@ -60,7 +60,7 @@ class Constraints:
         self._gateways = _routes_by_gateway(state, diversions.routers)
 
     def derive(self, place: Place) -> Constraint:
-        """Return the constraint for a place."""
+        """Return the constraint on routes that cover a place."""
         expected = place.deciding_cidr
         judgement = place.unconnected
         if judgement.is_local:
@@ -193,7 +193,7 @@ class Constraints:
         return self._diversions.asked(failure, self._entries.subnet_around(failure.address))
 
     def _why_inevitable(self, failure: Judgement, length: int) -> Obstacle | None:
-        """Return why a longer route doesn't help, or None if it may.
+        """Return why no longer route may fix a failing address, or None if one may.
 
         Either the address has a host route, and no route can be longer. Or the address is the
         gateway of another route, and packets to a gateway must not be diverted.
@@ -217,10 +217,12 @@ class Constraints:
         lookup: SocketLookup,
         next_hops: tuple[NextHop, ...],
     ) -> int | Obstacle:
-        """Return up to which length a new entry in main has no effect, or why none has an effect.
+        """Return the longest prefix with which a new entry in main doesn't change a lookup.
+
+        If no entry in main changes the lookup, return the reason.
 
         Args:
-            lookup: the lookup, which a longer new entry in main would change.
+            lookup: the lookup.
             next_hops: the new entry's next hops, or an empty tuple if none is known.
         """
         last: Rule | None = None

@@ -132,7 +132,7 @@ class Cutter:
         return is_plain(route, self._devs, self._sources, self._mtus)
 
     def _routers_of(self, route: Route) -> Iterator[IpAddress]:
-        """Yield the gateways through the uplinks, if this is a default route."""
+        """Yield a default route's gateways on the uplinks; nothing for any other route."""
         if route.destination.prefixlen == 0:
             for hop in route.hops:
                 if hop.gateway is not None and hop.dev in self._devs:

@@ -210,9 +210,12 @@ class Diversions:
         route: Route | None,
         subnet: Prefix | None,
     ) -> tuple[str, ...]:
-        """Return a route's interfaces if packets may leave through them on purpose.
+        """Return ``devs`` if the operator may want packets to leave by a route, or an empty tuple.
 
-        The tuple is empty if there is nothing to ask.
+        Args:
+            devs: the interfaces other than the uplinks through which packets leave.
+            route: the route, or None if packets have none.
+            subnet: the innermost uplink subnet that contains the address, if any.
         """
         if not devs or route is None:
             return ()

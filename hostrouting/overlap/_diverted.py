@@ -108,7 +108,7 @@ def _judged(
     ipv4: RouteBackend,
     scope: CancelScope,
 ) -> Moment:
-    """Return a host with its places, judged as by a check."""
+    """Read a modelled host, and judge its places as a check does."""
     overlap = config.route_overlap.of(host.state.family)
     if not overlap.expected_cidrs:
         return Moment(host.state, host.places)
@@ -180,7 +180,7 @@ class HasHops:
     hops: tuple[NextHop, ...]
 
     def __call__(self, route: Route) -> bool:
-        """Return whether an entry sends all of its packets to these next hops."""
+        """Return whether an entry sends all packets that match it to the next hops ``hops``."""
         if isinstance(route, Route6) and route.source_prefix is not None:
             return False
         return route.type is RouteType.UNICAST and not route.tos and route.hops == self.hops

@@ -70,7 +70,7 @@ def _why_of_platform(route: Route, address: IpAddress) -> str:
 
 
 class _Widths(NamedTuple):
-    """The limits on prefix lengths in a family.
+    """The limits on prefix lengths for an address family.
 
     Args:
         pods_min: the shortest prefix of a network of pods.

@@ -109,11 +109,17 @@ def fewest_prefixes(
         return slice(bisect_left(lasts, first), bisect_left(firsts, first + size(length)))
 
     def is_served(first: int, length: int, around: int) -> bool:
-        """Return whether the innermost chosen prefix serves all targets in a prefix."""
+        """Return whether a chosen prefix of length ``around`` serves all targets in a prefix.
+
+        Args:
+            first: the first address of the prefix, which lies inside the chosen one.
+            length: the length of the prefix.
+            around: length of the chosen prefix, or _NONE_AROUND.
+        """
         return max(exceeds[part(first, length)], default=_NOT_NEEDED) < around
 
     def smallest_around(inner: slice, first: int, length: int) -> tuple[int, int, bool]:
-        """Return the smallest prefix that contains all segments, and whether they leave no gap."""
+        """Return the smallest prefix around the segments ``inner``, and whether they fill it."""
         begin = max(first, firsts[inner.start])
         end = min(first + size(length) - 1, lasts[inner.stop - 1])
         length = bits - (begin ^ end).bit_length()
@@ -140,7 +146,7 @@ def fewest_prefixes(
 
     @cache
     def cheapest(first: int, length: int, around: int) -> tuple[int, tuple[Prefix, ...]]:
-        """Return the cost of covering the targets in a prefix, and the prefixes that cover them.
+        """Return how many prefixes are needed to serve all targets in a prefix, and which ones.
 
         Args:
             first: the first address of the prefix.
@@ -170,7 +176,7 @@ def fewest_prefixes(
         length: int,
         around: int,
     ) -> tuple[int, tuple[Prefix, ...]]:
-        """Return the result of ``cheapest`` for the two halves of a prefix together."""
+        """Return the results of ``cheapest`` for both halves of a prefix, added up."""
         halves = (first, first + size(length + 1))
         return _sum(cheapest(half, length + 1, around) for half in halves)
 

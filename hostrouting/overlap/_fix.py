@@ -111,7 +111,7 @@ def _search(
     config: Config,
     why_no_default: str,
 ) -> tuple[Found, tuple[StaticRule, ...], Collection[IpAddress]]:
-    """Return the routes, the rules, and the places that the rules help."""
+    """Find the routes and rules of a fix, and the probes of the places that the rules help."""
     search = RouteSearch(moment, config.route_overlap, why_no_default)
     found = search.explained(search.find(findings), findings, {})
     if not found.blocked:
@@ -151,11 +151,11 @@ class _SearchWithRules:
         self._unruled: dict[IpAddress, Obstacle] = {}
 
     def find(self) -> tuple[Found, tuple[StaticRule, ...], Collection[IpAddress]]:
-        """Return the routes, the rules, and the places that the rules help.
+        """Find the routes and rules of a fix, and the probes of the places that the rules help.
 
-        Each round tries new rules for the wanted places. If a rule still decides before main about
-        other places, or before the new rules, the next round wants these places. If the new rules
-        don't help a place, the next round leaves the place out.
+        Each round tries new rules for the wanted places. If another rule decides about a place
+        before main and the new rules, the next round wants that place, too. If the new rules don't
+        help a place, the next round leaves the place out.
         """
         for _ in range(_ROUNDS_MAX):
             rules, refused = self._search.entries(self._wanted)
@@ -174,14 +174,14 @@ class _SearchWithRules:
         return found, (), ()
 
     def _leave_out(self, places: Mapping[IpAddress, Obstacle]) -> None:
-        """Propose no rule for places, given by probe, each with the reason."""
+        """Exclude places from the search for rules; each probe is mapped to the reason."""
         self._unruled |= places
         for probe in places:
             self._wanted.pop(probe, None)
 
     def _routes_with(self, rules: Sequence[StaticRule]) -> Found:
-        """Return the routes for the failures that remain on the host with rules."""
-        moment = self._search.moment_with(rules)
+        """Return the routes for the failures that remain after new rules are installed."""
+        moment = self._search.moment_after(rules)
         left, _ = findings_and_notes(self._overlap, moment.state, moment.places)
         search = RouteSearch(moment, self._overlap, self._why_no_default, self._search.now)
         found = search.explained(search.find(left), left, self._unruled)
@@ -194,7 +194,7 @@ class _SearchWithRules:
         found: Found,
         earlier: Container[IpAddress],
     ) -> dict[IpAddress, Obstacle]:
-        """Return the wanted places whose rule doesn't help, is refused, or takes too much away.
+        """Return the wanted places whose rule doesn't help, is refused, or diverts other packets.
 
         Args:
             rules: the rules.

@@ -215,7 +215,7 @@ def _port_of(masters: Container[str], devs: Iterable[str], state: State) -> str 
 
 
 def _settling(state: State, default: Route, naming: str) -> str:
-    """Return which default route is used, and how to settle the choice."""
+    """Return a clause on which of several default routes is used, and how to choose one."""
     if state.uplinks.named is None:
         wins = f"and the one through {','.join(default.devs)} wins"
         return f"{wins}; {naming}"
@@ -393,7 +393,7 @@ def _detours_to_pods(state: State, places: Places, of_pods: Collection[str]) -> 
 
 
 def _leads_into(lookup: SocketLookup, devs: Collection[str]) -> bool:
-    """Return whether a lookup leads through some of these interfaces and no others."""
+    """Return whether a lookup's packets leave only through interfaces in ``devs``."""
     if lookup.route is None or not lookup.route.devs:
         return False
     return {*lookup.route.devs} <= {*devs}

@@ -54,7 +54,7 @@ class Judge:
         lookups: Sequence[SocketLookup],
         expected: ExpectedCidr,
     ) -> tuple[Judgement, ...]:
-        """Judge the lookups for one place and one expected CIDR that contains it.
+        """Judge a place's lookups for one expected CIDR that contains the place.
 
         Returns:
             The judgement of an unconnected datagram. After it come the judgements of other lookups
@@ -110,7 +110,7 @@ class Judge:
         ]
 
     def _judge_alone(self, lookup: SocketLookup, expected: ExpectedCidr) -> Judgement:
-        """Judge a lookup by its own result."""
+        """Judge a lookup without regard to the place's other lookups."""
         route = lookup.route
         if route is None:
             return self._of_unrouted(lookup, expected)
@@ -220,7 +220,7 @@ class Judge:
     def _are_exempt_pods(self, devs: Iterable[str], expected: ExpectedCidr) -> bool:
         """Return whether each interface is a pod's and thus exempt.
 
-        No interface is exempt if the CIDR has its own list.
+        No interface is exempt if the CIDR names its own ``devs``.
         """
         return all(expected.devs is None and self._is_of_pods(dev) for dev in devs)
 

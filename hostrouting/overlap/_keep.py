@@ -92,9 +92,9 @@ def neighbours(
     index: PrefixIndex,
     own: Container[IpAddress],
 ) -> Iterator[IpAddress]:
-    """Yield an address of each longer prefix in an address's connected network.
+    """Yield a neighbour in each prefix of ``index`` that lies in an address's connected network.
 
-    The prefix's first address is skipped if possible, because it may be a broadcast address.
+    A prefix's first address is skipped if possible, because it may be a broadcast address.
     """
     for prefix in index.meeting(address.prefix):
         if prefix[1] > address.prefix_length:
@@ -110,10 +110,10 @@ def _leaves(fib: Fib, to: IpAddress, address: Address) -> bool:
 
 
 def entries_for(devs: Sequence[str], state: State) -> tuple[Keep, ...]:
-    """Return entries that match exactly some interfaces.
+    """Return entries of ``staticRoutes.keep`` for some interfaces.
 
-    The patterns may also match InfiniBand interfaces that are down or have no address, because that
-    may change.
+    If ``devs`` are all of several InfiniBand interfaces in use, one entry names them by a pattern.
+    The pattern may also match InfiniBand interfaces that aren't up or have no address yet.
     """
     ready = {link.name for link in state.links if link.is_up}
     ready.intersection_update(address.dev for address in state.addresses)
@@ -180,7 +180,7 @@ class KeepSearch:
         self._is_infiniband = is_infiniband
 
     def find(self) -> Keeping:
-        """Find which interfaces to keep."""
+        """Find the interfaces to name in ``staticRoutes.keep``."""
         state = self._before.state
         found = Keeping(self._host, self._lost)
         cut = {*_cut_off(state, self._host.model.added, self._host.model.fib)}
@@ -200,7 +200,7 @@ class KeepSearch:
         devs: Sequence[str],
         addresses: Iterable[Address],
     ) -> Keeping:
-        """Return ``found`` with entries that keep interfaces, or with the reason why not."""
+        """Return ``found`` with ``keep`` entries for interfaces, or with the reason why not."""
         keep = entries_for(devs, self._before.state)
         after = self._kept(keep, addresses, devs)
         if isinstance(after, str):
@@ -227,7 +227,7 @@ class KeepSearch:
         addresses: Iterable[Address],
         devs: Container[str],
     ) -> Keeping | str:
-        """Return the host with entries that keep interfaces, or why they aren't proposed."""
+        """Return the host with ``keep`` entries, or why these entries aren't proposed."""
         after = with_kept(self._host, keep, self._config)
         if isinstance(after, str):
             return after
@@ -284,7 +284,7 @@ def lost_by_keeping(
 
 
 def _why_failing(before: ModelledHost, after: ModelledHost, overlap: RouteOverlap) -> str:
-    """Return which expected address fails only after a change, or an empty string."""
+    """Return a clause on the first address that fails only after a change, or an empty string."""
     overlap = overlap.of(before.state.family)
     changed = PrefixSet(changed_prefixes(before, after), before.state.family.bits)
     spans = (span for span in before.places.spans if changed.overlaps(span.first, span.last))
@@ -315,12 +315,12 @@ def _failures(
 
 
 def with_kept(host: ModelledHost, keep: Sequence[Keep], config: Config) -> ModelledHost | str:
-    """Return the host with some interfaces kept, or why that is refused.
+    """Return the host with ``keep`` entries, or why an installation would refuse these entries.
 
     Args:
         host: the host after the fix.
-        keep: the entries.
-        config: the config, whose other entries may contradict these.
+        keep: the entries of ``staticRoutes.keep`` to add.
+        config: the config, whose own entries may contradict the new ones.
     """
     wanted = config.static_routes
     everything = attrs.evolve(wanted, enabled=True, keep=(*wanted.keep, *keep))

@@ -47,7 +47,7 @@ class _Lost(NamedTuple):
     Args:
         words: how the packet is sent, such as ``to 10.0.0.4 through eth0``.
         flow: the key of its lookup.
-        route: the entry that decides, or None if none does.
+        route: the entry that the lookup matches, or None if no entry matches.
     """
 
     words: str
@@ -86,7 +86,7 @@ def why_not_received(state: State, expected: Iterable[ExpectedCidr], kernel: Loo
 
 
 def _what_decides(lost: _Lost, state: State) -> str:
-    """Return which route or rule decides about a lost packet, as a clause."""
+    """Return a clause that names the route or rule that decides about a lost packet."""
     if lost.route is not None:
         return f"{lost.route} decides"
     decision = state.fib.decide(lost.flow)
@@ -130,7 +130,7 @@ def _sent_to(asked: Iterable[Address], state: State, *, is_first: bool) -> list[
 
 
 def _addresses_to_ask_about(state: State, cidrs: PrefixSet) -> Iterator[Address]:
-    """Yield the addresses to which packets must be delivered."""
+    """Yield this host's addresses at which packets must arrive."""
     called: Collection[IpAddress] = ()
     if selects_source(state.rules, state.routes, state.family):
         called = {*called_addresses(state.addresses, (), state.rules)}
@@ -179,9 +179,9 @@ def _arriving(
     cidrs: Sequence[Prefix],
     state: State,
 ) -> Iterator[tuple[Flow, str]]:
-    """Yield packets for addresses of this host, as they come in.
+    """Yield the lookups of packets that come in for addresses of this host.
 
-    Each packet comes with words for an unusual sender.
+    Each lookup comes with a clause such as ``from 10.0.0.9`` if the sender isn't a neighbour.
     """
     rules = _deciding(asked, state)
     clients = {client: f" from {client}" for client in _clients(rules, state, cidrs)}
@@ -276,7 +276,7 @@ def _gateways(dev: str, state: State) -> Iterator[IpAddress]:
 
 
 def _neighbours(local: Address) -> Iterator[IpAddress]:
-    """Yield the addresses beside an address, if they are inside its network."""
+    """Yield the addresses next to an address that are inside the same network."""
     first, last = local.network[0], local.network[-1]
     for step in (1, -1, 2, -2):
         if int(first) < int(local.local) + step < int(last):
@@ -331,7 +331,7 @@ def _missing_entry(address: IpAddress, state: State) -> str:
 
 
 def _loss(state: State, preference: int) -> str:
-    """Return what a new rule for table local takes away, as a clause, or an empty string."""
+    """Return a clause on the packets that a new rule for table local loses, or an empty string."""
     from hostrouting.overlap._advice import loss_by_rule
 
     return loss_by_rule(state, Rule(preference, table=Table.LOCAL))

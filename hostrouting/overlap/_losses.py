@@ -92,7 +92,7 @@ class Loss:
 
     @property
     def is_unknown(self) -> bool:
-        """Return whether too many packets would have to be compared."""
+        """Return whether the packets weren't compared, because there are too many."""
         return self.uncompared > 0
 
 
@@ -101,7 +101,7 @@ def losses(
     after: ModelledHost,
     intended: Iterable[IpNetwork] = (),
 ) -> tuple[Loss, ...]:
-    """Return what a change of a host takes away.
+    """Return the packets that a change of a host diverts or drops.
 
     Args:
         before: the host before the change.
@@ -171,7 +171,7 @@ def _no_longer(loss: Loss) -> str:
 
 
 def _own_clause(loss: Loss, senders: Sequence[str]) -> str:
-    """Return a clause about interfaces from whose addresses packets are lost, too."""
+    """Return a clause on the interfaces whose own addresses can't reach their neighbours."""
     devs = [dev for dev in loss.neighbours_of if dev in senders]
     if len(devs) == len(loss.neighbours_of):
         return ", also from these interfaces' own addresses"
@@ -349,7 +349,10 @@ class _Comparison:
         return tuple(dev for dev in devs if dev not in self._uplinks) or devs
 
     def _sources(self, change: _Change, spans: Iterable[Span]) -> Sequence[Address | None]:
-        """Return the sources of packets that worked. None means packets without a source."""
+        """Return the sources whose packets a change loses; None for packets without a source.
+
+        If the change is intended, only packets to neighbours or to this host are losses.
+        """
         if not change.is_intended:
             return change.senders.addresses
         if change.devs == (self._loopback,):
@@ -365,7 +368,7 @@ class _Comparison:
         spans: Sequence[Span],
         network: IpNetwork | None,
     ) -> tuple[tuple[IpNetwork, ...], bool]:
-        """Return few prefixes that cover spans, and whether they contain other addresses, too.
+        """Return few prefixes that cover spans, and whether they contain any other addresses.
 
         Each prefix is inside a changed prefix.
         """
@@ -402,7 +405,7 @@ class _Comparison:
     # --- what is sent ---------------------------------------------------------------------------
 
     def _changes(self, place: Place) -> Iterator[_Change]:
-        """Yield the changes of packets that this host sends to a place."""
+        """Yield a ``_Change`` for each sender whose packets to a place are diverted or dropped."""
         if place.probe in self._gone:
             return
         number = int(place.probe)
@@ -421,7 +424,10 @@ class _Comparison:
                     yield self._change(place, each, before, after)
 
     def _is_loss(self, address: IpAddress, before: _Result, after: _Result) -> bool:
-        """Return whether packets worked before a change, and take other interfaces or hops then."""
+        """Return whether packets that were sent before a change are diverted or dropped after it.
+
+        Packets to an address that becomes this host's own aren't lost.
+        """
         if before in (_DROPPED, after) or _BROADCAST in (before, after):
             return False
         return after.devs != (self._loopback,) or address not in self._own_addresses
@@ -468,7 +474,7 @@ class _Comparison:
     # --- what arrives ---------------------------------------------------------------------------
 
     def _unheard(self) -> Iterator[Loss]:
-        """Yield the losses of packets that come in for this host's addresses."""
+        """Yield a loss for each address of this host at which packets no longer arrive."""
         if asks_local_first(self._old.rules) and asks_local_first(self._new.rules):
             return
         senders = [NO_SOURCE, *self._strangers()]
@@ -507,7 +513,7 @@ class _Comparison:
         return [*dict.fromkeys((*own, *sorted(self._uplinks)))]
 
     def _strangers(self) -> Iterator[IpAddress]:
-        """Yield a foreign address for each source prefix of the rules."""
+        """Yield addresses that aren't this host's, from each source prefix of the rules."""
         own = {address.local for address in self._still_own}
         for prefix in dict.fromkeys(rule.source for rule in self._rules):
             if prefix is None:

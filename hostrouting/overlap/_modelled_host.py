@@ -42,7 +42,7 @@ class ModelledHost:
     model: Model
 
     def refusals(self) -> dict[Prefix, str]:
-        """Return why an installation would refuse new routes, by their destinations."""
+        """Map the destinations of new routes that an installation would refuse to the reasons."""
         added = self.model.added
         reasons = {
             numbers(route.destination): refusal.message
@@ -57,7 +57,7 @@ class ModelledHost:
         overlap: RouteOverlap,
         places: Iterable[Place] | None = None,
     ) -> list[Rejudged]:
-        """Judge places again, by expected CIDR in config order.
+        """Judge places on the model, by expected CIDR in config order.
 
         The model is asked only about places that its changes reach. Other places keep their
         judgements.
@@ -116,7 +116,7 @@ def why_ineffective(judged: Iterable[Rejudged], fixed: Container[int]) -> str:
 
     Args:
         judged: the judgements on the model after the fix.
-        fixed: the fixed addresses.
+        fixed: the probes of the places that the fix has a route for.
     """
     for expected, place, (after, *_) in judged:
         if not after.is_failure:

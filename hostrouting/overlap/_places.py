@@ -111,7 +111,7 @@ class Judgement(NamedTuple):
 
     @property
     def is_failure(self) -> bool:
-        """Return whether this is a failure rather than a note."""
+        """Return whether ``kind`` is a kind of failure."""
         return isinstance(self.kind, FindingKind)
 
     @property
@@ -189,7 +189,7 @@ Constraint = NeedsRoute | NoRoute | MayBeCovered
 class Place:
     """Addresses with the same result in every lookup.
 
-    A place is made by the cut, and each further step of a check fills in its part.
+    Cut makes the places. Ask, judge and fix set the fields that name these steps below.
 
     Args:
         probe: the place's first address, which is looked up for the whole place.

@@ -64,7 +64,7 @@ class _Outcome:
     effect: str = ""
 
     def left_of(self, ranges: Iterable[IpNetwork]) -> list[tuple[list[IpNetwork], Unfixable]]:
-        """Return the parts of ranges that still fail, each with its failure."""
+        """Return the parts of ranges that still fail with the answer, each with its failure."""
         ranges = [*ranges]
         found: list[tuple[list[IpNetwork], Unfixable]] = []
         for each in self.left:
@@ -118,8 +118,8 @@ class Questions:
 
         A question isn't asked if no answer settles it.
         """
-        # An answer with one of these interfaces must have all of them. Interfaces with a name that
-        # no config accepts are left out, because they must be renamed first.
+        # If an answer names one of the interfaces asked about as an uplink, it must name all of
+        # them. Interfaces with a name that no config accepts must be renamed first.
         for each in self._fix.unfixable:
             if each.obstacle.question is not None:
                 self._devs.update(filter(is_device, each.obstacle.question.devs))
@@ -137,7 +137,7 @@ class Questions:
         return (*completed, *_joined(more, self._places))
 
     def _completed(self, unfixable: Unfixable, question: Question) -> Unfixable:
-        """Return failures with the answers to their question, and a reason."""
+        """Return an ``Unfixable`` with the answers to its question, and with a reason."""
         obstacle = unfixable.obstacle
         reason = obstacle.reason
         if question.is_ours:
@@ -175,7 +175,7 @@ class Questions:
         return question, f"{listed} {what} through {through}, but the uplink is now {uplinks}"
 
     def _our_routes(self, ranges: Iterable[IpNetwork], devs: set[str]) -> list[Route]:
-        """Return our installed routes that overlap ranges, and lead through any of the devices."""
+        """Return our installed routes that overlap ``ranges`` and lead through any of ``devs``."""
         return [
             route
             for route in self._state.routes
@@ -310,7 +310,11 @@ class Questions:
         return _Outcome(fix.unfixable, f"{self._proposed(fix, cautions)}{waits}")
 
     def _hides(self, failing: Iterable[IpNetwork]) -> bool:
-        """Return whether an answer makes a failure disappear that no question is about."""
+        """Return whether an answer hides a failure that no question is about.
+
+        Args:
+            failing: the addresses that fail with the answer, before the fix.
+        """
         covered = PrefixSet(map(numbers, failing), self._state.family.bits)
         return not all(covered.overlaps(span.first, span.last) for span in self._unasked)
 

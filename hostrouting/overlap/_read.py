@@ -139,8 +139,8 @@ def moment_with(config: Config, moment: Moment, model: Model) -> Moment:
     """Return the moment of a host that a check with another config would have read.
 
     Args:
-        config: the config, which names uplinks, or whose expected CIDRs name interfaces.
-        moment: the moment.
+        config: the other config, which names uplinks, or whose expected CIDRs name interfaces.
+        moment: the moment that was read with the present config.
         model: the model of the host, which answers instead of the kernel.
 
     Returns:
@@ -166,7 +166,7 @@ def _cut_and_ask(
     backend: RouteBackend,
     received: Iterable[ExpectedCidr] | None = None,
 ) -> Moment:
-    """Cut the expected CIDRs, and ask; see ``read_once``."""
+    """Cut the expected CIDRs into places, and make the lookups; see ``read_once``."""
     borders = [address.prefix for address in state.addresses]
     if state.family is Family.IPV4:
         borders += OF_PLATFORMS
@@ -318,7 +318,7 @@ def _likely_suspects(state: State) -> Iterator[Prefix]:
 
 
 def _subnets_with_gateways(state: State) -> list[Prefix]:
-    """Return the uplinks' subnets, in which plain routes may matter, too.
+    """Return the uplinks' subnets in which even plain routes may matter.
 
     Plain routes in a subnet may send packets for neighbours to the router. If an IPv6 route leads
     to a gateway through another gateway, the kernel refuses routes via the first gateway. Wide IPv4
@@ -409,7 +409,7 @@ def _refuse_unknown_masters(
 
 
 def _masters_of_unknown_kind(links: Iterable[Link]) -> dict[str, str]:
-    """Return the masters that may or may not be bridges, by their ports."""
+    """Map ports to those masters whose kind is unknown, so that they may be bridges."""
     kinds = {link.name: link.kind for link in links}
     masters = {link.name: link.master for link in links if link.master is not None}
     return {dev: master for dev, master in masters.items() if kinds.get(master) is None}

@@ -78,7 +78,7 @@ class _Proposal:
 
 @attrs.frozen
 class JudgedProposal:
-    """A proposal, and the host after it, judged again.
+    """A proposal, with judgements of the host that has its entries.
 
     Args:
         proposal: the proposal.
@@ -97,7 +97,7 @@ class Found:
 
     Args:
         search: the search.
-        proposed: the proposal, which ``RouteSearch.explained`` takes.
+        proposed: the result of ``RouteSearch.find``, from which ``fix`` was made.
         fix: the routes, and the failures that remain.
         host: the host after the fix.
         lost: the packets that the fix diverts or drops.
@@ -173,11 +173,11 @@ class RouteSearch:
         findings: Collection[Finding],
         unruled: _Unruled,
     ) -> Found:
-        """Return the routes that were found, with the reasons why others weren't.
+        """Return the proposed routes, with the reason for each failure that they don't fix.
 
         Args:
-            proposed: the routes.
-            findings: the findings for which they were found.
+            proposed: the result of ``find``.
+            findings: the findings that were passed to ``find``.
             unruled: why no rule is proposed for places about which a policy rule decides before
                 table main, by their probes.
         """
@@ -304,7 +304,12 @@ class RouteSearch:
     # --- what it leaves -------------------------------------------------------------------------
 
     def _unfixable_spans(self, fixable: Container[int], unruled: _Unruled) -> _Unfixed:
-        """Return the failing spans that no entry fixes, given an address of each fixable span."""
+        """Return the failing spans that no entry fixes.
+
+        Args:
+            fixable: an address of each span that an entry can fix.
+            unruled: see ``explained``.
+        """
         taken = Obstacle("an unused route has the same destination and metric: remove it")
         by_constraint: dict[tuple[tuple[str, ...], Obstacle], list[Span]] = {}
         by_taken: dict[tuple[tuple[str, ...], Obstacle], list[Span]] = {}

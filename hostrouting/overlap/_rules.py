@@ -120,7 +120,7 @@ class RuleSearch:
         self,
         wanted: Mapping[IpAddress, int],
     ) -> tuple[tuple[StaticRule, ...], dict[IpAddress, Obstacle]]:
-        """Return the fewest entries, and why some places get none.
+        """Return the fewest entries of ``staticRoutes.rules``, and the reasons for places without.
 
         Args:
             wanted: the places about which main must decide, as probes. Each probe is mapped to the
@@ -146,7 +146,7 @@ class RuleSearch:
         return tuple(StaticRule(network, priority) for network in networks), refused
 
     def _why_no_entries(self, networks: Sequence[IpNetwork], priority: int) -> Obstacle | None:
-        """Return why entries for these networks can't be proposed, or None."""
+        """Return why ``staticRoutes.rules`` for these networks can't be proposed, or None."""
         kept = self._kept_network(networks, priority)
         if kept is not None:
             return Obstacle(f"a rule before it would precede those of keep for {kept}")
@@ -297,10 +297,10 @@ class RuleSearch:
 
     # --- the host with rules --------------------------------------------------------------------
 
-    def moment_with(self, rules: Sequence[StaticRule]) -> Moment:
+    def moment_after(self, rules: Sequence[StaticRule]) -> Moment:
         """Return the host after rules are installed, with judged places.
 
-        The model answers about the places that the rules cover.
+        Places that the rules cover are looked up in the model; others keep their lookups.
         """
         state = attrs.evolve(self._state, rules=self._rules_with(rules), is_merged=False)
         model = self.now.with_rules(state.rules)
@@ -346,11 +346,11 @@ class RuleSearch:
         lost: Iterable[Loss],
         wanted: Iterable[IpAddress],
     ) -> dict[IpAddress, Obstacle]:
-        """Return the places whose rule takes away too much, each with the reason.
+        """Return the places whose rule causes a loss that isn't allowed, each with the reason.
 
         Args:
             rules: the rules of a fix.
-            lost: what the fix takes away.
+            lost: the packets that the fix diverts or drops.
             wanted: the places for which main must decide, by their probes.
         """
         harmful: dict[IpAddress, Obstacle] = {}
@@ -385,7 +385,7 @@ def _is_to(rule: Rule, address: IpAddress) -> bool:
 
 
 def _leads_elsewhere(fib: Fib, rule: Rule, flow: Flow, main: Route | None) -> bool:
-    """Return whether a rule sends its packets elsewhere than main's entry would."""
+    """Return whether a rule gives packets another result than the entry ``main`` would."""
     if rule.action is RuleAction.NOP:
         return False
     if rule.action is not RuleAction.TO_TABLE or rule.is_l3mdev:
@@ -397,7 +397,7 @@ def _leads_elsewhere(fib: Fib, rule: Rule, flow: Flow, main: Route | None) -> bo
 
 
 def _ends_for_all(fib: Fib, rule: Rule, flow: Flow) -> bool:
-    """Return whether a rule ends every lookup of an address."""
+    """Return whether a lookup for an address always ends at a rule, whatever the source."""
     is_for_all = attrs.evolve(
         rule,
         preference=0,

@@ -133,7 +133,7 @@ class OwnAddresses:
         return chain.from_iterable(found.values() for found in self._by_dev.values())
 
     def depend_on_source(self, destination: int) -> bool:
-        """Return whether anything may distinguish the sources of packets to a destination."""
+        """Return whether a rule or route may distinguish sources of packets to a destination."""
         return any(self._destinations.around((destination, self._bits)))
 
     def senders_to(self, destination: int) -> Sequence[Senders]:

@@ -87,10 +87,12 @@ class Entries:
         return subnets | of_default
 
     def path(self, expected: ExpectedCidr, address: IpAddress) -> Path | Obstacle:
-        """Return an entry's path to an expected CIDR's interface, or why no entry is proposed.
+        """Return by which interface and next hops a static route would lead to an address.
+
+        If no static route is proposed for the address, return the reason.
 
         Args:
-            expected: the expected CIDR.
+            expected: the expected CIDR, which may name the interface.
             address: an address in that CIDR.
         """
         to_uplinks = self._path_to_uplinks(address)

@@ -192,7 +192,7 @@ def _with_uplinks_of_both(config: Config, reports: dict[Family, OverlapReport]) 
     """Return each family's fix, with answers that don't divert the other family's traffic.
 
     The config names uplinks for the whole node. An answer for one family must therefore not divert
-    wanted traffic of the other.
+    wanted traffic of the other family.
     """
     wanted: set[str] = set()
     for family, report in reports.items():

@@ -58,7 +58,7 @@ class LookupResult(JsonObject):
 
 @attrs.frozen
 class ChangedResult(JsonObject):
-    """Packets with other lookup results than before.
+    """Packets whose lookup results differ between the snapshots.
 
     Args:
         packets: the packets, such as ``UDP`` (unconnected datagrams), ``TCP connection`` or ``UDP
@@ -190,7 +190,7 @@ class _Lookups:
         self._sources: dict[SourceKey, tuple[IpAddress, ...]] = {}
 
     def results(self, places: Iterable[Place]) -> dict[Place, _Results]:
-        """Return the results for each place."""
+        """Return the lookup results of each place, by kind of packet."""
         backend = self._backend
         rules = backend.facts().rules
         routes = read_routes(backend)
@@ -284,7 +284,7 @@ class _Comparison:
         self._called = called_addresses(self._local, devs, self._rules)
 
     def changed(self, cidrs: Sequence[IpNetwork]) -> Iterator[Difference]:
-        """Yield the differences in these CIDRs, and those in this host's own addresses."""
+        """Yield the differences in the CIDRs and in this host's own addresses."""
         every = [*dict.fromkeys((*cidrs, *self._local_beyond(cidrs)))]
         places = self._places(every)
         old, new = (_Lookups(each, self._called).results(places) for each in self._backends)
@@ -362,7 +362,7 @@ class _Comparison:
         return kept
 
     def _touching(self, place: Place) -> set[HostChange]:
-        """Return the changes that may have an effect on a place."""
+        """Return the changes of the host that may affect the lookups of a place."""
         owners = self.changes.owners
         keys = self._keys_around(place.probe)
         return {*self.changes.everywhere, *(owners[key] for key in keys if key in owners)}
@@ -377,7 +377,7 @@ class _Comparison:
         return all(self._restores(back, part) for part in parts if part)
 
     def _restores(self, back: Iterable[HostChange], wanted: Mapping[Place, _Results]) -> bool:
-        """Return whether undoing changes gives the wanted results again."""
+        """Return whether the lookups give the wanted results with the changes ``back`` undone."""
         keys = {key for place in wanted for key in self._keys_around(place.probe)}
         mixture = model_of(self.changes.without(back, keys))
         lookups = _Lookups(mixture, self._called)

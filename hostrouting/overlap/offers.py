@@ -52,7 +52,7 @@ class Offer(NamedTuple):
 
 
 def keep_offers(config: Config, backend: RouteBackend, scope: CancelScope) -> list[Offer]:
-    """Return an offer for each interface whose own packets leave elsewhere.
+    """Offer ``keep`` entries for interfaces from whose addresses packets leave through others.
 
     Each entry is proven on a model of the host: with the entry, no expected address fails.
 

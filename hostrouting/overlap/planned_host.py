@@ -55,7 +55,7 @@ class PlannedHost:
         return self.models.get(family) or self.host.routes_of(family)
 
     def refuse(self) -> None:
-        """Raise a RouteError if the kernel would refuse new routes."""
+        """Raise a RouteError if the kernel would refuse any new route of the plan."""
         for family, model in self.models.items():
             new = _new_routes(self.plan.of(family))
             refuse("add", [*_without_ipv6(new, self.host), *model.refused()])
@@ -415,7 +415,6 @@ def _routes_beyond(
     destinations: Container[IpNetwork],
     routes: Iterable[StaticRoute],
 ) -> tuple[StaticRoute, ...]:
-    """Return the routes to other destinations."""
     return tuple(route for route in routes if route.destination not in destinations)
 
 
@@ -423,5 +422,4 @@ def _rules_beyond(
     destinations: Container[IpNetwork],
     rules: Iterable[StaticRule],
 ) -> tuple[StaticRule, ...]:
-    """Return the rules for other destinations."""
     return tuple(rule for rule in rules if rule.to not in destinations)

@@ -143,7 +143,7 @@ def brief(line: str) -> list[str]:
 
 
 def decided_by(rule: Rule) -> str:
-    """Describe the matching policy rule."""
+    """Return a clause that names the policy rule that decides, and its table."""
     what = f"has table {rule.table} decide" if rule.action is RuleAction.TO_TABLE else "decides"
     return f"the policy rule of preference {rule.preference} {what}"
 
