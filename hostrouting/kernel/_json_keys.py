@@ -44,7 +44,7 @@ def is_unset(value: object) -> bool:
 
 
 class Keys:
-    """The keys of an object.
+    """The keys of a JSON object, such as a route in the output of ``ip -j``.
 
     Args:
         keys: the keys, in output order. Problems are reported in the same order.

@@ -173,8 +173,8 @@ class Fib6(Fib):
         """Return why the kernel would refuse a gateway, or an empty string.
 
         Args:
-            gateway: the gateway.
-            dev: its interface.
+            gateway: the gateway of a next hop.
+            dev: the interface of that next hop.
             absent: the keys of entries to leave out, because they don't exist yet.
             is_onlink: whether the next hop is marked onlink.
         """

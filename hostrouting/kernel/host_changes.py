@@ -123,7 +123,7 @@ class HostChanges:
 
     @cached_property
     def _routes(self) -> dict[Prefix, list[ChangeKey]]:
-        """Return the keys of all entries by destination."""
+        """Return the keys of both snapshots' entries, by destination."""
         keys: defaultdict[Prefix, list[ChangeKey]] = defaultdict(list)
         for key in dict.fromkeys(chain(*self._sides)):
             if key[0] is HostChangeKind.ROUTE:
@@ -144,7 +144,7 @@ class HostChanges:
 
     @property
     def entries(self) -> list[ChangeKey]:
-        """Return the keys of all entries."""
+        """Return the keys of both snapshots' entries."""
         return [*chain.from_iterable(self._routes.values())]
 
     @cached_property
@@ -177,9 +177,9 @@ class HostChanges:
             entries: the keys of the entries to include. All links, addresses and rules are
                 included.
         """
-        taken = {key for change in back for key in change.keys}
+        undone = {key for change in back for key in change.keys}
         keys = [*self._others, *entries]
-        mixed = {key: self._sides[key not in taken].get(key, ()) for key in keys}
+        mixed = {key: self._sides[key not in undone].get(key, ()) for key in keys}
         links = tuple(_each(mixed, HostChangeKind.LINK))
         addresses = tuple(_each(mixed, HostChangeKind.ADDRESS))
         rules = tuple(_each(mixed, HostChangeKind.RULE))
@@ -189,7 +189,7 @@ class HostChanges:
             links,
             self._in_known_order(addresses),
             rules,
-            tuple(self._possible_entries(mixed, taken, addresses)),
+            tuple(self._possible_entries(mixed, undone, addresses)),
             self._labels(mixed),
             frozenset(_each(mixed, HostChangeKind.NEIGHBOUR)),
             # Adding the first rule separates tables local and main. So take ``is_merged`` from the
@@ -207,7 +207,7 @@ class HostChanges:
     def _possible_entries(
         self,
         mixed: Mapping[ChangeKey, tuple[Any, ...]],
-        taken: Collection[ChangeKey],
+        undone: Collection[ChangeKey],
         addresses: Iterable[Address],
     ) -> Iterator[Route]:
         """Yield the entries whose interfaces and source are as usable as in their snapshot."""
@@ -217,12 +217,12 @@ class HostChanges:
             if route.source in self._locals[side] - local:
                 return False
             devs = [(HostChangeKind.LINK, hop.dev) for hop in route.hops]
-            return all(self._use(dev, side) <= self._use(dev, dev not in taken) for dev in devs)
+            return all(self._use(dev, side) <= self._use(dev, dev not in undone) for dev in devs)
 
         for key, routes in mixed.items():
             if key[0] is HostChangeKind.ROUTE:
                 for route in routes:
-                    if key not in self.owners or is_possible(route, key not in taken):
+                    if key not in self.owners or is_possible(route, key not in undone):
                         yield route
 
     def _known_order(self, addresses: tuple[Address, ...]) -> tuple[Address, ...] | None:
@@ -251,10 +251,10 @@ class HostChanges:
         links: tuple[Link, ...],
         addresses: tuple[Address, ...],
     ) -> dict[SourceKey, tuple[IpAddress, ...]]:
-        """Return the sources that the kernel reported with these links and addresses.
+        """Return the sources that the kernel reported while the host had these links and addresses.
 
-        Links and addresses determine the sources. So the reported sources also apply to the other
-        snapshot's entries.
+        Links and addresses determine the sources. So the sources that one snapshot reports also
+        apply to the other snapshot's entries.
         """
         sources: dict[SourceKey, tuple[IpAddress, ...]] = {}
         earlier, later = self._known
@@ -283,12 +283,12 @@ def _change_of(key: ChangeKey, before: tuple[Any, ...], after: tuple[Any, ...]) 
 
 
 def _each(values: Mapping[ChangeKey, tuple[Any, ...]], kind: HostChangeKind) -> Iterator[Any]:
-    """Yield the values of one kind."""
+    """Yield all values of one kind, such as the links or the rules."""
     return chain.from_iterable(found for key, found in values.items() if key[0] is kind)
 
 
 def _values(known: KnownHost) -> dict[ChangeKey, tuple[Any, ...]]:
-    """Return a host's values, by key."""
+    """Return a host's links, addresses, rules, entries, silent routers and labels, by key."""
     labels = LABELS if known.labels is None else known.labels
     if known.family is Family.IPV4:
         labels = ()

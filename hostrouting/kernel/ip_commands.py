@@ -263,7 +263,7 @@ def _route_replace(kernel: Kernel, words: list[str]) -> None:
 
 
 def _route_del(kernel: Kernel, words: list[str]) -> None:
-    """Delete the first route with these attributes, as the kernel does for ``ip``."""
+    """Delete the first route with the given attributes, as the kernel does for ``ip``."""
     text = " ".join(words)
     wanted = parse_route(text)
     given = _selectors(words)
@@ -403,7 +403,7 @@ def _rule_add(kernel: Kernel, words: list[str]) -> None:
 
 
 def _rule_del(kernel: Kernel, words: list[str]) -> None:
-    """Delete the first rule with these attributes, as the kernel does for ``ip``."""
+    """Delete the first rule with the given attributes, as the kernel does for ``ip``."""
     _refuse_ports(words)
     wanted = parse_rule(" ".join(words))
     given = {_RULE_FIELDS[word] for word in _rule_options(" ".join(words))}
@@ -417,7 +417,7 @@ def _rule_del(kernel: Kernel, words: list[str]) -> None:
 
 
 def _is_selected(rule: Rule, wanted: Rule, given: Container[str]) -> bool:
-    """Return whether a rule has the attributes that are given (rule_find)."""
+    """Return whether ``ip rule del`` with the ``given`` attributes selects a rule (rule_find)."""
     if "table" in given and not rule.has_table:
         return False
     if "has_ports" in given and not rule.has_ports:

@@ -326,7 +326,8 @@ class _Listener(ChangeListener):
     """A listener to which every change is relevant.
 
     Args:
-        count: a function that returns the number of changes, and an event that the next one sets.
+        count: a function that returns the number of changes so far, and an event that the next
+            change sets.
     """
 
     def __init__(self, count: Callable[[], tuple[int, threading.Event]]) -> None:

@@ -118,7 +118,7 @@ class Model(RouteBackend):
         return attrs.evolve(self._changed_to(known, changed), added=(*self.added, *new))
 
     def without(self, routes: Collection[Route]) -> Model:
-        """Return the model without some of its routes."""
+        """Return the model of the host without some of its routes."""
         gone = {*routes}
         left = tuple(route for route in self.known.routes if route not in gone)
         known = attrs.evolve(self.known, routes=left)
@@ -557,7 +557,7 @@ class _NoChanges(ChangeListener):
 
 
 def _lacks_dev(route: Route) -> bool:
-    """Return whether a route names no interface, for example without its nexthop object."""
+    """Return whether the snapshot lacks an interface through which a route sends packets."""
     is_known = route.hops and all(hop.dev is not None or hop.is_dead for hop in route.hops)
     return route.type in _LEAVING and not is_known
 

@@ -132,7 +132,7 @@ class NetlinkBackend6(NetlinkBackend):
         *,
         is_tcp: bool = False,
     ) -> tuple[tuple[IpAddress, ...], ...]:
-        """Return the source addresses that the kernel selects for packets without one.
+        """Return the addresses that the kernel selects as source of packets without a source.
 
         Raises:
             RouteError: the kernel can't be queried, or no socket can be opened. Also if a TCP

@@ -126,7 +126,7 @@ class Lookups(Protocol):
         *,
         is_tcp: bool = False,
     ) -> tuple[tuple[IpAddress, ...], ...]:
-        """Return the source addresses that the kernel selects for packets without one.
+        """Return the addresses that the kernel selects as source of packets without a source.
 
         Args:
             sent: entries returned by ``lookup``, each with addresses that it matches. One address

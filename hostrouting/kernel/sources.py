@@ -23,7 +23,7 @@ def source_key(route: Route) -> SourceKey:
 
 
 def source_key_to(address: IpAddress, entry: Route | None) -> SourceKey:
-    """Return the attributes that determine a source, including the destination for IPv6."""
+    """Return the attributes of an entry that select a source; for IPv6, also the destination."""
     return (
         *((address,) if address.version == 6 else ()),
         *(() if entry is None else source_key(entry)),

@@ -210,7 +210,7 @@ class Diversions:
         route: Route | None,
         subnet: Prefix | None,
     ) -> tuple[str, ...]:
-        """Return ``devs`` if the operator may want packets to leave by a route, or an empty tuple.
+        """Return ``devs`` if the operator may want to keep a route, or else an empty tuple.
 
         Args:
             devs: the interfaces other than the uplinks through which packets leave.

@@ -137,7 +137,7 @@ def inet_del_ifa(
 ) -> None:
     """Remove the first matching address from a device.
 
-    If it is primary, its secondary addresses are removed too.
+    If the address is primary, the secondary addresses in its subnet are removed, too.
 
     Raises:
         NetlinkError: EADDRNOTAVAIL.

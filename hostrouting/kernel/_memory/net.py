@@ -24,7 +24,7 @@ from hostrouting.model.rules import Rule
 
 
 def _is_taken_for(rule: Rule, other: Rule) -> bool:
-    """Return whether the kernel takes a new rule for an existing one (fib4_rule_compare)."""
+    """Return whether the kernel treats a new rule as equal to another (fib4_rule_compare)."""
     compared = attrs.evolve(
         rule,
         source=rule.source or other.source,
@@ -142,7 +142,7 @@ class Net(Fib):
         return tuple(ifa for dev in self.devices.values() for ifa in dev.addresses)
 
     def rules_around(self, _: Flow) -> Sequence[int]:
-        """Return all positions: the rules may change, so they aren't indexed."""
+        """Return the positions of all rules: the rules may change, so they have no index."""
         return range(len(self.rules))
 
     def add_rule(self, rule: Rule) -> None:
@@ -243,7 +243,7 @@ def fib_table_insert(net: Net, route: Route, how: WriteMode) -> None:
 
 
 def fib_table_delete(net: Net, cfg: Route) -> None:
-    """Delete the first route that matches.
+    """Delete the first route that matches ``cfg``.
 
     In ``cfg``, metric 0, scope NOWHERE, no source and no hops match any value.
 
