@@ -22,7 +22,7 @@ from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.errors import FileError, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import rfc_3339
-from hostrouting.model.links import is_infiniband
+from hostrouting.model.links import is_infiniband, is_like
 from hostrouting.model.parsing import is_device
 from hostrouting.model.routes import Table
 from hostrouting.model.text import shortened
@@ -375,7 +375,10 @@ def _why_unknown(config: Config, state: State, host: Host | None) -> str:
         swapped = swapped_uplinks(config, state.links)
         if swapped:
             return _why_swapped(swapped, config, state)
-        return f"there is no interface {','.join(config.uplinks)}, which hostRouting.uplinks names"
+        named = ",".join(config.uplinks)
+        if is_like(LOOPBACK, config.uplinks):
+            return f"hostRouting.uplinks ({named}) matches only lo, which can't be an uplink"
+        return f"there is no interface {named}, which hostRouting.uplinks names"
     if uplinks.contested:
         cidrs = config.route_overlap.expected_cidrs
         return contested_error(uplinks, state.routes, cidrs, state.links).clause

@@ -1148,5 +1148,9 @@ def test_the_loopback_and_an_alias_do_not_confuse_the_check(
 ) -> None:
     run_ip(f"{THREE_NICS}\n{does}")
     asked = config(cidrs=[SERVICES], uplinks=uplinks)
-    assert check_overlap(asked, kernel, phases.CancelScope()).verdict == verdict
+    report = check_overlap(asked, kernel, phases.CancelScope())
+    assert report.verdict == verdict
     assert sandbox.run(render_check(asked)).returncode == (verdict != "ok")
+    if verdict == "unknown":
+        assert report.reason_detail.endswith("(lo) matches only lo, which can't be an uplink")
+        assert sandbox.told() == [report.reason]

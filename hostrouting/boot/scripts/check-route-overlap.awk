@@ -657,7 +657,9 @@ function find_problem() {
     return
   }
   if (uplink_pattern != "" && expected == "")
-    problem = "no-uplink: there is no interface " uplink_words ", which hostRouting.uplinks names"
+    problem = "no-uplink: " (!is_like("lo", uplink_pattern) ? \
+      "there is no interface " uplink_words ", which hostRouting.uplinks names" : \
+      "hostRouting.uplinks (" uplink_words ") matches only lo, which can\047t be an uplink")
   else if (uplink_pattern == "" && needs_uplinks && !defaults)
     problem = "no-default-route" (family == 6 ? ": IPv6" : "") "\t: table main has none that is unicast" elsewhere \
       "; if this node needs none there, name its uplinks (hostRouting.uplinks)"
