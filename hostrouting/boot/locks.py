@@ -107,14 +107,25 @@ class StoppedRun(Cancelled):
 
 @attrs.define
 class Done:
-    """The changes made so far by a run, without those rolled back."""
+    """The changes of a run.
+
+    Args:
+        changes: the changes made so far, without those rolled back.
+        attempted: the changes that the run is making and rolls back if one of them fails.
+    """
 
     changes: Changes = attrs.field(factory=Changes)
+    attempted: Changes = attrs.field(factory=Changes)
 
     def add(self, made: Iterable[Changes]) -> None:
         """Consume an iterator of changes, adding each one as soon as it is made."""
         for changes in made:
             self.changes |= changes
+
+    def succeed(self, made: Changes) -> None:
+        """Add the changes made by an attempt that has succeeded."""
+        self.changes |= made
+        self.attempted = Changes()
 
 
 @contextmanager

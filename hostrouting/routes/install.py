@@ -146,12 +146,16 @@ def _converge_once(
     for route in read_routes(backend, Table.MAIN):
         is_unwanted = route.is_ours and route.key not in keys
         (unwanted if is_unwanted else others).append(route)
+    if added is not None:
+        # The run may have failed before it added all of these routes.
+        there = {route.key for route in (*unwanted, *others)}
+        unwanted = [route for route in added if route.key in there]
     plan, _ = plan_possible(wanted, others)
     failures = [
         *_write(backend, Write.ADD, by_gateways(plan.add)),
         *_write(backend, Write.REPLACE, [item.new for item in plan.replace]),
     ]
-    removed = _write(backend, Write.DELETE, unwanted if added is None else added)
+    removed = _write(backend, Write.DELETE, unwanted)
     is_gone = (errnos.ESRCH, errnos.ENODEV)
     left = [failure for failure in removed if failure.errno not in is_gone]
     return plan, failures, left
@@ -178,7 +182,9 @@ def _added_hops(item: Replacement) -> list[Route]:
     """Return a route for each next hop that a replacement adds."""
     had = {(hop.dev, hop.gateway) for hop in item.old.hops}
     return [
-        part for part in _parts(item.new) if not had & {(hop.dev, hop.gateway) for hop in part.hops}
+        part
+        for part in route_of_each_hop(item.new)
+        if not had & {(hop.dev, hop.gateway) for hop in part.hops}
     ]
 
 
@@ -194,7 +200,7 @@ def _remove(routes: list[Route], backend: RouteBackend, scope: CancelScope) -> N
         refuse("remove", [failure for failure in failures if failure.route not in gone])
 
 
-def _parts(route: Route) -> list[Route]:
+def route_of_each_hop(route: Route) -> list[Route]:
     """Return a route for each next hop of an IPv6 route, or an IPv4 route unchanged.
 
     Only to an IPv6 route can another program add next hops.
@@ -204,7 +210,7 @@ def _parts(route: Route) -> list[Route]:
 
 
 def _without(route: Route, gone: Collection[Route]) -> Route | None:
-    parts = [part for part in _parts(route) if part not in gone]
+    parts = [part for part in route_of_each_hop(route) if part not in gone]
     return (
         attrs.evolve(route, hops=tuple(hop for part in parts for hop in part.hops))
         if parts

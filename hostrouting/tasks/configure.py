@@ -54,6 +54,7 @@ from hostrouting.tasks.install_routes import (
     write_routes,
 )
 from hostrouting.tasks.queries import with_namespace_note
+from hostrouting.tasks.remaining import record_remaining
 from hostrouting.tasks.reports import ConfigureReport, WatchReport
 from phases import CancelScope, Undo, all_or_nothing, run_child, task
 
@@ -379,6 +380,8 @@ class Run:
         self.boot = plan_next_boot(host, self.wanted)
         self.warnings += self.boot.files.access_errors
         with all_or_nothing() as undo:
+            undo.push(partial(record_remaining, self.done, host))
+            self.done.attempted = self.boot.changes
             if has_routes:
                 changes, plan = self._install_with_routes(scope, undo)
             else:
@@ -387,7 +390,7 @@ class Run:
                 plan = RoutePlan()
         self.warnings += plan.diverted
         self.notes = plan.notes
-        self.done.changes |= changes | plan.changes
+        self.done.succeed(changes | plan.changes)
         return plan
 
     def _install_with_routes(self, scope: CancelScope, undo: Undo) -> tuple[Changes, RoutePlan]:
@@ -410,7 +413,7 @@ class Run:
         is_involved = wants_routes or exists(host.layout.lock) or former.routes
         if not (is_involved or (not self.wanted.parts and self._has_rules())):
             return changes, RoutePlan()
-        return changes, write_routes(config, host, scope, self.started, adopted)
+        return changes, write_routes(config, host, scope, self.started, adopted, self.done)
 
     def _has_rules(self) -> bool:
         """Return whether the kernel has rules or side tables of ours."""

@@ -11,7 +11,7 @@ import attrs
 from hostrouting.boot.files import remove
 from hostrouting.boot.go_package import routes_to_adopt
 from hostrouting.boot.host import Host
-from hostrouting.boot.locks import exclusive_run, locked
+from hostrouting.boot.locks import Done, exclusive_run, locked
 from hostrouting.config.routing import Config, StaticRoute
 from hostrouting.host_files.advertisements import why_ignored
 from hostrouting.kernel.default_routes import default_route
@@ -36,6 +36,7 @@ from hostrouting.routes.plan import (
 from hostrouting.routes.verify import verify_routes
 from hostrouting.routes.verify_policy import verify_policy
 from hostrouting.tasks.arguments import ConfigTask
+from hostrouting.tasks.remaining import record_remaining
 from phases import CancelScope, Undo, all_or_nothing
 
 
@@ -254,12 +255,16 @@ def write_routes(
     scope: CancelScope,
     started: float,
     adopted: Sequence[StaticRoute],
+    done: Done,
 ) -> RoutePlan:
     """Install a config's routes in the kernel, verify them, and remove our other routes.
 
     Either all routes are installed or none. A trial in progress ends. Routes that are taken over
-    from the Go package are removed, too, unless the config has them. The arguments are those of
-    ``planned_routes``.
+    from the Go package are removed, too, unless the config has them. The other arguments are those
+    of ``planned_routes``.
+
+    Args:
+        done: records the attempted changes.
 
     Returns:
         The executed plan.
@@ -270,11 +275,12 @@ def write_routes(
         FileError: the lock can't be acquired.
     """
     with planned_routes(config, host, scope, started, adopted) as plan, all_or_nothing() as undo:
-        done = apply_and_verify(plan, host, scope, undo)
+        done.attempted |= plan.changes
+        executed = apply_and_verify(plan, host, scope, undo)
         scope.check()
         remove(host.layout.trial)
         remove(host.layout.adopted)
-    return done
+    return executed
 
 
 @attrs.frozen
@@ -291,9 +297,14 @@ class InstallRoutes(ConfigTask):
                 unchanged.
             FileError: the lock can't be acquired.
         """
-        with exclusive_run(self.host, scope, is_installing=True):
-            adopted = routes_to_adopt(self.host, replaces_script=False)
-            config = self.host.with_verified(self.config)
-            plan = write_routes(config, self.host, scope, scope.clock.monotonic(), adopted)
-            remove(self.host.layout.confirmed)
-        return RoutesReport(plan, plan.changes)
+        host = self.host
+        with exclusive_run(host, scope, is_installing=True) as done:
+            adopted = routes_to_adopt(host, replaces_script=False)
+            config = host.with_verified(self.config)
+            started = scope.clock.monotonic()
+            with all_or_nothing() as undo:
+                undo.push(partial(record_remaining, done, host))
+                plan = write_routes(config, host, scope, started, adopted, done)
+            done.succeed(plan.changes)
+            remove(host.layout.confirmed)
+        return RoutesReport(plan, done.changes)

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 def changes_of(result: object, error: BaseException | None = None) -> Changes:
     """Return the changes of a task, from the arguments of an observer's ``finished``.
 
-    The changes are in the task's report, or in its exception if it has failed or was cancelled. A
-    task's changes include its subtasks' changes; ``ChangesObserver`` collects each change once. A
-    plan only predicts changes, so it has none.
+    The changes are in the task's report, or in its exception if it has failed or was cancelled.
+    ``Configure``'s steps, ``Serial`` and ``Parallel`` have no report with changes, so the result is
+    empty for them. A plan only predicts changes, so it has none.
 
     Args:
         result: the task's result.

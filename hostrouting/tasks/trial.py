@@ -49,6 +49,7 @@ from hostrouting.tasks.install_routes import (
     planned_routes,
     wait_for_network,
 )
+from hostrouting.tasks.remaining import record_remaining
 from hostrouting.tasks.reports import ConfigureReport
 from phases import CancelScope, all_or_nothing
 
@@ -94,7 +95,7 @@ class TryRoutes(ConfigTask):
         """
         config = self.config
         host = self.host.within(scope)
-        with exclusive_run(host, scope, is_installing=True):
+        with exclusive_run(host, scope, is_installing=True) as done:
             if is_overdue(host.layout):
                 end_trial(host)
             # If a process was killed while it confirmed a trial, the trial is still in progress.
@@ -110,6 +111,7 @@ class TryRoutes(ConfigTask):
             end = scope.clock.monotonic() + self.seconds
             start_timer(host, self.seconds)
             with all_or_nothing() as ending:
+                ending.push(partial(record_remaining, done, host))
                 ending.push(partial(end_trial, host))
                 with planned_routes(config, host, scope, started) as plan:
                     # Write the script that ends the trial before changing any routes.
@@ -120,6 +122,7 @@ class TryRoutes(ConfigTask):
                             f"the trial's {self.seconds} s expired before the lock was free",
                             hint="try again",
                         )
+                    done.attempted = plan.changes
                     with all_or_nothing() as undo:
                         plan = apply_and_verify(plan, host, scope, undo)
                 overlap = check_families(config, host.routes_of, scope, host=host)

@@ -57,11 +57,13 @@ from hostrouting.kernel.port import Kernel, Write, read_routes
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink.conversation import Listener, everywhere
 from hostrouting.kernel.selection import Entries, Selection
+from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.family import Family
 from hostrouting.model.lookups import RouteFailure
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule
+from hostrouting.report import ChangesObserver
 from hostrouting.testing import FakeSystemd
 
 DESTINATION = IPv4Network("172.16.1.0/24")
@@ -429,15 +431,21 @@ def beaten_by_table_local(kernel: Kernel) -> Route:
 
 
 def test_a_failed_rollback_is_reported(node: Kernel, layout: Layout) -> None:
-    failing = FailingBackend(
-        node, {"add": {2: errno.ENOMEM}, "delete": {2: errno.ENOMEM, 4: errno.ENOMEM}}
+    fail = {"add": {2: errno.ENOMEM}, "delete": dict.fromkeys(range(1, 9), errno.ENOMEM)}
+    failing = FailingBackend(node, fail)
+    task = ConfigureStaticRoutes(
+        config("172.16.1.0/24", "172.16.2.0/24"), host=host_of(failing, layout)
     )
+    collected = ChangesObserver()
     with pytest.raises(RouteError) as caught:
-        configure(failing, layout, config("172.16.1.0/24", "172.16.2.0/24"))
-    assert any(
-        "while putting things back: can't take back 172.16.1.0/24" in note
-        for note in caught.value.__notes__
-    )
+        phases.run(task, observers=[collected])
+    notes = [note for note in caught.value.__notes__ if note.startswith("while putting")]
+    # The second route was never added, so the rollback must not remove it.
+    assert all("can't take back 172.16.1.0/24" in note for note in notes)
+    assert not any("172.16.2.0/24" in note for note in notes)
+    stays = route_of(node, "172.16.1.0/24")
+    for changes in (caught.value.changes, collected.changes):
+        assert changes == Changes((Change(stays, "added"),))
 
 
 def test_a_rollback_restores_old_routes_before_new_ones_are_removed(

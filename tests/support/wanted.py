@@ -8,6 +8,7 @@ from collections.abc import Collection
 from typing import Any
 
 from hostrouting import Config, Host, Layout
+from hostrouting.boot.locks import Done
 from hostrouting.boot.manifest import Manifest
 from hostrouting.kernel.port import Write, read_default_routes, read_routes
 from hostrouting.model.routes import Route, Table
@@ -75,4 +76,4 @@ class TrialSystemd(FakeSystemd):
             super().restart(unit)
         elif self._host.layout.trial.exists():
             installed = Manifest.of_host(self._host.layout).config
-            write_routes(installed, self._host, CancelScope(), 0, ())
+            write_routes(installed, self._host, CancelScope(), 0, (), Done())

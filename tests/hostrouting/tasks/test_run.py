@@ -4,6 +4,7 @@ failure leaves.
 
 from __future__ import annotations
 
+import errno
 import pickle
 import shutil
 from collections import Counter
@@ -12,12 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import attrs
 import pytest
 from acting import ActingSystemd, at, refusing
-from backends import Altered, Listening
+from backends import Altered, FailingBackend, Listening
 from file_trees import Entry, outside_run, read_trees, write_file, write_link
 from node import add_nics, default_route
 from planning import plan_boot
@@ -41,6 +44,8 @@ from hostrouting import (
     plan,
 )
 from hostrouting.backend import Hardware, NextHop, Route, RouteFailure, Scope, Write, read_routes
+from hostrouting.boot import installation
+from hostrouting.boot._switch import put
 from hostrouting.boot.layout import CHECK
 from hostrouting.config.routing import OverlapMode
 from hostrouting.kernel.port import ChangeListener
@@ -50,7 +55,8 @@ from hostrouting.model.routes import Table
 from hostrouting.overlap._diverted import HasHops
 from hostrouting.overlap.findings import OverlapReport, UnknownReason, Verdict
 from hostrouting.overlap.markers import write_markers
-from hostrouting.report import Change, Changes, OverdueRun, StoppedRun
+from hostrouting.report import Change, Changes, ChangesObserver, OverdueRun, StoppedRun
+from hostrouting.routes.policy import rule_words
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import FakeClock
 
@@ -531,6 +537,79 @@ def test_rolled_back_changes_are_not_reported(host: Host, units: ActingSystemd) 
     with pytest.raises(UnitError) as caught:
         phases.run(Configure(WATCHED, host=host))
     assert caught.value.changes == Changes()
+
+
+def state_of(kernel: FakeKernel) -> dict[object, str]:
+    """Return our routes by their keys, and our rules."""
+    rules = [rule_words(rule) for rule in kernel.facts().rules if rule.is_ours]
+    state: dict[object, str] = {route.key: str(route) for route in kernel.entries(OURS)}
+    return state | dict(zip(rules, rules, strict=True))
+
+
+def differences(before: dict[object, str], after: dict[object, str]) -> list[tuple[str, str]]:
+    found = []
+    for key in {**before, **after}:
+        if key not in before:
+            found.append((after[key], "added"))
+        elif key not in after:
+            found.append((before[key], "removed"))
+        elif before[key] != after[key]:
+            found.append((after[key], "replaced"))
+    return sorted(found)
+
+
+FORMER = config(
+    *(f"172.16.{number}.0/24" for number in range(1, 5)),
+    {"destination": "172.16.9.0/24", "metric": 5},
+    rules=[{"to": "10.244.0.0/16", "priority": 5000}],
+    cidrs=(),
+)
+LATER = config(
+    *(f"172.16.{number}.0/24" for number in range(3, 8)),
+    {"destination": "172.16.9.0/24", "metric": 5, "gateway": "10.1.0.9", "dev": "eth0"},
+    keep=["ib0"],
+    cidrs=(),
+)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_a_failed_rollback_leaves_is_reported(
+    seed: int, kernel: FakeKernel, units: FakeSystemd, layout: Layout
+) -> None:
+    """Any writes fail, also those of the rollback."""
+    phases.run(Configure(FORMER, host=Host(kernel, units, layout)))
+    before = state_of(kernel)
+    random = Random(seed)
+    kinds = ["add", "replace", "delete", "add rule", "delete rule"]
+    fail = {
+        kind: {number: errno.ENOMEM for number in range(1, 40) if random.random() < 0.3}
+        for kind in kinds
+    }
+    collected = ChangesObserver()
+    task = Configure(LATER, host=Host(FailingBackend(kernel, fail), units, layout))
+    with pytest.raises(RouteError) as caught:
+        phases.run(task, observers=[collected])
+    for changes in (caught.value.changes, collected.changes):
+        told = [(str(change.what), change.action) for change in (*changes.routes, *changes.rules)]
+        assert sorted(told) == differences(before, state_of(kernel))
+        assert not changes.of_boot
+
+
+def test_a_file_that_a_rollback_cannot_remove_is_reported(
+    host: Host, units: ActingSystemd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, state: object) -> None:
+        if path.name != "static-routes.service":
+            return put(path, state)  # type: ignore[arg-type]
+        raise FileError(f"can't remove {path}: Read-only file system")
+
+    monkeypatch.setattr(installation, "put", refuse)
+    units.act = refusing("enable", "static-routes.service")
+    with pytest.raises(UnitError) as caught:
+        phases.run(Configure(WATCHED, host=host))
+    told = [(change.what, change.action) for change in caught.value.changes.files]
+    assert told == [("/etc/systemd/system/static-routes.service", "added")]
+    assert "Read-only" in "".join(caught.value.__notes__)
 
 
 def test_an_interrupted_removal_reports_what_it_removed(host: Host, units: ActingSystemd) -> None:

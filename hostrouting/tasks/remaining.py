@@ -1,0 +1,85 @@
+"""Find the changes of a failed run that its rollback couldn't undo."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hostrouting.boot.files import is_present, read_text
+from hostrouting.boot.host import Host
+from hostrouting.boot.locks import Done
+from hostrouting.config.routing import Config
+from hostrouting.kernel.port import read_routes
+from hostrouting.kernel.selection import OURS
+from hostrouting.model.changes import Change, Changes
+from hostrouting.model.routes import Protocol, Route, Table
+from hostrouting.routes.install import route_of_each_hop
+from hostrouting.routes.policy import rule_words
+
+
+def record_remaining(done: Done, host: Host) -> None:
+    """Add the attempted changes that are still in place to a run's changes.
+
+    A run pushes this function as its first rollback step, so it is called last.
+
+    Raises:
+        RouteError: the kernel can't be queried.
+        FileError: a file can't be read.
+    """
+    attempted = done.attempted
+    done.attempted = Changes()
+    done.changes |= Changes(
+        files=tuple(change for change in attempted.files if _is_file_in_place(change, host)),
+        units=tuple(change for change in attempted.units if _is_unit_in_place(change, host)),
+    )
+    if attempted.of_kernel:
+        done.changes |= _routes_in_place(attempted, host)
+
+
+def _is_file_in_place(change: Change, host: Host) -> bool:
+    """Return whether a file isn't as it was before its change."""
+    path = host.layout.of(str(change.what))
+    if change.action == "replaced":
+        return read_text(path) != change.before
+    return is_present(path) == (change.action == "added")
+
+
+def _is_unit_in_place(change: Change, host: Host) -> bool:
+    """Return whether a unit is still enabled. An installation does nothing else with units."""
+    name = str(change.what).removesuffix(".service")
+    return change.action == "enabled" and is_present(host.layout.enablement(name))
+
+
+def _routes_in_place(attempted: Changes, host: Host) -> Changes:
+    rules: set[str] = set()
+    hops: set[Route] = set()
+    for backend in host.planned_backends(Config()):
+        rules.update(rule_words(rule) for rule in backend.facts().rules if rule.is_ours)
+        hops.update(_hops(backend.entries(OURS)))
+    former = [change.was or change.what for change in attempted.routes]
+    if any(isinstance(route, Route) and route.protocol != Protocol.HOSTROUTING for route in former):
+        # These routes were the Go package's.
+        hops.update(_hops(read_routes(host.routes, Table.MAIN)))
+    return Changes(
+        routes=tuple(change for change in attempted.routes if _is_route_in_place(change, hops)),
+        rules=tuple(
+            change
+            for change in attempted.rules
+            if (change.what in rules) == (change.action == "added")
+        ),
+    )
+
+
+def _is_route_in_place(change: Change, hops: set[Route]) -> bool:
+    """Return whether a hop that the change adds is there, or one that it removes is missing."""
+    after = _hops([] if change.action == "removed" else [change.what])
+    before = _hops([change.what] if change.action == "removed" else [change.was])
+    return bool((after - before) & hops) or not (before - after) <= hops
+
+
+def _hops(routes: Iterable[object]) -> set[Route]:
+    """Return the routes, with one route for each hop of an IPv6 route."""
+    found: set[Route] = set()
+    for route in routes:
+        if isinstance(route, Route):
+            found.update(route_of_each_hop(route))
+    return found
