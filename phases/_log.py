@@ -15,7 +15,7 @@ _LEVELS = {Status.OK: logging.INFO, Status.CANCELLED: logging.WARNING}
 
 
 class Log:
-    """An observer that logs each event. The message is constant; the record's attributes vary."""
+    """An observer that logs each event with the task's path, also in the record's attributes."""
 
     def __init__(self, logger: logging.Logger) -> None:
         if not isinstance(logger, logging.Logger):
@@ -25,7 +25,7 @@ class Log:
         self._logger = logger
 
     def started(self, path: str) -> None:
-        self._logger.info("started", extra=_identity(path))
+        self._logger.info("started %s", path, extra=_identity(path))
 
     def progress(self, path: str, message: str, fraction: float | None) -> None:
         """Do nothing, because progress is only meant for interactive use."""
@@ -47,7 +47,8 @@ class Log:
         has_traceback = error is not None and status is Status.FAILED and _is_of(error, path)
         self._logger.log(
             _LEVELS.get(status, logging.ERROR),
-            "completed" if status is Status.OK else "failed",
+            "completed %s" if status is Status.OK else "failed %s",
+            path,
             extra=_identity(path) | data,
             exc_info=error if has_traceback else None,
         )
