@@ -20,12 +20,16 @@ from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.lookups import Lookup
 from hostrouting.model.routes import Route, RouteType, Table, word_of
 from hostrouting.model.rules import Rule, RuleAction
+from hostrouting.model.text import counted, shortened, with_runs
 from hostrouting.routes.policy import PolicyRouting, rule_words
 from hostrouting.routes.verify import read_fib
 
 # The maximum number of addresses of a network to try. More than one is tried, because the first may
 # be this host's own.
 _TRIED = 4
+
+# A limit for human-readable lines.
+_SHOWN_DEVS = 8
 
 # An address of TEST-NET-2 (RFC 5737), which no host has.
 ELSEWHERE = IPv4Address("198.51.100.1")
@@ -78,7 +82,8 @@ def _late_rules(
     for rule, tried in probes.items():
         answer = _first_beyond(found[address] for address in tried)
         if answer is not None and not _is_by_main(answer):
-            yield _beaten(f"the rule {rule_words(rule)} has no effect", answer, rule, read())
+            what = f"the rule {rule_words(rule)} has no effect"
+            yield _refusal(what, answer, _why_beaten(answer, rule, read()))
 
 
 def _first_addresses(network: IpNetwork) -> list[IpAddress]:
@@ -109,9 +114,11 @@ def _lost_addresses(
     backend: RouteBackend,
     read: Callable[[], Fib],
 ) -> Iterator[Refusal]:
+    """Yield a refusal for each reason, about the first kept address that is lost for it."""
     if not wanted.routes:
         return
     facts = backend.facts()
+    lost: dict[Refusal, dict[tuple[IpAddress, str], Lookup]] = {}
     for source, table in _sources(wanted.rules):
         routes = [route for route in wanted.routes if route.table == table]
         if not _has_carrier(routes, facts):
@@ -121,7 +128,20 @@ def _lost_addresses(
         for answer in backend.lookup(probes, source=source):
             if not _is_kept(answer, table):
                 rule = next(each for each in wanted.rules if each.table == table)
-                yield _beaten(f"can't keep {source} on {dev}", answer, rule, read(), source)
+                why = _why_beaten(answer, rule, read(), source)
+                lost.setdefault(why, {}).setdefault((source, dev), answer)
+    for why, answers in lost.items():
+        (source, dev), *others = answers
+        what = f"can't keep {source} on {dev}{_and_others(others)}"
+        yield _refusal(what, answers[source, dev], why, f" from {source}")
+
+
+def _and_others(lost: Sequence[tuple[IpAddress, str]]) -> str:
+    """Return a clause with further lost addresses, each given with its interface."""
+    if not lost:
+        return ""
+    devs = with_runs(dict.fromkeys(dev for _, dev in lost))
+    return f", nor {counted(len(lost), 'other address')} on {shortened(devs, ', ', _SHOWN_DEVS)}"
 
 
 def _sources(rules: Iterable[Rule]) -> list[tuple[IpAddress, int]]:
@@ -170,27 +190,29 @@ def _is_kept(answer: Lookup, table: int) -> bool:
 # --- the reason -----------------------------------------------------------------------------------
 
 
-def _beaten(
-    what: str,
+def _refusal(what: str, answer: Lookup, why: Refusal, origin: str = "") -> Refusal:
+    """Return a refusal, given the reason that ``_why_beaten`` returns for a lookup."""
+    return Refusal(f"{what}: packets to {answer.address}{origin} go {why.message}", why.hint)
+
+
+def _why_beaten(
     answer: Lookup,
     ours: Rule,
     fib: Fib,
     source: IpAddress | None = None,
 ) -> Refusal:
-    """Return a refusal that names the rule by which packets bypass our rule."""
-    origin = "" if source is None else f" from {source}"
+    """Return where packets go, with the rule by which they bypass our rule, and what to do."""
     where = f"by {answer.route}"
     if answer.route is None:
         where = f"nowhere ({os.strerror(answer.errno or 0)})"
-    reason = f"{what}: packets to {answer.address}{origin} go {where}"
     look = f"look at: ip -{fib.family.value} rule"
     flow = Flow(answer.address, source or NO_SOURCE)
     if (jump := _jump_over(ours, fib, flow)) is not None:
-        return Refusal(f"{reason}, because the rule {rule_words(jump)} jumps over ours", look)
+        return Refusal(f"{where}, because the rule {rule_words(jump)} jumps over ours", look)
     rule = _deciding_rule(answer, fib, flow)
     if rule is None:
-        return Refusal(reason, look)
-    reason += f", because of the rule {rule_words(rule)}"
+        return Refusal(where, look)
+    reason = f"{where}, because of the rule {rule_words(rule)}"
     if rule.preference > ours.preference:
         return Refusal(f"{reason}, as table {word_of(ours.table, Table)} has no route there", look)
     return Refusal(reason, _how_to_move(rule, ours, fib) or f"{_ONLY_LATER}; {look}")
