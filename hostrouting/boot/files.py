@@ -296,7 +296,7 @@ def remove(path: Path) -> bool:
     """Remove a file, or an empty folder in its place.
 
     Returns:
-        Whether it existed.
+        Whether the path existed.
 
     Raises:
         FileError: the path exists but can't be removed.

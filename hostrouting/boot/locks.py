@@ -54,9 +54,9 @@ def locked(path: Path, scope: CancelScope, *, seconds: int = LOCK_WAIT_SECONDS) 
         descriptor = os.open(path, flags, 0o600)
     try:
         deadline = scope.clock.monotonic() + seconds
-        if not _is_taken(descriptor, path):
+        if not _try_lock(descriptor, path):
             scope.progress(f"waiting for another run to release {path}")
-        while not _is_taken(descriptor, path):
+        while not _try_lock(descriptor, path):
             if scope.clock.monotonic() >= deadline:
                 raise FileError(
                     f"can't take the lock {path}: another run has held it for {seconds} s",
@@ -83,7 +83,7 @@ def is_held(path: Path) -> bool:
     return True
 
 
-def _is_taken(descriptor: int, path: Path) -> bool:
+def _try_lock(descriptor: int, path: Path) -> bool:
     with translate_errors(f"take the lock {path}"), suppress(BlockingIOError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True

@@ -194,7 +194,7 @@ class Manifest:
             ) from error
 
     def to_text(self) -> str:
-        """Return the file's content."""
+        """Return the text of the manifest's file."""
         document = {
             "schema": 2,
             "consumer": self.consumer,

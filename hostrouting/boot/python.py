@@ -109,7 +109,7 @@ def _packages_in(layout: Layout, name: str) -> set[Path]:
 
 
 def all_in(layout: Layout, top: Path) -> set[Path]:
-    """Return a path, everything below it, and what the symlinks there lead through."""
+    """Return a path, everything below it, and each path through which the symlinks there lead."""
     found: set[Path] = set()
     walked: set[Path] = set()  # symlinks may lead in a circle
     left = [top]

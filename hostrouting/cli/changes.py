@@ -146,9 +146,9 @@ def _file_line(change: Change) -> str:
 
 
 def _has_diff(change: Change) -> bool:
-    """Return whether a diff of a file says more than a line.
+    """Return whether a planned change of a file is worth a diff.
 
-    A line is enough for a removed file, a long new file, a replaced script of the Go package, and a
+    No diff is shown for a removed file, a long new file, a replaced script of the Go package, and a
     change of only the mode or owner.
     """
     from hostrouting.boot.go_package import is_go_package_script

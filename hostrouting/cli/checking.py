@@ -563,7 +563,7 @@ def _with_offers(
     host: Host,
     backends: Callable[[Family], RouteBackend],
 ) -> OverlapReport:
-    """Return a report, with offers to keep interfaces if nothing fails."""
+    """Return the report; if nothing fails, with offers to keep interfaces."""
     if report.verdict is not Verdict.OK:
         return report
     from hostrouting.overlap.offers import keep_offers

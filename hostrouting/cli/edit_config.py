@@ -62,7 +62,7 @@ def _object(parent: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _list(parent: Mapping[str, Any], key: str) -> list[Any]:
-    """Return a copy of a value that may be missing or null."""
+    """Return a copy of the list under a key; empty if the key is missing or null."""
     return [*(parent.get(key) or ())]
 
 
@@ -193,7 +193,7 @@ def _members(text: str) -> Iterator[_Member]:
 
 
 def _begin(text: str, at: int) -> int:
-    """Return the position of the next token."""
+    """Return the position of the first character from ``at`` on that isn't blank."""
     blanks = _BLANKS.match(text, at)
     return at if blanks is None else blanks.end()
 

@@ -81,7 +81,7 @@ def _names(hosts: Sequence[str], *, is_verbose: bool) -> str:
 
 
 def _reason_lines(group: HostGroup, *, is_verbose: bool) -> Iterator[str]:
-    """Yield a line for each reason, if the hosts have several."""
+    """Yield a line for each reason, if the group's hosts have different reasons."""
     for shared in (group.reasons, _uncompared(group)):
         if len(shared) > 1:
             lines = [
@@ -146,7 +146,7 @@ def _brief_cautions(group: HostGroup) -> list[str]:
 
 
 def _is_doubtful(group: HostGroup) -> bool:
-    """Return whether there is something to look at, though the check has passed."""
+    """Return whether a passing group has questions about its uplinks, or cautions."""
     return group.verdict is Verdict.OK and bool(group.decisions or group.cautions)
 
 

@@ -255,7 +255,7 @@ def choose(
     is_needed: bool = True,
     verb: str = "used",
 ) -> Chosen:
-    """Return the config for a command that only looks.
+    """Return the config for a command that changes nothing on the host.
 
     If the user has named a CONFIG, return that config. With --cidr alone, read no file. Otherwise,
     return the installed config or, without one, the default CONFIG.

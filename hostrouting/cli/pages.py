@@ -90,7 +90,7 @@ def _row(step: Step) -> Row:
 
 
 def _by(lookup: ExplainedLookup) -> str:
-    """Return the interfaces that carry packets, and their sources, or an empty string."""
+    """Return a clause on the interfaces that carry a lookup's packets, and on their sources."""
     if not lookup.judgement.devs:
         return ""
     sources = " or ".join(map(str, lookup.sources))

@@ -98,7 +98,7 @@ def fix_lines(
 
 
 def _more(told: Iterable[str], *, is_verbose: bool) -> list[str]:
-    """Return a line on how to see omitted details."""
+    """Return a line that names -v, if details of the ``told`` lines are omitted."""
     if is_verbose or all("; ".join(brief(line)) == line for line in told):
         return []
     return [dim("-v says more about these")]

@@ -169,7 +169,7 @@ class _Progress:
         error: BaseException | None,
         seconds: float,
     ) -> None:
-        """Clear the line."""
+        """Clear the progress line on the terminal."""
         del path, status, result, error, seconds
         if self._columns:
             complain(f"\r{' ' * self._columns}\r", patience=0, end="")

@@ -218,7 +218,7 @@ def _names_only(pattern: str, patterns: tuple[str, ...]) -> bool:
     """
     if not {*pattern} & {*"*?["}:
         return is_like(pattern, patterns)
-    # The pattern is taken for a name: its wildcards only match a star.
+    # Match the pattern's text as if it were a name. Then only a star matches its wildcards.
     wide = tuple(each for each in patterns if not {*each} & {*"?["})
     return pattern in patterns or ("[" not in pattern and is_like(pattern, wide))
 

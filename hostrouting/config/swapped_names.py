@@ -103,7 +103,7 @@ def swapped_routes(
 
 
 def _is_edited(config: Config, was: VerifiedUplink) -> bool:
-    """Return whether ``uplinks`` shows that the owner has edited the config since."""
+    """Return whether ``uplinks`` lacks an uplink's former name, so that the config was edited."""
     return config.uplinks is not None and not is_like(was.name, config.uplinks)
 
 
@@ -130,9 +130,9 @@ def swap_words(
     if is_port_of(was.name, name, links):
         to_do = f"name {name} in hostRouting.uplinks; {then}"
         return f"{was.name} is a port of {name} by now", to_do
-    taken = any(link.name == was.name for link in links)
+    is_reused = any(link.name == was.name for link in links)
     mac = "" if was.mac is None else f" ({was.mac})"
-    now = f", and {was.name} is another interface now" if taken else ""
+    now = f", and {was.name} is another interface now" if is_reused else ""
     edits = shortened([*_edits(swap, config, is_lacking)], "; ", _SHOWN_PLACES)
     other = ", or give the interface its name back"
     if config.uplinks is None:
@@ -158,7 +158,7 @@ def _edits(swap: Swap, config: Config, is_lacking: bool) -> Iterator[str]:
 
 
 def _places(config: Config, is_lacking: bool) -> Iterator[tuple[str, tuple[str, ...], bool]]:
-    """Yield each place with interface names, and whether they may mean the uplink."""
+    """Yield each part of the config that names interfaces, and whether it may mean an uplink."""
     for expected in config.route_overlap.expected_cidrs:
         if expected.devs is not None:
             yield f"devs of {expected.cidr}", expected.devs, True

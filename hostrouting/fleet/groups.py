@@ -283,7 +283,10 @@ def _key_of(host: JudgedHost) -> Hashable:
 
 
 def _doubts(report: OverlapReport) -> Hashable:
-    """Return what to look at though nothing fails, with the interfaces expected for now."""
+    """Return a report's questions about the uplinks, and whether a passing check has cautions.
+
+    The uplinks are returned with these. If there are neither, the result is None.
+    """
     asked = frozenset((note.kind, note.devs) for note in report.decisions)
     has_effects = report.verdict is Verdict.OK and bool(report.fix.consequences)
     return (asked, has_effects, report.default_devs) if asked or has_effects else None

@@ -122,7 +122,7 @@ def judge(
 
 
 def _dropped(names: dict[str, None], hosts: Iterable[JudgedHost]) -> Iterator[JudgedHost]:
-    """Yield the hosts, and remove each host's name from the dictionary."""
+    """Yield the hosts, and remove each host's name from ``names``."""
     for host in hosts:
         names.pop(host.name.rpartition("/")[2], None)
         yield host
@@ -184,10 +184,10 @@ class _Judging:
         return self.max_mib * _SECONDS_A_MIB
 
     def judge(self, batch: _Batch) -> list[JudgedHost]:
-        """Return a report for each snapshot."""
-        return [self.judge_one(*each) for each in batch]
+        """Return the judged host of each snapshot."""
+        return [self.judge_snapshot(*each) for each in batch]
 
-    def judge_one(self, number: int, given: SnapshotSource) -> JudgedHost:
+    def judge_snapshot(self, number: int, given: SnapshotSource) -> JudgedHost:
         """Return a snapshot's report, and the changes since the earlier snapshot.
 
         If the source isn't a valid snapshot, the report says why.
@@ -280,7 +280,7 @@ def judge_stdin() -> None:
     for each in batch:
         # At the limit, SIGPROF ends this process.
         signal.setitimer(signal.ITIMER_PROF, judging.seconds_max)
-        sys.stdout.write(f"{_packed(judging.judge_one(*each))}\n")
+        sys.stdout.write(f"{_packed(judging.judge_snapshot(*each))}\n")
         sys.stdout.flush()
 
 

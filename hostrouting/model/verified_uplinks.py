@@ -109,7 +109,7 @@ def find_verified(
 
 
 def _find(uplink: VerifiedUplink, links: Mapping[str, Link]) -> list[Link]:
-    """Return the links that a verified uplink is by now, as ``find_verified`` explains."""
+    """Return the links that are a verified uplink now, as ``find_verified`` explains."""
     namesake = links.get(uplink.name)
     by_name = [] if namesake is None else _topmost([namesake], links)
     if namesake is not None and _is_bond_with_ports(namesake, links):
@@ -198,17 +198,17 @@ def find_swapped(
     links: Sequence[Link],
     patterns: tuple[str, ...],
 ) -> tuple[tuple[VerifiedUplink, str], ...]:
-    """Return the verified uplinks that the config names by their recorded names only.
+    """Return the verified uplinks that ``patterns`` match by the recorded name, but not by the new.
 
-    For example, the config has eth0, and the uplink that was recorded as eth0 is eth1 now.
+    For example, the config names eth0, and the uplink that was recorded as eth0 is now named eth1.
 
     Args:
         verified: the verified uplinks.
         links: the host's links.
-        patterns: the shell patterns of the config for its uplinks.
+        patterns: the config's shell patterns for the uplinks.
 
     Returns:
-        Each uplink found, with its present name.
+        Each such uplink, with its present name.
     """
     by_name = {link.name: link for link in links}
     found: list[tuple[VerifiedUplink, str]] = []

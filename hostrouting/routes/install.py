@@ -120,7 +120,7 @@ def converge(
             break
     refusals = [
         Refusal(f"can't put back {route}: another program's has taken its place")
-        for route in _taken(wanted, plan)
+        for route in _replaced_by_others(wanted, plan)
     ]
     refusals += [explain("put back", failure) for failure in failures]
     refusals += [explain("take back", failure) for failure in left]
@@ -128,7 +128,7 @@ def converge(
         raise RouteError.of(refusals)
 
 
-def _taken(wanted: Iterable[Route], plan: RoutePlan) -> list[Route]:
+def _replaced_by_others(wanted: Iterable[Route], plan: RoutePlan) -> list[Route]:
     """Return the wanted routes that another program's route has replaced."""
     ours = {route.key for route in plan.wanted if route not in plan.foreign}
     return [route for route in wanted if route.key not in ours and route not in plan.foreign]
@@ -294,13 +294,13 @@ def _add_and_replace(
     for add in _bulks(first, scope):
         yield "add", backend.write(Write.ADD, add)
     for replace in _bulks(plan.replace, scope, _READING_CALLS_MAX):
-        _refuse_taken(replace, backend)
+        _refuse_replaced_by_others(replace, backend)
         yield "replace", backend.write(Write.REPLACE, [item.new for item in replace])
     for add in _bulks(last, scope):
         yield "add", backend.write(Write.ADD, add)
 
 
-def _refuse_taken(items: Sequence[Replacement], backend: RouteBackend) -> None:
+def _refuse_replaced_by_others(items: Sequence[Replacement], backend: RouteBackend) -> None:
     """Raise an error if another program has replaced one of our routes.
 
     NLM_F_REPLACE ignores the owner, so the kernel would overwrite the other program's route.

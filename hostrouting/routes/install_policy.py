@@ -48,7 +48,7 @@ def apply_policy(
         return
     scope.check()
     undo.push(partial(restore_policy, plan.there, backend))
-    for refusals, errno in _carry_out(plan, backend):
+    for refusals, errno in _apply_steps(plan, backend):
         if refusals:
             raise RouteError.of(refusals, errno=errno)
         scope.check()
@@ -66,17 +66,17 @@ def restore_policy(there: PolicyRouting, backend: RouteBackend) -> None:
     """
     plan = PolicyPlan(backend.family, there, read_policy(backend))
     refusals: list[Refusal] = []
-    for refused, _ in _carry_out(plan, backend):
+    for refused, _ in _apply_steps(plan, backend):
         refusals += refused
     if refusals:
         raise RouteError.of(refusals)
 
 
-def _carry_out(
+def _apply_steps(
     plan: PolicyPlan,
     backend: RouteBackend,
 ) -> Iterator[tuple[list[Refusal], int | None]]:
-    """Carry out a plan, and yield the refusals and the first errno of each step."""
+    """Make a plan's changes step by step, and yield each step's refusals and first errno."""
     steps = plan.rule_steps
     yield from _write(Write.ADD, by_gateways(plan.add), backend)
     yield from _write(Write.REPLACE, by_gateways([pair.new for pair in plan.replace]), backend)

@@ -248,7 +248,12 @@ class _Sorter:
     refusals: list[Refusal] = attrs.field(factory=list[Refusal])
 
     def sort(self, route: Route, same: Sequence[Route]) -> None:
-        """Add a wanted route to its group, given the entries with its destination."""
+        """Add a wanted route to the list of the change that it needs, or to ``refusals``.
+
+        Args:
+            route: the wanted route.
+            same: the entries of table main with the route's destination.
+        """
         connected = next((entry for entry in same if entry.is_connected), None)
         # If several entries have the same key, NLM_F_REPLACE replaces the first one.
         there = next((entry for entry in same if entry.key == route.key), None)

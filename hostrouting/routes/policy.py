@@ -344,7 +344,7 @@ class _Finder:
         return None
 
     def _without_shared(self, addresses: Iterable[Address]) -> list[Address]:
-        """Return the addresses that no other interface has. Add the others to ``left_out``."""
+        """Return the addresses that no other interface has; add shared ones to ``left_out``."""
         own: list[Address] = []
         for address in addresses:
             other = self._other_owner(address.local, address.dev)
@@ -492,28 +492,32 @@ class PolicyPlan:
 
     @cached_property
     def replace(self) -> tuple[Replacement, ...]:
-        """Return each route in a side table that must change, with the wanted route of its key."""
+        """Return each side-table route that must change, with the wanted route of the same key."""
         wanted = {route.key: route for route in self.wanted.routes}
-        pairs = [Replacement(old, wanted[old.key]) for old in self._wanted_keys]
+        pairs = [Replacement(old, wanted[old.key]) for old in self._with_wanted_keys]
         return tuple(pair for pair in pairs if not pair.old.has_same_effect(pair.new))
 
     @cached_property
     def unchanged(self) -> tuple[Route, ...]:
-        """Return the routes in side tables that are as wanted."""
+        """Return the routes in side tables that have the same effect as the wanted ones."""
         replaced = {pair.old for pair in self.replace}
-        return tuple(route for route in self._wanted_keys if route not in replaced)
+        return tuple(route for route in self._with_wanted_keys if route not in replaced)
 
     @cached_property
     def remove(self) -> tuple[Route, ...]:
-        """Return the unwanted routes in side tables. Connected networks come last."""
+        """Return the unwanted routes in side tables, with routes to connected networks last."""
         left = [*self.there.routes]
-        for route in self._wanted_keys:
+        for route in self._with_wanted_keys:
             left.remove(route)
         return tuple(sorted(left, key=lambda route: route.is_near))
 
     @cached_property
-    def _wanted_keys(self) -> tuple[Route, ...]:
-        """Return the first entry with each wanted key, because the kernel uses only the first."""
+    def _with_wanted_keys(self) -> tuple[Route, ...]:
+        """Return the existing routes with the key of a wanted route.
+
+        Of several routes with one key, only the first is returned, because the kernel uses no
+        other.
+        """
         wanted = {route.key for route in self.wanted.routes}
         first: dict[tuple[object, ...], Route] = {}
         for route in self.there.routes:
@@ -526,12 +530,12 @@ class PolicyPlan:
         """Return the changes to rules, in order.
 
         The order matters only among rules with the same preference and selectors, such as our rules
-        for tables local and main. The kernel adds a new rule behind existing ones. So from the
-        first wanted rule that is missing or in a wrong position on, the rules are removed and added
-        again.
+        for tables local and main. The kernel adds a new rule behind existing rules with its
+        preference. So if one of the wanted rules is missing or in a wrong position, this rule and
+        the wanted rules behind it are removed and added again.
         """
-        # Of equal rules, the kernel deletes the first ones, and the last one stays. So use the last
-        # one's position.
+        # If the host has several copies of a rule, the kernel deletes the first copies, and the
+        # last copy stays. So use the position of the last copy.
         positions = {rule: position for position, rule in enumerate(self.there.rules)}
         staying: set[int] = set()
         add: list[Rule] = []
@@ -540,21 +544,21 @@ class PolicyPlan:
             staying.update(in_order)
             add += alike[len(in_order) :]
         gone = [rule for position, rule in enumerate(self.there.rules) if position not in staying]
-        # Existing copies of the rules to add are removed first, too.
+        # Remove a rule before the additions if the kernel could mistake it for an added rule.
         first = [rule for rule in gone if any(_may_be_mistaken(rule, new) for new in add)]
         later = [rule for rule in gone if rule not in first]
         return RuleSteps(tuple(first), tuple(add), tuple(later))
 
     @property
     def unchanged_rules(self) -> tuple[Rule, ...]:
-        """Return the rules that stay, in the kernel's order."""
+        """Return our existing rules that stay, in the kernel's order."""
         staying = {*self.wanted.rules}.difference(self.rule_steps.add)
         return tuple(rule for rule in dict.fromkeys(self.there.rules) if rule in staying)
 
     def without_removals(self) -> PolicyPlan:
         """Return the plan without removals, except those that must precede an addition.
 
-        The other rules and routes to remove become wanted.
+        The other rules and routes that the plan would remove count as wanted.
         """
         wanted = attrs.evolve(
             self.wanted,

@@ -138,7 +138,7 @@ def _is_by_ours(answer: Lookup) -> bool:
 
 
 def _is_confirmed(route: Route, answer: Lookup) -> bool:
-    """Return whether the kernel uses a route as it is wanted."""
+    """Return whether a lookup finds a wanted route, with the wanted attributes."""
     if answer.entry is None:
         return False
     template, prefix = answer.entry
@@ -154,7 +154,7 @@ def _is_carried(route: Route, answer: Lookup, wanted: Mapping[tuple[object, ...]
 
 
 def _beaten(route: Route, answer: Lookup, fib: Fib, backend: RouteBackend) -> Refusal:
-    """Return why packets don't use a route."""
+    """Return why a lookup doesn't find a wanted route."""
     number, length = numbers(route.destination)
     same = fib.tables.get(route.table, {}).get(length, {}).get(number, [])
     if all(entry.key != route.key for entry in same):
@@ -236,7 +236,7 @@ def _covered(
     """
     places = _destinations(routes)
     locals_ = _destinations(local)
-    ours = _destinations(route for route in main if route.is_ours and _is_asked(route))
+    ours = _destinations(route for route in main if route.is_ours and _is_candidate(route))
     left_by_locals = uncovered_addresses((*places, *locals_), family.bits)
     left_by_ours = uncovered_addresses((*places, *locals_, *ours), family.bits)
     losers: list[tuple[Route, Refusal]] = []
@@ -261,7 +261,7 @@ def _destinations(routes: Iterable[Route]) -> list[Prefix]:
 def _longer_entry(route: Route, entries: Iterable[Route]) -> Route | None:
     """Return another program's entry with a longer prefix inside a route."""
     for entry in entries:
-        if entry.destination == route.destination or entry.is_ours or not _is_asked(entry):
+        if entry.destination == route.destination or entry.is_ours or not _is_candidate(entry):
             continue
         if is_inside(entry.destination, route.destination):
             return entry
@@ -291,7 +291,7 @@ def unproven(
     if not wanted:
         return []
     family = wanted[0].family
-    asked = [(entry, prefixes) for entry, prefixes in main if _is_asked(entry)]
+    asked = [(entry, prefixes) for entry, prefixes in main if _is_candidate(entry)]
     places = _destinations(wanted)
     locals_ = _destinations(local)
     uncovered = uncovered_addresses(
@@ -317,8 +317,8 @@ def _do_tables_decide(family: Family, rules: Sequence[Rule]) -> bool:
     return family is Family.IPV4 and tuple(rules) == KERNEL_RULES
 
 
-def _is_asked(entry: Route) -> bool:
-    """Return whether an entry isn't dead, and may match a packet without tos and source."""
+def _is_candidate(entry: Route) -> bool:
+    """Return whether a lookup without tos and source may find an entry."""
     # IPv6 packets without a source have the address ::.
     prefix = entry.source_prefix if isinstance(entry, Route6) else None
     needs_source = prefix is not None and not prefix.network_address.is_unspecified

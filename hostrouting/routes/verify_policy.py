@@ -97,7 +97,7 @@ def _first_beyond(answers: Iterable[Lookup]) -> Lookup | None:
 
 
 def _is_by_main(answer: Lookup) -> bool:
-    """Return whether a lookup found an entry in table main, or none."""
+    """Return whether a lookup found an entry in table main, or no entry at all."""
     return answer.route is None or answer.route.table == Table.MAIN
 
 

@@ -230,7 +230,7 @@ def verify_policies(plan: RoutePlan, *backends: RouteBackend) -> None:
 
 
 def _verify_early(plan: RoutePlan, backend: RouteBackend) -> None:
-    """Verify the wanted routes before old routes are removed that a rollback couldn't put back.
+    """Verify the wanted routes before any old route is removed, if a rollback couldn't restore it.
 
     A rollback can't put a removed route back in front of another program's next hops or entries.
     """
@@ -241,7 +241,7 @@ def _verify_early(plan: RoutePlan, backend: RouteBackend) -> None:
 
 
 def _has_followers(ours: Iterable[Route6], backend: RouteBackend) -> bool:
-    """Return whether another program's entries follow any of our routes."""
+    """Return whether another program has added an entry with the key of one of our routes."""
     keys = {route.key for route in ours if route.source_prefix is None}
     if not keys:
         return False

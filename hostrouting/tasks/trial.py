@@ -264,7 +264,7 @@ class _Ours:
 
     @classmethod
     def of(cls, host: Host) -> _Ours:
-        """Read what is ours."""
+        """Read our routes, rules and side tables from a host's kernel."""
         backends = host.planned_backends(Config())
         return cls(host.our_routes(), {each.family: read_policy(each) for each in backends})
 

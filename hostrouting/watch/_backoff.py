@@ -21,7 +21,8 @@ class Failures:
     Args:
         count: number of failures in the current burst.
         last: when the last failure occurred, on the watcher's clock.
-        reason: why the route couldn't be written, or an empty string if it was lost.
+        reason: why the route couldn't be written, or an empty string if the failures are losses of
+            the route.
     """
 
     count: int = 0

@@ -121,16 +121,16 @@ def of_routes(repair: Repair, managers: Mapping[str, str]) -> Iterator[Event]:
         if routes := repair.fixed.get(drift):
             yield _event(kind, f"{what}: {_listed(routes)}", routes)
     # If a program removes several routes together, report them in a single event.
-    for failures, taken in repair.contested.items():
-        those, them = ("this route", "it") if len(taken) == 1 else ("these routes", "them")
+    for failures, removed in repair.contested.items():
+        those, them = ("this route", "it") if len(removed) == 1 else ("these routes", "them")
         unknown = "the kernel doesn't say which one"
-        who = "; ".join(managers.get(dev, unknown) for dev in devs_of(taken))
+        who = "; ".join(managers.get(dev, unknown) for dev in devs_of(removed))
         message = (
-            f"another program keeps removing {_listed(taken)}: {failures.count} times lately; "
+            f"another program keeps removing {_listed(removed)}: {failures.count} times lately; "
             f"hostrouting keeps {those}, and restores {them} in {failures.wait_seconds:g} s; "
             f"{who}; {HOW_TO_STOP}"
         )
-        yield _event(EventKind.ROUTES_CONTESTED, message, taken)
+        yield _event(EventKind.ROUTES_CONTESTED, message, removed)
 
 
 def devs_of(routes: Sequence[Route]) -> tuple[str, ...]:

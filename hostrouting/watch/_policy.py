@@ -113,15 +113,15 @@ class PolicyReconciler:
 
     def _count_losses(self, plans: Iterable[PolicyPlan], now: float) -> float | None:
         """Count a loss of rules or routes, and return when to restore them (None: at once)."""
-        lost: set[Hashable] = set()
+        missing: set[Hashable] = set()
         for plan in plans:
-            lost.update(plan.rule_steps.add)
-            lost.update(route.key for route in plan.add)
-        if self.kept.isdisjoint(lost):
-            return self.failures.due if lost and now < self.failures.due else None
+            missing.update(plan.rule_steps.add)
+            missing.update(route.key for route in plan.add)
+        if self.kept.isdisjoint(missing):
+            return self.failures.due if missing and now < self.failures.due else None
         is_contested = now < self.restored + _CONTEST_SECONDS
         self.failures = self.failures.again(now) if is_contested else Failures()
-        self.kept -= lost
+        self.kept -= missing
         return self.failures.due if self.failures.wait_seconds else None
 
 

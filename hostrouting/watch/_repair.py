@@ -114,7 +114,7 @@ class Reconciler:
                 backends = host.backends(wanted.static_routes.families)
                 plan, problems = plan_repair(wanted, *backends)
                 plan, unmoved = without_moves(plan, wanted, self.former, backends)
-                repair = self._carry_out(plan, backends, scope)
+                repair = self._write_due(plan, backends, scope)
                 self._remember(plan, unmoved)
                 problems += repair.problems
                 try:
@@ -144,22 +144,23 @@ class Reconciler:
             self.due = policy.due if self.due is None else min(self.due, policy.due)
         return policy
 
-    def _carry_out(
+    def _write_due(
         self,
         plan: RoutePlan,
         backends: Iterable[RouteBackend],
         scope: CancelScope,
     ) -> Repair:
-        """Make the changes that needn't wait, and determine when to attempt the others.
+        """Write the routes that are due, and determine when the others are.
 
-        A route that was repeatedly lost or refused has to wait until its failure counter's ``due``.
+        A route that was repeatedly lost or refused is due at the time ``due`` of its failure
+        counter, any other route at once.
 
         Returns:
             The repair, without rules and side tables, and without problems found by planning.
         """
         now = scope.clock.monotonic()
-        # A route that is as the watcher left it needs a change only if its default route has
-        # changed.
+        # If a route is still as the watcher left it, and yet needs a change, then the default route
+        # from which it inherits has changed.
         follows = {item.new.key for item in plan.replace if self._is_as_left(item.old)}
         # Count first: the counters decide which routes have to wait.
         contested = self._count_losses(plan, follows, now)
@@ -182,7 +183,7 @@ class Reconciler:
         )
 
     def _next_attempt(self, route: Route) -> float:
-        """Return the time from which a route may be written."""
+        """Return when the watcher may next write a route."""
         return self.failures.get(route.key, Failures()).due
 
     def _count_losses(
@@ -191,10 +192,7 @@ class Reconciler:
         follows: Container[Hashable],
         now: float,
     ) -> dict[Failures, list[Route]]:
-        """Count a failure for each route that was lost, and return the contested routes.
-
-        Contested routes have been lost so often that they have to wait.
-        """
+        """Count a failure for each lost route, and return those that have been lost repeatedly."""
         contested: dict[Failures, list[Route]] = {}
         for key, route in _writes(plan).items():
             if key not in self.kept or key in follows:
@@ -376,7 +374,7 @@ def _moves(
     inheriting: Container[tuple[IpNetwork, int]],
     usable: Set[str],
 ) -> bool:
-    """Return whether a route without a configured interface would leave a usable interface."""
+    """Return whether a route that inherits its interface would move off a usable interface."""
     if (pair.new.destination, pair.new.metric) not in inheriting:
         return False
     devs = _devs_of(pair.old)

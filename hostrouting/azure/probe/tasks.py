@@ -227,7 +227,7 @@ def _load(node: ProbeNode, device: str) -> None:
 
 
 def _put_back(node: ProbeNode, rules: str | None = None, route: str | None = None) -> None:
-    """Remove the rules and the route, and restore the given ones."""
+    """Remove our rules and our route, and restore the earlier ones, if any."""
     node.load(ruleset.REMOVAL + (rules or ""))
     node.delete_host_route()
     if was := _in_place(route):
