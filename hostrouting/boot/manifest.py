@@ -30,13 +30,6 @@ _ORDER = {ROUTES: 0, CHECK: 1}
 
 _PART = re.compile(r"[a-z][a-z0-9-]*")
 _UNIT = re.compile(r"[A-Za-z0-9:_@-][A-Za-z0-9:_.@-]*\.service")
-# Uninstalling removes every file in the manifest. A manifest with a path that we never install is
-# therefore rejected.
-_FILE = re.compile(
-    r"/etc/aks-flex-node/[A-Za-z0-9_-][A-Za-z0-9_.-]*"
-    rf"|/etc/systemd/system/{_UNIT.pattern}(\.d/([0-9a-z]+-)?hostrouting(-[a-z-]+)?\.conf)?"
-    r"|/etc/iproute2/rt_protos\.d/hostrouting\.conf"
-)
 _FOLDER = re.compile(
     r"/etc(/aks-flex-node|/hostrouting|/iproute2(/rt_protos\.d)?|/systemd(/system(/[A-Za-z0-9:_.@-]+\.(d|wants))?)?)?"
 )
@@ -128,7 +121,7 @@ class Manifest:
     def _of(cls, document: dict[str, Any]) -> Manifest:
         parts = {}
         for name, item in document["parts"].items():
-            parts[_checked(_PART, name)] = _part(item, document)
+            parts[_checked(_PART, name)] = _part(name, item, document)
         # Consumer names end up in paths to remove, so validate them again with the config's rules.
         names = [document["consumer"], *document["former"]]
         consumer, *former = [Config(consumer=name).consumer for name in names]
@@ -340,14 +333,30 @@ def _checked(pattern: re.Pattern[str], name: object) -> str:
     return name
 
 
-def _part(item: Mapping[str, Any], document: Mapping[str, Mapping[str, Any]]) -> InstalledPart:
+def _files_of(part: str) -> re.Pattern[str]:
+    """Return a pattern for the paths of a part's files, which are named after the part.
+
+    Uninstalling removes every file in the manifest. A manifest with a path that we never install is
+    therefore rejected.
+    """
+    return re.compile(
+        rf"/etc/aks-flex-node/{part}\.(sh|nft)"
+        rf"|/etc/systemd/system/{part}\.service"
+        rf"|/etc/systemd/system/{_UNIT.pattern}\.d/hostrouting-{part}\.conf"
+        r"|/etc/iproute2/rt_protos\.d/hostrouting\.conf"
+    )
+
+
+def _part(
+    name: str, item: Mapping[str, Any], document: Mapping[str, Mapping[str, Any]]
+) -> InstalledPart:
     config = {}
     for section, keys in item["config"].items():
         config[section] = {key: document[section][key] for key in keys}
     return InstalledPart(
         is_blocking=item["blocking"] is True,
         is_gated=item["gated"] is True,
-        files=tuple(_checked(_FILE, name) for name in item["files"]),
+        files=tuple(_checked(_files_of(name), path) for path in item["files"]),
         config=config,
         settle_seconds=item.get("settleSeconds", 0),
     )
