@@ -711,7 +711,7 @@ WORDS = {
     "docs/explanation/ipv6.md": 1000,
     "docs/explanation/limits.md": 300,
     "docs/explanation/policy-routing.md": 1150,
-    "docs/explanation/security.md": 1800,
+    "docs/explanation/security.md": 1870,
     "docs/explanation/verdict.md": 1850,
     "docs/reference/dependency.md": 500,
     "docs/reference/doctor.md": 960,
