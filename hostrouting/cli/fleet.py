@@ -21,7 +21,7 @@ from hostrouting.cli.report import overlap_picture, page_text
 from hostrouting.fleet.groups import FleetReport, GroupFailure, HostGroup, SharedReason
 from hostrouting.model.jsonable import in_json
 from hostrouting.model.text import clean, counted, shortened
-from hostrouting.overlap.findings import Verdict
+from hostrouting.overlap.findings import FindingKind, Verdict
 from hostrouting.overlap.summary import advice, brief, reasons, unapplied
 
 # Longer lists are shortened in the text. The JSON output is complete.
@@ -180,6 +180,8 @@ def _if_shared(reasons: Sequence[SharedReason]) -> str | None:
 
 def _words(failure: GroupFailure) -> str:
     by = f" by {dev_words(failure.devs)}" if failure.devs else ""
+    if failure.kind is FindingKind.OVERLAP and failure.expected_devs:
+        by += f", expected {dev_words(failure.expected_devs)}"
     return f"{failure.kind} {failure.cidr}{by}"
 
 

@@ -32,11 +32,14 @@ class GroupFailure(JsonObject):
         devs: the interfaces that packets leave through now, or would leave through if the matching
             routes were removed, sorted by name. Hosts are in one group even if a different one of
             eight similar interfaces wins on each. Empty if packets don't leave the host.
+        expected_devs: the interfaces that packets should leave through; empty if the hosts expect
+            different ones.
     """
 
     kind: FindingKind
     cidr: IpNetwork
     devs: tuple[str, ...]
+    expected_devs: tuple[str, ...] = attrs.field(default=(), eq=False)
 
 
 @attrs.frozen
@@ -221,6 +224,7 @@ class _Members:
 
     def __init__(self, first: JudgedHost) -> None:
         self._first = first
+        self._failures = _failures(first.report)
         self._names: list[str] = []
         self._own_names: dict[str, str] = {}
         # Both dictionaries map a reason and its detail to the names of the hosts.
@@ -230,6 +234,7 @@ class _Members:
     def add(self, host: JudgedHost) -> None:
         report = host.report
         self._names.append(host.name)
+        self._failures = tuple(map(_in_common, self._failures, _failures(report)))
         # For a snapshot without a host name, report.host is the file's name.
         if report.host not in ("", host.name, host.name.rpartition("/")[2]):
             self._own_names[host.name] = report.host
@@ -242,7 +247,7 @@ class _Members:
         report = self._first.report
         return HostGroup(
             _verdict_on(report),
-            _failures(report),
+            self._failures,
             report.fix.routes,
             report.fix.rules,
             report.fix.keep,
@@ -316,5 +321,13 @@ def _failures(report: OverlapReport) -> tuple[GroupFailure, ...]:
     failures: dict[GroupFailure, None] = {}
     for finding in report.findings:
         devs = tuple(sorted((*finding.devs, *finding.behind)))
-        failures[GroupFailure(finding.kind, finding.cidr, devs)] = None
+        failure = GroupFailure(finding.kind, finding.cidr, devs, finding.expected_devs)
+        failures[failure] = None
     return tuple(failures)
+
+
+def _in_common(failure: GroupFailure, other: GroupFailure) -> GroupFailure:
+    """Return a failure without the expected interfaces if another host expects different ones."""
+    if failure.expected_devs == other.expected_devs:
+        return failure
+    return attrs.evolve(failure, expected_devs=())

@@ -77,9 +77,9 @@ def test_it_shows_groups_and_failing_hosts(page: Chrome) -> None:
     titles = shown(page, "h2")
     assert titles[:4] == [
         "1,667 ok",
-        "1,667 OVERLAP 172.16.0.0/16 by ib0,ib1,ib2,ib3,ib4,ib5,ib6,ib7",
+        "1,667 OVERLAP 172.16.0.0/16 by ib0,ib1,ib2,ib3,ib4,ib5,ib6,ib7, expected eth0",
         "1,667 BLACKHOLE 10.96.0.0/12",
-        "1,667 OVERLAP 10.96.0.0/12 by ib7",
+        "1,667 OVERLAP 10.96.0.0/12 by ib7, expected eth0",
     ]
     assert [title.split(":")[1] for title in titles[4:]] == [" no-default-route", " no-snapshot"]
     assert len(shown(page, "li")) == 10_000 - 1667
@@ -111,7 +111,7 @@ def test_a_filter_keeps_matching_hosts_and_their_groups(page: Chrome) -> None:
     assert shown(page, ".count") == ["2", "2", "2", "2", "1", "1"]
     element(page, "#filter").send_keys("7")
     assert shown(page, "li") == ["aks-h200-00007"]
-    assert shown(page, "h2") == ["1 OVERLAP 172.16.0.0/16 by ib0,ib1,ib2,ib3,ib4,ib5,ib6,ib7"]
+    assert shown(page, "h2") == ["1 OVERLAP 172.16.0.0/16 by ib0,ib1,ib2,ib3,ib4,ib5,ib6,ib7, expected eth0"]
     element(page, "#filter").send_keys(Keys.CONTROL, "a", Keys.NULL, Keys.BACKSPACE)
     assert len(shown(page, "li")) == 10_000
 
@@ -191,7 +191,7 @@ def test_hostile_names_are_shown_as_text(browser: Chrome, tmp_path: Path) -> Non
     shadowed, unread = run(
         browser, "[...document.querySelectorAll('h2')].map(each => each.textContent)"
     )
-    assert shadowed == f"2 OVERLAP 10.96.0.0/12 by {dev}"
+    assert shadowed == f"2 OVERLAP 10.96.0.0/12 by {dev}, expected eth0"
     assert unread == "1 unknown: no-snapshot: there is no such file"
     assert run(browser, "document.querySelectorAll('script').length") == 1
     assert run(browser, "document.querySelectorAll('img:not([src^=\"data:\"])').length") == 0

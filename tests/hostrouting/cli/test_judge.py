@@ -298,7 +298,7 @@ def test_a_failure_counts_although_ipv6_has_no_verdict(elsewhere: Run, today: Pa
     code, out, _ = elsewhere(*given)
     counts, group, *_ = out.splitlines()
     assert (code, counts) == (1, "3 snapshots: 0 ok, 3 overlap, 0 unknown")
-    assert group.startswith(f"✗ 3  OVERLAP {CIDR} by ib0; unknown: ")
+    assert group.startswith(f"✗ 3  OVERLAP {CIDR} by ib0, expected eth0; unknown: ")
     (told,) = json.loads(elsewhere(*given, "--output", "json")[1])["groups"]
     assert (told["verdict"], told["report"]["verdict"]) == ("overlap", "unknown")
 

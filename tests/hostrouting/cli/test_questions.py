@@ -281,7 +281,7 @@ def test_the_page_has_a_row_for_each_group(judge: Any) -> None:
 ✓ 2  ok
      node-00000, node-00006
      own names: node-00000 is aks-h200-00000, node-00006 is aks-h200-00006
-✗ 2  OVERLAP 172.16.0.0/16 by ib0,ib1,ib2,ib3,ib4,ib5,ib6,ib7
+✗ 2  OVERLAP 172.16.0.0/16 by ib0,ib1,ib2,ib3,ib4,ib5,ib6,ib7, expected eth0
      fix: add to hostRouting.staticRoutes.routes: {"destination": "172.16.0.0/17"}, {"destination": "172.16.128.0/17"}
      fix: add to hostRouting.staticRoutes.keep: "ib*"
      caution: the node then sends to neighbours of ib0-ib7 in 172.16.0.0/16 through eth0, except from these interfaces' own addresses

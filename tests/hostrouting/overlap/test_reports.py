@@ -399,6 +399,17 @@ def test_a_group_has_its_failures_and_their_fix(report: FleetReport) -> None:
     assert (past_main.fix, past_main.keep) == ((), ())
     assert past_main.rules == (StaticRule("10.100.0.0/16", 99),)
     assert found[SHADOWED,].keep == (Keep("ib*"),)
+    assert {failure.expected_devs for each in found for failure in each} == {("eth0",)}
+
+
+def test_a_group_names_no_expected_interface_if_its_hosts_differ() -> None:
+    """The kernel numbers another node's uplink otherwise; the failure and its fix are the same."""
+    shadowed = document("shadowed")
+    other = json.loads(json.dumps(shadowed).replace('"eth0"', '"ens3"'))
+    (group,) = judge([shadowed, other, shadowed], CONFIG_, Counting()).groups
+    assert len(group.hosts) == 3
+    assert group.failures == (SHADOWED,)
+    assert group.failures[0].expected_devs == ()
 
 
 def test_healthy_groups_come_first_then_failures_by_size() -> None:
@@ -762,7 +773,12 @@ def test_it_is_json(report: FleetReport) -> None:
     )
     assert list(group) == keys.split()
     assert group["failures"] == [
-        {"kind": "OVERLAP", "cidr": "172.16.0.0/16", "devs": list(SHADOWED.devs)}
+        {
+            "kind": "OVERLAP",
+            "cidr": "172.16.0.0/16",
+            "devs": list(SHADOWED.devs),
+            "expectedDevs": ["eth0"],
+        }
     ]
     assert group["fix"] == [{"destination": "172.16.0.0/17"}, {"destination": "172.16.128.0/17"}]
     assert (group["hosts"][0], group["report"]["host"]) == ("node-00001", "aks-h200-00001")
