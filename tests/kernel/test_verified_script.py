@@ -871,8 +871,13 @@ def test_the_script_says_that_its_routes_follow_a_vpn(tmp_path: Path) -> None:
     assert {dev for route in read_our_routes(kernel) for dev in route.devs} == {"wg0"}
     named = render_static_routes(attrs.evolve(config(*HALVES), uplinks=("wg0",)))
     assert "note" not in Sandbox(tmp_path).run(named).stdout
-    # A VPN's interface is one for the script that is one for the check.
-    assert f"({'|'.join(VPN_DEVS).replace('*', '')})" in routes
+
+
+def test_the_script_and_the_page_list_the_names_of_vpns() -> None:
+    rendered = render_static_routes(config(*HALVES))
+    assert f"({'|'.join(VPN_DEVS).replace('*', '')})" in rendered
+    page = (Path(__file__).parents[2] / "docs/explanation/verdict.md").read_text(encoding="utf-8")
+    assert f"a VPN's interface (`{'`, `'.join(VPN_DEVS)}`)" in page
 
 
 def test_a_named_uplink_with_the_address_of_its_vf_isnt_swapped(tmp_path: Path) -> None:

@@ -111,7 +111,9 @@ def test_a_filter_keeps_matching_hosts_and_their_groups(page: Chrome) -> None:
     assert shown(page, ".count") == ["2", "2", "2", "2", "1", "1"]
     element(page, "#filter").send_keys("7")
     assert shown(page, "li") == ["aks-h200-00007"]
-    assert shown(page, "h2") == ["1 OVERLAP 172.16.0.0/16 by ib0,ib1,ib2,ib3,ib4,ib5,ib6,ib7, expected eth0"]
+    assert shown(page, "h2") == [
+        "1 OVERLAP 172.16.0.0/16 by ib0,ib1,ib2,ib3,ib4,ib5,ib6,ib7, expected eth0"
+    ]
     element(page, "#filter").send_keys(Keys.CONTROL, "a", Keys.NULL, Keys.BACKSPACE)
     assert len(shown(page, "li")) == 10_000
 
