@@ -67,7 +67,7 @@ def _probes(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[D
     differing = [*rules, *(str(change.what) for change in changes)]
     if not differing:
         return
-    # If only the route is missing, the host's replies use the default route.
+    # If only the route is missing, replies take the default route, so nothing is broken yet.
     is_broken = config.load_balancer_probe.enabled and bool(rules or plan.changes.files)
     yield DoctorFinding(
         "probes-differ",

@@ -250,8 +250,8 @@ def apply_removals(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[C
     """
     layout = host.layout
     for name in plan.units.stop:
-        # This never stops a oneshot: a machine of an older installation may still require the
-        # oneshot, and would stop, too.
+        # The plan lists no oneshot here: a machine of an older installation may still require the
+        # oneshot, and would stop with it.
         host.units.stop(f"{name}.service")
         yield _of_unit(name, "stopped")
     if plan.gate.final_list is not None:

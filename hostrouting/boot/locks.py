@@ -153,8 +153,8 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_installing: bool) -> Ite
         error.changes = done.changes
         raise
     except OSError as error:
-        # Other code translates errors where they occur. This one comes from an import inside a
-        # function, which couldn't open a file.
+        # All other OSErrors are translated where they occur. So this OSError comes from an import
+        # inside a function, which couldn't open a file.
         attempt = f"carry out the run at {error.filename or 'a file without a name'}"
         raise _instead_of(error, FileError.of(attempt, error), done.changes) from error
     except (Cancelled, TimedOut) as end:

@@ -25,7 +25,7 @@ T = TypeVar("T")
 # Keys in the hostRouting section that several parts depend on.
 SHARED_KEYS = ("waitSeconds", "uplinks")
 
-# The order in which parts are started and checked; all others come last.
+# The order in which parts are started and checked. Parts that aren't listed here come last.
 _ORDER = {ROUTES: 0, CHECK: 1}
 
 _PART = re.compile(r"[a-z][a-z0-9-]*")

@@ -656,7 +656,7 @@ def judge(options: argparse.Namespace, host: Host) -> Result:
         if options.config is not None and not error.hint:
             error.hint = _IS_CONFIG
         raise
-    # Other processes read the files.
+    # The files are read by other processes, which have other file descriptors.
     snapshots = [*map(readable_elsewhere, files)]
     report = run_function(
         "judge",

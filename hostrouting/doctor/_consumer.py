@@ -155,7 +155,7 @@ def _bare_instances(examined: ExaminedHost) -> list[str]:
             for instance, properties in examined.instances.items()
             if missing_commands(properties)
         ]
-    except UnitError:  # ``gate`` reports this
+    except UnitError:  # the doctor's check ``gate`` reports this error
         return []
 
 

@@ -266,7 +266,7 @@ def _ours(examined: ExaminedHost) -> tuple[Route, ...]:
     """
     try:
         plan, _ = examined.wanted_route_plan
-    except RouteError:  # ``routes`` reports this
+    except RouteError:  # the doctor's check ``routes`` reports this error
         plan = RoutePlan()
     main = (*plan.add, *plan.unchanged, *(change.new for change in plan.replace))
     return (*main, *(route for policy in plan.policies for route in policy.wanted.routes))

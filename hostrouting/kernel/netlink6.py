@@ -148,7 +148,8 @@ class NetlinkBackend6(NetlinkBackend):
         )
 
     def facts(self) -> Facts:
-        rules = self._rules()  # first, so that a kernel without IPv6 reports EAFNOSUPPORT
+        # Read the rules first, because a kernel without IPv6 then reports EAFNOSUPPORT.
+        rules = self._rules()
         labels = self._list(link_messages.LABELS6)
         return Facts(self._links(), self._addresses(), rules, labels, self._silent_routers())
 

@@ -25,7 +25,9 @@ _CLONE_NEWUSER = 0x10000000
 _CLONE_NEWNET = 0x40000000
 
 _IFLA_IFALIAS = 20  # linux/if_link.h
-_LO = rtnl.LINK.pack(0, 0, 1, 0, 0)  # lo always has index 1
+
+# A request for lo, which always has index 1.
+_LO = rtnl.LINK.pack(0, 0, 1, 0, 0)
 
 # This alias of lo marks the namespaces that this process has created. The process must not change
 # any other namespace. Comparing with the host's namespace isn't enough, because even root may lack

@@ -132,8 +132,8 @@ class Sockets:
         return (self._has_source or has_src) and self._depends_on_source(first)
 
     def _needs_server_lookup(self, first: Lookup) -> bool:
-        # An own address may be local by an entry of a table other than local. An IPv4 connection to
-        # the address also has it as the source, but a server may reply from another address.
+        # If an entry of another table than local makes an address local, IPv4 clients connect to
+        # the address from this same address, but a server may reply from another one.
         is_elsewhere = first.route is not None and first.route.table != Table.LOCAL
         return is_elsewhere or self._depends_on_source(first)
 
@@ -146,7 +146,7 @@ class Sockets:
         route = first.route
         if route is None or route.type is not RouteType.LOCAL or not self._asks_local_first:
             return True
-        # Table main may have local entries too, and a source rule may precede main.
+        # Table main may have local entries, too, and a rule with a source may precede main's rule.
         return self._family is Family.IPV6 and self._has_source and route.table == Table.MAIN
 
     def _can_send(self, source: IpAddress, probe: IpAddress, *, is_tcp: bool) -> bool:

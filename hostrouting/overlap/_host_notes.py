@@ -183,9 +183,8 @@ def _moved(state: State) -> Iterable[Note]:
         what = f"the default route has a hop on {to}, too, but the check passed with {passed_as}"
         undo = "remove that hop"
     answer = f'set hostRouting\'s "uplinks": {json.dumps(best.devs)}, then hostrouting apply'
-    if find_swapped(
-        uplinks.verified, state.links, best.devs
-    ):  # the gate would take the name for another NIC's
+    # If ``best.devs`` was the name of a verified uplink, the gate refuses this name in ``uplinks``.
+    if find_swapped(uplinks.verified, state.links, best.devs):
         answer = f"rm /{VERIFIED_PATH} && hostrouting apply"
     what_to_do = f"if {to} is to be an uplink, {answer}; if it isn't, {undo}"
     if not _infiniband(state).isdisjoint(others):  # InfiniBand is never the way to the cluster

@@ -98,8 +98,8 @@ class Judge:
     ) -> list[Judgement]:
         """Judge lookups that decide. TCP may be refused because of another lookup's result."""
         judgements = [self._judge_alone(lookup, expected) for lookup in lookups]
-        # For a datagram, the address may be local or broadcast. A local or broadcast address is
-        # reported as such, and not as TCP's refusal.
+        # If the address is local or broadcast for a datagram, that is reported, and not that TCP is
+        # refused.
         if judgements[0].is_local:
             return judgements
         return [
@@ -114,7 +114,8 @@ class Judge:
         route = lookup.route
         if route is None:
             return self._of_unrouted(lookup, expected)
-        # Delivered here, whatever routes there are: a note.
+        # If the packet is delivered to this host, and no route can change that, the judgement is a
+        # note.
         ends_here = self._ends_here(route)
         is_broadcast = _type_for_sockets(route) is RouteType.BROADCAST
         if (ends_here or is_broadcast) and self._is_beyond_routes(lookup, route):
@@ -126,7 +127,7 @@ class Judge:
         foreign = self._unexpected(devs, expected)
         if devs and not foreign:  # through expected interfaces only: fine
             found = self._of_expected(lookup, route, devs)
-        else:  # through allowed ones or pods' (a note), or a failure
+        else:  # a note for allowed interfaces and pods', or else a failure
             found = self._of_foreign(lookup, route, devs, foreign, expected)
         # Even through an expected interface, connect() to a broadcast address is refused
         # (tcp_v4_connect).
@@ -239,7 +240,7 @@ class Judge:
         discarded_by = lookup.result.discarded_by
         if discarded_by is None:
             return Judgement(FindingKind.NO_ROUTE, lookup)
-        # The kernel doesn't report which entry discards a packet, so the model must.
+        # The kernel doesn't report which entry discards a packet, so ask the model.
         entry = self._state.fib.decide(lookup.flow).route
         if entry is None:
             return Judgement(FindingKind.BLACKHOLE, lookup)
@@ -267,7 +268,7 @@ def _worth_telling(unconnected: Judgement, others: Sequence[Judgement]) -> list[
             continue
         if lookup.source is not None and (judgement.kind, judgement.devs) in without_source:
             continue
-        # A reply adds nothing to a connection from the same source.
+        # A reply isn't worth telling beside a connection from the same source.
         as_connection = judgement._replace(lookup=lookup._replace(is_reply=False))
         if told_groups.isdisjoint((judgement.group, as_connection.group)):
             told_groups.add(judgement.group)

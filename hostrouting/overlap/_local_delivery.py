@@ -99,7 +99,7 @@ def _first_lost(state: State, cidrs: Sequence[Prefix], kernel: Lookups) -> _Lost
     asked = [*_addresses_to_ask_about(state, PrefixSet(cidrs, state.family.bits))]
     is_first = asks_local_first(state.rules)
     if is_first:
-        # Packets to the entries of table local are delivered, because that table decides.
+        # Table local decides before all others, so packets to its entries are delivered.
         entries = _entries_of_local(state)
         asked = [address for address in asked if address.local not in entries]
         if not asked:

@@ -463,7 +463,8 @@ class _Comparison:
         """Return ``_Change.homes``, given the connected networks around the destination."""
         if len(after.devs) != 1:
             return frozenset()
-        # A longer entry leads to another network, such as that of this host's pods.
+        # If the entry before the change was longer than a connected network, it led to another
+        # network, such as that of this host's pods.
         is_elsewhere = self._uplinks.issuperset(before.devs)
         found = before.destination
         longest = 0 if is_elsewhere or found is None else found.prefixlen

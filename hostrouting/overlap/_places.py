@@ -225,8 +225,8 @@ class Place:
         If the place fails for some of these CIDRs, the last one for which it fails decides.
         """
         failing = [each for each in self.judgements if self.judgement_for(each).is_failure]
-        # A route for one of these CIDRs serves all of them or none. The last CIDR in config order
-        # is taken, because people tend to write a narrower CIDR after a wider one.
+        # A route serves all CIDRs around the place or none. So take the last CIDR in config order:
+        # people tend to write a narrower CIDR after a wider one.
         return (failing or [*self.judgements])[-1]
 
     @property

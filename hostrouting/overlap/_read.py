@@ -279,7 +279,7 @@ def _cutter(overlap: RouteOverlap, state: State, sources: Collection[IpAddress])
     suspects = [*map(numbers, (*overlap.foreseen, *elsewhere))]
     subnets = [subnet for subnet, _ in state.uplinks.subnets]
     if any(map(_is_before_main, state.rules)):
-        # The rule's table may lack a subnet's route.
+        # The table that such a rule looks up may lack a subnet's route.
         suspects += subnets
     devs = state.plain_devs
     return Cutter(state.family, cidrs, devs, state.rules, suspects, sources, subnets, state.mtus)

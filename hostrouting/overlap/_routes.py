@@ -142,7 +142,7 @@ class RouteSearch:
         self.diversions = Diversions(self._state, overlap.container_devs)
         self._entries = Entries(self._state, why_no_default)
         self._constraints = Constraints(self._state, self._entries, self.diversions)
-        # The destinations to which no static route can be added.
+        # The destinations for which an existing route prevents a static route.
         self._taken = {numbers(r.destination) for r in self._state.routes if self._is_in_the_way(r)}
 
     def _is_in_the_way(self, route: Route) -> bool:
@@ -264,7 +264,7 @@ class RouteSearch:
         refused: dict[Place, str] = {}
         for prefix, why in refusals.items():
             for place in distinct(self._places.inside(prefix)):
-                # A place that needs a longer route has another entry, inside this prefix.
+                # Another entry, with a longer prefix, may fix the place instead.
                 if _is_fixed_by(prefix, place):
                     refused[place] = why
         return refused
@@ -310,9 +310,9 @@ class RouteSearch:
             fixable: an address of each span that an entry can fix.
             unruled: see ``explained``.
         """
-        taken = Obstacle("an unused route has the same destination and metric: remove it")
+        in_the_way = Obstacle("an unused route has the same destination and metric: remove it")
         by_constraint: dict[tuple[tuple[str, ...], Obstacle], list[Span]] = {}
-        by_taken: dict[tuple[tuple[str, ...], Obstacle], list[Span]] = {}
+        by_destination: dict[tuple[tuple[str, ...], Obstacle], list[Span]] = {}
         for span in self._places.spans:
             devs = span.place.unconnected.devs
             constraint = span.place.constraint
@@ -320,12 +320,13 @@ class RouteSearch:
                 why = unruled.get(span.place.probe)
                 obstacle = _with_why_unruled(constraint.obstacle, why)
                 by_constraint.setdefault((devs, obstacle), []).append(span)
-            # An entry fixes all of a span or none of it, because taken destinations cut spans, too.
-            # So the span's first address is enough. If no entry fixes the span, the destination is
-            # taken: a place that needs too many routes has an obstacle instead.
+            # An entry fixes all of a span or none of it, because the destinations of existing
+            # routes cut spans, too. So the span's first address is enough. If no entry fixes the
+            # span, an existing route has the destination: a place that needs too many routes has
+            # the constraint ``NoRoute``.
             elif _needs_route(span) and span.first not in fixable:
-                by_taken.setdefault((devs, taken), []).append(span)
-        return by_constraint | by_taken
+                by_destination.setdefault((devs, in_the_way), []).append(span)
+        return by_constraint | by_destination
 
     def _still_failing(self, proposed: JudgedProposal, unruled: _Unruled) -> _Unfixed:
         """Return the spans with connections, replies or TCP lookups that fail after the fix."""

@@ -102,7 +102,7 @@ class Entries:
         if isinstance(dev, Obstacle):
             return dev
         if dev is None:
-            is_near = to_uplinks.subnet is not None  # then nothing is inherited
+            is_near = to_uplinks.subnet is not None  # then the entry inherits nothing
             return (
                 to_uplinks if is_near or not self.why_no_default else Obstacle(self.why_no_default)
             )

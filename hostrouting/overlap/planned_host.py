@@ -312,7 +312,7 @@ def with_unapplied(
         return report
     try:
         planned = as_installed(config, host, scope)
-    except SwappedNamesError:  # the report says so
+    except SwappedNamesError:  # the report names the swapped interfaces
         return report
     except RouteError as error:
         return _without_listed(report, config, f"apply can't install them: {error}")
@@ -343,7 +343,8 @@ def on_top(
         return _without_listed(report, config, f"with these, {after.reason}")
     fix = after.fix
     if planned.moves and config.uplinks is None:
-        # The uplink has changed, and the config doesn't say yet whether that is wanted.
+        # The static routes would move to a new uplink. The questions in the report's fix ask
+        # whether the new uplink is wanted, so keep them.
         more = [each for each in fix.unfixable if each not in report.fix.unfixable]
         fix = attrs.evolve(fix, unfixable=(*report.fix.unfixable, *more))
     elif {*_failures(report)} - {*_failures(after)}:

@@ -129,7 +129,7 @@ def reasons(report: OverlapReport, cidr: IpNetwork | None = None) -> list[str]:
 
 def _verdict_on(unfixable: Unfixable) -> str:
     obstacle = unfixable.obstacle
-    if obstacle.question is not None:  # once it is answered, a route or a rule may be proposed
+    if obstacle.question is not None:  # after the answer, a route or rule may be proposed
         return "nothing is proposed for"
     # The rule may have selectors that the snapshot lacks and that don't match the packets.
     is_open = obstacle.is_policy or obstacle.is_hidden

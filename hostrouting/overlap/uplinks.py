@@ -40,7 +40,7 @@ from phases import CancelScope
 
 # A limit for human-readable lines.
 _SHOWN_CHOICES = 4
-# What follows after an edit of the config.
+# The end of advice to edit the config.
 _THEN = ", then: hostrouting apply"
 
 

@@ -57,9 +57,10 @@ def resolve(
             several. The error lists these routes.
     """
     resolver = _resolver(wanted, links, addresses, main, uplinks)
-    template_of = cache(resolver.template)  # thousands of routes may have the same values
-    # A gateway may be reachable only through another of these routes, which must be installed
-    # first.
+    # Thousands of routes may have the same device and gateway.
+    template_of = cache(resolver.template)
+    # The gateway of a route may be reachable only through another wanted route. The other route
+    # must be installed first.
     near: list[Route] = []
     others: list[Route] = []
     missing: dict[str, StaticRoute] = {}

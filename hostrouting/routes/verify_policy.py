@@ -122,7 +122,7 @@ def _lost_addresses(
     for source, table in _sources(wanted.rules):
         routes = [route for route in wanted.routes if route.table == table]
         if not _has_carrier(routes, facts):
-            continue  # the kernel may skip the routes
+            continue  # the kernel may skip routes through an interface without a carrier
         probes = [*_probes(routes, facts)]
         (dev,) = _devs_of(routes)
         for answer in backend.lookup(probes, source=source):

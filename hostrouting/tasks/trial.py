@@ -205,8 +205,8 @@ class EndTrial(HostTask):
         """
         host = self.host.within(scope)
         with exclusive_run(host, scope, is_installing=True) as done:
-            # If this file exists, a process was killed while it confirmed the trial, because this
-            # process holds the run lock now.
+            # This process holds the run lock. So if this file exists, the process that was
+            # confirming the trial was killed.
             was_confirmed = files.exists(host.layout.confirmed)
             document = _moved(
                 host.layout.confirmed,

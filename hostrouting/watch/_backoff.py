@@ -10,6 +10,7 @@ _ACCIDENTS_MAX = 2
 _FIRST_SECONDS = 1.0
 _LONGEST_SECONDS = 300.0
 _DOUBLINGS_MAX = 16  # far beyond the longest delay, and small enough for a float
+
 # If no failure follows within this time after a retry was due, the count starts again.
 _FORGET_SECONDS = 900.0
 

@@ -390,8 +390,10 @@ class Listener(Socket):
             self.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _HEARD_BYTES)
         self._port = self.getsockname()[0]
         self._inside = inside
-        self._has_seen = False  # since the socket was opened
-        self._has_news = False  # since the last wait
+        # Whether a relevant change has happened since the socket was opened.
+        self._has_seen = False
+        # Whether a relevant change has happened since the last wait.
+        self._has_news = False
 
     def drain(self) -> None:
         """Read all pending events, and remember whether one of them is relevant.
