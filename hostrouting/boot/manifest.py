@@ -29,7 +29,10 @@ SHARED_KEYS = ("waitSeconds", "uplinks")
 _ORDER = {ROUTES: 0, CHECK: 1}
 
 _PART = re.compile(r"[a-z][a-z0-9-]*")
-_UNIT = re.compile(r"[A-Za-z0-9:_@-][A-Za-z0-9:_.@-]*\.service")
+_DROP_IN = re.compile(
+    r"/etc/systemd/system/[A-Za-z0-9:_@-][A-Za-z0-9:_.@-]*\.service\.d/hostrouting-(.+)\.conf"
+)
+_PROTOCOL_NAMES = "/etc/iproute2/rt_protos.d/hostrouting.conf"
 _FOLDER = re.compile(
     r"/etc(/aks-flex-node|/hostrouting|/iproute2(/rt_protos\.d)?|/systemd(/system(/[A-Za-z0-9:_.@-]+\.(d|wants))?)?)?"
 )
@@ -333,18 +336,18 @@ def _checked(pattern: re.Pattern[str], name: object) -> str:
     return name
 
 
-def _files_of(part: str) -> re.Pattern[str]:
-    """Return a pattern for the paths of a part's files, which are named after the part.
+def _checked_file(path: object, part: str) -> str:
+    """Return the path of a part's file, which is named after the part.
 
     Uninstalling removes every file in the manifest. A manifest with a path that we never install is
     therefore rejected.
     """
-    return re.compile(
-        rf"/etc/aks-flex-node/{part}\.(sh|nft)"
-        rf"|/etc/systemd/system/{part}\.service"
-        rf"|/etc/systemd/system/{_UNIT.pattern}\.d/hostrouting-{part}\.conf"
-        r"|/etc/iproute2/rt_protos\.d/hostrouting\.conf"
-    )
+    script = f"/etc/aks-flex-node/{part}"
+    own = (f"{script}.sh", f"{script}.nft", f"/etc/systemd/system/{part}.service", _PROTOCOL_NAMES)
+    drop_in = _DROP_IN.fullmatch(path) if isinstance(path, str) else None
+    if path in own or (drop_in and drop_in[1] == part):
+        return str(path)
+    raise ValueError(f"{path!r} is not a file that hostrouting installs for {part}")
 
 
 def _part(
@@ -356,7 +359,7 @@ def _part(
     return InstalledPart(
         is_blocking=item["blocking"] is True,
         is_gated=item["gated"] is True,
-        files=tuple(_checked(_files_of(name), path) for path in item["files"]),
+        files=tuple(_checked_file(path, name) for path in item["files"]),
         config=config,
         settle_seconds=item.get("settleSeconds", 0),
     )
