@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from hashlib import sha256
 from importlib.util import find_spec
@@ -54,6 +54,7 @@ from hostrouting.model.family import Family
 from hostrouting.model.jsonable import to_json_text
 from hostrouting.model.text import clean, with_runs
 from hostrouting.overlap.findings import (
+    Note,
     NoteKind,
     OverlapReport,
     RouteOverlapError,
@@ -108,28 +109,37 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
         config = _without_waits(config)
     # CONFIG may be another host's. So CONFIG's other keys aren't compared with the snapshot.
     result = _check(config, on, document if on.snapshot is None else None)
+    start = () if options.output in ("svg", "prometheus") else _start_notes(result, chosen, on)
+    noted = attrs.evolve(result, notes=(*result.notes, *start))
     if options.output == "nagios":
-        code, line = nagios(result)
-        return Result(result.to_json, lambda: line, code)
+        code, line = nagios(noted)
+        return Result(noted.to_json, lambda: line, code)
     text = {
         "svg": lambda: overlap_picture(result),
         "prometheus": lambda: _metrics(result, on),
         "text": lambda: "\n".join(
             [
-                _check_text(result, on, chosen, is_verbose=options.verbose),
+                _check_text(result, start, on, chosen, is_verbose=options.verbose),
                 *_uplinks_to_set(options, document, result),
             ]
         ),
     }
-    return Result(result.to_json, lambda: text[options.output](), EXIT_OF_VERDICT[result.verdict])
+    return Result(noted.to_json, lambda: text[options.output](), EXIT_OF_VERDICT[result.verdict])
 
 
-def _check_text(report: OverlapReport, host: Host, chosen: Chosen, *, is_verbose: bool) -> str:
+def _check_text(
+    report: OverlapReport,
+    start: Iterable[Note],
+    host: Host,
+    chosen: Chosen,
+    *,
+    is_verbose: bool,
+) -> str:
     width = columns(sys.stdout)
     lines = [overlap_text(report, width=width, config=chosen.name, is_verbose=is_verbose)]
     if chosen.document is None and not report.cidrs:
         lines.append(f"no CONFIG is named, and there is no {host.layout.config}")
-    lines += _uninstalled_lines(report, chosen, host)
+    lines += _start_lines(start)
     lines += _next_lines(report, host)
     if host.snapshot is not None:
         taken = clean(host.snapshot.time or "an unknown time")
@@ -137,11 +147,21 @@ def _check_text(report: OverlapReport, host: Host, chosen: Chosen, *, is_verbose
     return "\n".join(lines)
 
 
-def _uninstalled_lines(report: OverlapReport, chosen: Chosen, host: Host) -> list[str]:
-    """Return a line if nothing fails, but a start would be held, or interfaces aren't kept."""
+def _start_lines(notes: Iterable[Note]) -> list[str]:
+    return [f"note: {clean(note.message)}" for note in notes]
+
+
+def _start_notes(report: OverlapReport, chosen: Chosen, host: Host) -> tuple[Note, ...]:
+    """Return a note if nothing fails, but a start would be held, or interfaces aren't kept."""
+    message = _about_start(report, chosen, host)
+    return (Note(NoteKind.START, message.replace("\n", "; ")),) if message else ()
+
+
+def _about_start(report: OverlapReport, chosen: Chosen, host: Host) -> str:
+    """Return the message of ``_start_notes``, or an empty string."""
     static = chosen.config.static_routes
     if report.verdict is not Verdict.OK or not static.is_wanted or host.snapshot is not None:
-        return []
+        return ""
     from hostrouting.overlap.planned_host import PlannedHost
     from hostrouting.routes.plan import find_missing, plan_now
 
@@ -149,21 +169,21 @@ def _uninstalled_lines(report: OverlapReport, chosen: Chosen, host: Host) -> lis
     backends = host.planned_backends(config)
     try:
         if missing := find_missing(config, *backends):
-            waits = f"waits for {clean(missing)}, and is then held"
-            return [f"note: the next start that the gate checks {waits}"]
+            waits = f"waits for {missing}, and is then held"
+            return f"the next start that the gate checks {waits}"
         if not (static.keep or static.rules):
-            return []
+            return ""
         plan, _ = plan_now(config, *backends)
         devs = PlannedHost(host, plan).devs_to_keep
         if not plan.changes and (refusal := _refused_policy(plan, host)):
-            return [f"note: the next start that the gate checks is held: {clean(refusal)}"]
+            return f"the next start that the gate checks is held: {refusal}"
     except RouteError as error:
-        return [f"note: whether all is installed isn't known: {clean(error.message)}"]
+        return f"whether all is installed isn't known: {error.message}"
     if not devs:
-        return []
-    listed = clean(", ".join(with_runs(sorted(devs))))
+        return ""
+    listed = ", ".join(with_runs(sorted(devs)))
     command = f"hostrouting apply {chosen.name}".rstrip()
-    return [f"note: the kernel lacks the rules or routes that keep {listed}: {command}"]
+    return f"the kernel lacks the rules or routes that keep {listed}: {command}"
 
 
 def _refused_policy(plan: RoutePlan, host: Host) -> str:
@@ -402,7 +422,7 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
         shows_entries=options.in_place,
         is_verbose=options.verbose,
     )
-    said += _uninstalled_lines(result, chosen, on)
+    said += _start_lines(_start_notes(result, chosen, on))
     for line in (*said, *_next_lines(result, on), *_contested_lines(result)):
         complain(line)
 

@@ -22,6 +22,7 @@ from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.text import clean, counted, shortened
 from hostrouting.overlap.findings import (
     FindingKind,
+    NoteKind,
     OverlapReport,
     Verdict,
 )
@@ -405,6 +406,8 @@ def nagios(report: OverlapReport) -> tuple[int, str]:
         status = _OK
         all_of_them = "1 expected CIDR leaves" if total == 1 else f"{total} expected CIDRs leave"
         said = f"{all_of_them} through {','.join(report.default_devs)}"
+        start = (note.message for note in report.notes if note.kind is NoteKind.START)
+        said = "; ".join((said, *start))
     # With a threshold of 0, any other value raises an alert. In STRICT mode, 0 is the critical
     # threshold, and in WARN mode the warning threshold.
     thresholds = ";0" if is_strict else "0;"

@@ -82,6 +82,7 @@ class NoteKind(StrEnum):
     MTU = "MTU"
     LINK = "LINK"
     ON_LINK = "ON-LINK"
+    START = "START"
 
 
 EXEMPTIONS = (NoteKind.CONTAINER, NoteKind.ALLOWED, NoteKind.CNI_DISCARD)

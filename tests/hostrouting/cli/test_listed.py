@@ -195,6 +195,11 @@ def test_a_check_tells_of_rules_that_hold_the_next_start(
     told = "note: the next start that the gate checks is held: can't keep 172.16.0.10 on ib0"
     code, out, _ = run("check", path)
     assert (code, told in out) == (0, True)
+    notes = json.loads(run("check", path, "--output", "json")[1])["notes"]
+    (message,) = [note["message"] for note in notes if note["kind"] == "START"]
+    assert f"note: {message}" in out
+    code, line, _ = run("check", path, "--output", "nagios")
+    assert (code, told.removeprefix("note: ") in line) == (0, True)
     (commands,) = re.findall(r"higher preference: (.*?);", out)
     for command in commands.split(" && "):
         kernel.ip(command.removeprefix("ip -4 "))
