@@ -1,7 +1,7 @@
 """Defer KeyboardInterrupt during operations that must not be interrupted half-way.
 
 The signal handler inspects the stack for guarded functions. A flag wouldn't be safe, because a
-signal may arrive just before it is set.
+signal may arrive just before the flag is set.
 """
 
 from __future__ import annotations

@@ -516,7 +516,7 @@ def _refuse_a_part(
 def _given_for_another_host(
     routes: RouteBackend | None, units: UnitManager | None, layout: Layout | None
 ) -> str | None:
-    """Return the argument that isn't this machine, or None. A program's own backend may be."""
+    """Return a phrase about an argument that surely isn't this machine, or None."""
     if layout is not None and not layout.is_this_host:
         return f"a layout below {layout.root}"
     if routes is not None and _is_for_tests(routes):

@@ -131,7 +131,7 @@ def _told(changeable: Path | None) -> str:
 
 
 def _changeable_in_image(layout: Layout, python: str) -> Path | None:
-    """Return a path as ``_changeable_path`` does, but in an image; None if it lacks this Python."""
+    """Return a path in an image as ``_changeable_path`` does, or None without this Python there."""
     if not layout.followed(python).is_file():
         return None
     root = layout.root.stat()

@@ -265,7 +265,7 @@ class _Members:
 def _verdict_on(report: OverlapReport) -> Verdict:
     """Return ``overlap`` for a host with failures, even if another family has no verdict.
 
-    Otherwise, a script that lists failing hosts would miss it.
+    Otherwise, a script that lists failing hosts would miss this host.
     """
     return Verdict.OVERLAP if report.findings else report.verdict
 
@@ -290,7 +290,7 @@ def _key_of(host: JudgedHost) -> Hashable:
 def _doubts(report: OverlapReport) -> Hashable:
     """Return a report's questions about the uplinks, and whether a passing check has cautions.
 
-    The uplinks are returned with these. If there are neither, the result is None.
+    The uplinks come with these. The result is None without questions and cautions.
     """
     asked = frozenset((note.kind, note.devs) for note in report.decisions)
     has_effects = report.verdict is Verdict.OK and bool(report.fix.consequences)

@@ -306,7 +306,7 @@ def _why(error: HostRoutingError, source: SnapshotSource) -> str:
 
 
 def _shared_names(snapshots: Iterable[SnapshotSource]) -> frozenset[str]:
-    """Return the names that several files have. Those of an iterator aren't known beforehand."""
+    """Return the names that several files of a list have; none for an iterator."""
     if not isinstance(snapshots, Sequence):
         return frozenset()
     first: dict[str, str | os.PathLike[str]] = {}

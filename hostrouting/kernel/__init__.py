@@ -1,5 +1,5 @@
 """Routing backends: netlink, a disposable network namespace, an in-memory kernel and snapshots.
 
-``port`` defines the interface that they all implement. ``fib`` and ``rules`` model the kernel's
+``port`` defines the interface of all these backends. ``fib`` and ``rules`` model the kernel's
 lookup for snapshots and for the in-memory kernel.
 """

@@ -334,9 +334,9 @@ def _by_source_prefix(entries: Iterable[Route]) -> dict[IPv6Network | None, list
 def _best(entries: list[Route], flow: Flow, silent: frozenset[Router]) -> Route | None:
     """Return the entry that the kernel selects from a list sorted by metric (find_rr_leaf).
 
-    The candidates are the usable entries with the lowest metric. If none of these entries is
-    usable, all usable entries are candidates, whatever their metrics. Among the candidates, the
-    highest preference wins.
+    Of the entries with the lowest metric, the usable ones are candidates. If there are none, all
+    usable entries are candidates, whatever their metrics. The candidate with the highest preference
+    wins.
     """
     usable = [entry for entry in entries if _is_usable(entry, flow, silent)]
     first = [entry for entry in usable if entry.metric == entries[0].metric]

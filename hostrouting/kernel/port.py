@@ -71,7 +71,7 @@ class ChangeListener(Protocol):
     """A listener for changes since it was made; see ``RouteBackend.changes``."""
 
     def happened(self) -> bool:
-        """Return whether anything relevant may have changed so far, even if it changed back.
+        """Return whether a relevant change may have happened so far, even one that was undone.
 
         Once this has returned True, it keeps returning True.
         """

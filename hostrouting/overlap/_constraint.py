@@ -88,7 +88,7 @@ class Constraints:
         place: Place,
         constraint: NeedsRoute | NoRoute,
     ) -> NeedsRoute | NoRoute:
-        """Return a constraint, or an obstacle if it needs more routes than a node should have."""
+        """Return a constraint, or an obstacle if more routes are needed than a node should have."""
         if isinstance(constraint, NoRoute):
             return constraint
         needed = place.size >> (self._bits - 1 - constraint.longer_than)

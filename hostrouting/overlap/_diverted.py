@@ -118,7 +118,7 @@ def _judged(
 
 
 def _is_from(devs: Container[str], loss: Loss) -> bool:
-    """Return whether an address of given interfaces can no longer send to their neighbours."""
+    """Return whether an address of one of ``devs`` can no longer send to its own neighbours."""
     return _is_to_own_network(loss) and loss.sender in devs
 
 

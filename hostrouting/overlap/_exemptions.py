@@ -155,9 +155,10 @@ class Bounds:
         return not is_uplink and dev not in _SERVICE_DEVS and is_like(dev, self._container_devs)
 
     def lost_router(self, address: IpAddress) -> tuple[Route, Address] | None:
-        """Return an uplink's default route whose gateway is also ours, and our address, or None.
+        """Return an uplink's default route, and this host's address that is its gateway, too.
 
-        On the uplink's link, the address belongs to the router.
+        On the uplink's link, the address belongs to the router. The result is None if the given
+        address is no such gateway.
         """
         return self._lost_routers.get(address)
 

@@ -206,7 +206,7 @@ def _passed_as(uplinks: Uplinks) -> str:
 
 
 def _port_of(masters: Container[str], devs: Iterable[str], state: State) -> str | None:
-    """Return the first interface that is a port of one of these masters, or None."""
+    """Return the first of ``devs`` that is a port of one of ``masters``, or None."""
     for dev in devs:
         if dev in state.ports and state.ports[dev].master in masters:
             return dev
@@ -243,9 +243,9 @@ def _rival_defaults(state: State, default: Route) -> list[Route]:
 
 
 def _rival_defaults6(state: State, default: Route) -> list[Route]:
-    """Return the IPv6 default routes through other interfaces that may precede the chosen one.
+    """Return the rivals of the chosen IPv6 default route: other interfaces than uplinks carry them.
 
-    A route with the same metric may precede it.
+    The kernel may prefer a default route with the same metric.
     """
     uplinks = {*state.uplinks.devs}
     same_metric = [route for route in state.defaults if route.metric == default.metric]

@@ -67,7 +67,7 @@ class Judge:
         return unconnected, *sorted(_worth_telling(unconnected, others), key=_by_source)
 
     def judge_each_lookup(self, lookups: Sequence[SocketLookup]) -> list[Judgement]:
-        """Judge each lookup of a place once, also those that don't decide where packets are sent.
+        """Judge each lookup of a place once, including those that only select a source.
 
         A lookup is judged for the first expected CIDR in which it fails. If it fails in no CIDR, it
         is judged for the first.

@@ -338,7 +338,7 @@ def _loss(state: State, preference: int) -> str:
 
 
 def _have_local_asked(flow: Flow, state: State, cidrs: Sequence[Prefix]) -> str:
-    """Return how to have table local asked first, or an empty string if it is."""
+    """Return advice to have table local looked up first, or an empty string if it is."""
     first = [rule for rule in state.rules if rule.preference == 0]
     others = [rule for rule in first if not _asks_local(rule)]
     steps = []

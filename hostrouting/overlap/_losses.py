@@ -319,7 +319,7 @@ class _Comparison:
         return senders * len(self._protocols)
 
     def _losses(self, change: _Change, spans: Sequence[Span]) -> Iterator[Loss]:
-        """Yield a loss for each source of packets that have changed otherwise than intended."""
+        """Yield a loss for each source whose packets a change loses."""
         network = change.network
         lost = [address for address in self._sources(change, spans) if not _stays(address, change)]
         if not lost:
@@ -344,7 +344,7 @@ class _Comparison:
                 yield attrs.evolve(plain, source=address.local, sender=address.dev)
 
     def _neighbours_of(self, network: IpNetwork) -> tuple[str, ...]:
-        """Return the interfaces in a network; uplinks are included only if there are no others."""
+        """Return the interfaces connected to a network; uplinks only if there are no others."""
         devs = tuple(self._networks[numbers(network)])
         return tuple(dev for dev in devs if dev not in self._uplinks) or devs
 
@@ -539,7 +539,7 @@ def _stays_on_link(address: IpAddress) -> bool:
 
 
 def _stays(source: Address | None, change: _Change) -> bool:
-    """Return whether packets now stay in the network of the interface that has their source."""
+    """Return whether a change leads packets back into the network of their source's interface."""
     if source is None:
         return False
     return change.after == (source.dev,) and source.prefix in change.homes

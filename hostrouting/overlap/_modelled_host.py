@@ -198,7 +198,7 @@ def _why_not_fixed(state: State, model: Model, fixed: Mapping[int, str | None]) 
 
 
 def _why_others_change(host: ModelledHost, model: Model, fixed: Mapping[int, str | None]) -> str:
-    """Return why added routes change an address that they only cover, or an empty string.
+    """Return why added routes divert packets to an address that isn't fixed, or an empty string.
 
     The search finds no routes that do so, but a proof must not rely on the search.
     """

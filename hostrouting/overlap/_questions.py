@@ -5,7 +5,7 @@ This module does no I/O.
 ``_diversions`` raises the questions, for example about a route through a second NIC. Each answer is
 a change of the config. To try an answer, the check and the search for a fix run again with the
 changed config, on the model of the host. An answer is given only if it settles its question, and
-comes with a clause on what the resulting fix takes away.
+comes with a clause on the packets that the resulting fix diverts or drops.
 """
 
 from __future__ import annotations
@@ -289,7 +289,7 @@ class Questions:
     # --- trials -----------------------------------------------------------------------------------
 
     def _tried(self, answer: Answer) -> _Outcome | None:
-        """Return the outcome of a check with an answer, or None if it has no verdict."""
+        """Return the outcome of a check with an answer, or None if the answer mustn't be given."""
         try:
             config = self._with_answer(answer)
             moment = moment_with(config, self._moment, self._model)
@@ -367,7 +367,7 @@ class Questions:
         return f", and hostrouting fix proposes {proposed}{after}"
 
     def _led(self, static: StaticRoute) -> tuple[IpNetwork, object, object]:
-        """Return a static route's next hop. An inheriting route gets the uplink's name, too."""
+        """Return a static route's destination, gateway and interface, by default the uplink."""
         return static.destination, static.gateway, static.dev or ",".join(self._uplinks)
 
     def _waits(self, config: Config, moment: Moment) -> str:

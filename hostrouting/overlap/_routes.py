@@ -396,6 +396,6 @@ def _needs_route(span: Span) -> bool:
 
 
 def _is_fixed_by(prefix: Prefix, place: Place) -> bool:
-    """Return whether a route for a prefix around a place is long enough to fix it."""
+    """Return whether a route for a prefix around a place is long enough to fix the place."""
     constraint = place.constraint
     return isinstance(constraint, NeedsRoute) and constraint.longer_than < prefix[1]

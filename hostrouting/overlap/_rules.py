@@ -155,7 +155,7 @@ class RuleSearch:
     # --- which prefixes -----------------------------------------------------------------------
 
     def _networks(self, targets: set[Place], priority: int) -> list[IpNetwork]:
-        """Return the fewest prefixes that cover the targets and no place that main would move."""
+        """Return the fewest prefixes that cover all targets, but no place that main diverts."""
         if not targets:
             return []
         bits = self._family.bits
@@ -263,7 +263,7 @@ class RuleSearch:
 
     @cached_property
     def _about_others(self) -> list[tuple[int, frozenset[IpAddress]]]:
-        """Return the positions of rules for packets that the check may not ask about.
+        """Return the positions of rules for packets that the check may not look up.
 
         Each position comes with this host's addresses that send the packets: none if other hosts
         send them.
@@ -274,7 +274,7 @@ class RuleSearch:
     def _senders(self, rule: Rule) -> frozenset[IpAddress] | None:
         """Return this host's addresses whose packets a rule matches; none if other hosts send them.
 
-        The result is None if the check asks about all packets that the rule matches.
+        The result is None if the check looks up all packets that the rule matches.
         """
         others = frozenset[IpAddress]()
         if rule.is_l3mdev:

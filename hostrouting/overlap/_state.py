@@ -99,7 +99,7 @@ class State:
 
     @cached_property
     def model(self) -> Model:
-        """Return a model of these tables and rules, for questions that no kernel lookup answers."""
+        """Return a model of the host, for questions that no lookup in the kernel answers."""
         from hostrouting.kernel.known_host import KnownHost
         from hostrouting.kernel.model import model_of
 

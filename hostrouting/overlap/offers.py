@@ -135,7 +135,7 @@ class _Offers:
     # --- gateways ---------------------------------------------------------------------------------
 
     def _with_gateway(self, address: Address) -> tuple[Keep, ...] | None:
-        """Return the entry for an interface, or None if the entry needs an unknown gateway."""
+        """Return the ``keep`` entry for an interface, or None if the needed gateway is unknown."""
         dev = address.dev
         if any(dev in route.devs for route in self._state.defaults):
             return (Keep(dev),)
@@ -225,7 +225,7 @@ def _to_paste(dev: str, keep: tuple[Keep, ...] | None) -> str:
 
 
 def _entry(dev: str, gateway: IpAddress) -> tuple[Keep, ...] | None:
-    """Return the entry for an interface and a gateway, or None if no config may name it."""
+    """Return the ``keep`` entry with a gateway, or None if no config may name the gateway."""
     try:
         return (Keep(dev, str(gateway)),)
     except ConfigError:

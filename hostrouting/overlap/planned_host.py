@@ -299,8 +299,8 @@ def with_unapplied(
     """Return a check's report with a fix that comes on top of the config's entries.
 
     Entries of the config that the kernel lacks, and that fix a failure, are the fix's
-    ``unapplied``. A check of the model of the host with all of the config's entries proves that
-    they help.
+    ``unapplied``. A check of the model of the host with all of the config's entries proves that the
+    unapplied entries help.
 
     Args:
         report: the report about the host as it is.
@@ -362,7 +362,10 @@ def on_top(
 
 
 def _with_losses(fix: Fix, planned: PlannedHost, config: Config, scope: CancelScope) -> Fix:
-    """Return a fix that names what the config's routes take away, and keeps InfiniBand."""
+    """Return a fix with a line on each kind of packets that the config's own routes divert.
+
+    If the config's routes divert packets of InfiniBand's addresses, the fix gets ``keep``, too.
+    """
     keep = [*fix.keep]
     lines = [*fix.consequences]
     for each in planned.diverted(config, scope):

@@ -1,4 +1,4 @@
-"""Find networks on other interfaces than the default route's, which may shadow a cluster's."""
+"""Find networks on other interfaces than the default route's, which a cluster shouldn't use."""
 
 from __future__ import annotations
 

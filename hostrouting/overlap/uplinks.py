@@ -52,10 +52,10 @@ class Uplinks:
         devs: their sorted names.
         named: the config's name patterns for uplinks, or None if it has none. For IPv6, they
             default to the interfaces of the IPv4 default route, because any router on a link can
-            advertise an IPv6 default route. If the config names uplinks, a default route through
-            another interface may precede this one.
+            advertise an IPv6 default route.
         default: the default route to compare with, limited to live next hops on uplinks, or None if
-            there is none.
+            there is none. If the config names uplinks, a default route through another interface
+            may precede this one.
         contested: default routes that make the expected interface ambiguous. Either several default
             routes with the lowest metric lead through different interfaces, or one through a
             container's interface precedes the others. For IPv6, these may be IPv4 default routes.

@@ -552,8 +552,8 @@ def _refuse_to_follow_vpn(
 ) -> None:
     """Raise an error if our installed routes would move from an interface to a VPN.
 
-    They would if a VPN's default route has a lower metric than another interface's, and no uplink
-    is configured or verified.
+    Our routes would move if a VPN's default route has a lower metric than another interface's, and
+    no uplink is configured or verified.
 
     Raises:
         RouteError: some of our routes would move.

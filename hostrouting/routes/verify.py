@@ -146,7 +146,7 @@ def _is_confirmed(route: Route, answer: Lookup) -> bool:
 
 
 def _is_carried(route: Route, answer: Lookup, wanted: Mapping[tuple[object, ...], Route]) -> bool:
-    """Return whether a lookup found a route, or a wanted one with its prefix and a lower metric."""
+    """Return whether a lookup found a route, or a wanted route with a lower metric beside it."""
     winner = answer.route
     if winner is None or winner.destination != route.destination or winner.metric > route.metric:
         return False

@@ -244,10 +244,10 @@ def _how_to_move(rule: Rule, ours: Rule, fib: Fib) -> str:
 
 
 def _movable(rule: Rule, ours: Rule, fib: Fib, first: int) -> list[Rule]:
-    """Return another program's rule and those between it and ours, or nothing if one can't move.
+    """Return another program's rule and the rules between it and ours, or none if one can't move.
 
-    A rule that looks up no table, or can't be written as a command, can't move. None can if they
-    would come behind table main's rule, or behind a further rule.
+    A rule that looks up no table, or can't be written as a command, can't move. No rule can move if
+    these rules would come behind table main's rule, or behind a further rule.
 
     Args:
         rule: the other program's rule.

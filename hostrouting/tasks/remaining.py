@@ -70,7 +70,7 @@ def _routes_in_place(attempted: Changes, host: Host) -> Changes:
 
 
 def _is_route_in_place(change: Change, hops: set[Route]) -> bool:
-    """Return whether a hop that the change adds is there, or one that it removes is missing."""
+    """Return whether a hop that a change adds is there, or a hop that it removes is missing."""
     after = _hops([] if change.action == "removed" else [change.what])
     before = _hops([change.what] if change.action == "removed" else [change.was])
     return bool((after - before) & hops) or not (before - after) <= hops

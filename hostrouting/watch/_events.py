@@ -151,8 +151,8 @@ def of_moves(before: Sequence[Replacement], now: Sequence[Replacement]) -> Itera
     """Yield an event if the default route has moved to another interface, but our routes haven't.
 
     Args:
-        before: the routes that didn't follow in the previous round.
-        now: the routes that don't follow now.
+        before: the routes that didn't follow the default route in the previous round.
+        now: the routes that don't follow the default route now.
     """
     if now and now != before:
         yield _event(EventKind.ROUTES_NOT_MOVED, unmoved(now), [move.old for move in now])
