@@ -11,11 +11,12 @@ the gate:
 - With ``Requires=``, systemd 252 starts the consumer even if the required unit is missing or
   masked. Whenever the required unit is restarted, systemd also restarts the consumer.
 
-The drop-ins are the same whichever parts are installed: if a reload removed the command that
-systemd is running for a unit, systemd would skip the other commands of the same setting. Only the
-script list changes, and the gate script rereads the list before each step. A reload may also remove
-another program's command, so the gate's commands are spread over two settings. All lines differ,
-because systemd would confuse identical lines and skip those between them.
+The drop-ins don't depend on which parts are installed. Otherwise a reload could remove the command
+that systemd is running for a unit, and systemd would then skip the other commands of the same
+setting. Only the script list depends on the installed parts, and the gate script rereads the list
+before each step. A reload may also remove another program's command, so the gate's commands are
+spread over two settings. All lines differ, because systemd would confuse identical lines and skip
+the lines between them.
 
 If an ``ExecCondition=`` fails, for example because a working directory doesn't exist yet, systemd
 skips the unit: it reports no error and ignores ``Restart=``. So the gate's ``ExecCondition=`` has

@@ -183,7 +183,8 @@ class Host:
             return False
         same = os.path.samefile  # a check doesn't import pathlib
         try:
-            # This requires ptrace access to PID 1, which the watcher's unit doesn't have.
+            # Files in /proc/1/root and /proc/1/ns require ptrace access to PID 1. The watcher's
+            # unit doesn't have it.
             has_same_files = same("/proc/1/root/run", "/run")
             return has_same_files and not same("/proc/1/ns/net", "/proc/thread-self/ns/net")
         except OSError:

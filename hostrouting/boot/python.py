@@ -71,9 +71,9 @@ def why_unsafe() -> str:
 def files_of(layout: Layout, python: str) -> set[Path]:
     """Return the files that decide what a Python runs as root, and the folders on their paths.
 
-    These are the interpreter, its settings, the folders in which it looks for packages, and
-    everything in the packages that the boot check and the watcher load, with their bytecode. A path
-    may be missing.
+    The files are the interpreter, its settings, the folders in which it looks for packages, and
+    everything in the packages that the boot check and the watcher load, with the bytecode. A
+    returned path may be missing on the host.
 
     Raises:
         FileError: this user can't look at a folder.

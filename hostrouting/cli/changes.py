@@ -58,7 +58,10 @@ def changed_text(plan: RoutePlan, changes: Changes, *, is_verbose: bool) -> str:
 
 
 def applied_text(report: ConfigureReport, ending: str, *, is_verbose: bool) -> str:
-    """Return the check's result if there was a check, the changes, and the ending."""
+    """Return the text about an apply: the overlap check's result, the changes, and the ending.
+
+    The check's result is left out if no check was run.
+    """
     parts: list[str] = []
     if report.overlap.cidrs and report.overlap.reason_kind is not UnknownReason.NO_KERNEL:
         width = columns(sys.stdout)

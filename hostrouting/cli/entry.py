@@ -79,8 +79,8 @@ def _as_ours(
         left = "what was changed by then stays" if has_changes else "nothing is left half-done"
         ours = HostRoutingError(f"stopped: {error.reason}; {left}")
     else:
-        # Most OSErrors are translated where they occur. The rest come from imports, which may fail
-        # anywhere.
+        # Most OSErrors are translated where they occur. An OSError that arrives here comes from an
+        # import, which may fail anywhere.
         named = f" ({error.filename})" if error.filename is not None else ""
         ours = FileError.of(f"carry out {shlex.join(['hostrouting', *words])}{named}", error)
     vars(ours).update(vars(error))

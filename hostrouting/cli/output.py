@@ -151,8 +151,8 @@ def _write(data: bytes, descriptor: int, patience: float) -> None:
                 path = f"/proc/self/fd/{descriptor}"
                 target = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
                 stack.callback(os.close, target)
-            # After su(1), another user owns the terminal, so it can't be opened. If it is
-            # writable, it has space for a byte.
+            # After su(1), another user owns the terminal, so it can't be opened. If poll() says
+            # that the terminal is writable, it has space for at least one byte.
             except OSError:
                 at_once = 1
         poll = select.poll()

@@ -34,7 +34,7 @@ def run_task(
     Args:
         task: the task to run.
         scope: a scope that signals cancel already; a new one by default.
-        waits: whether the task's progress says what the task is waiting for. If so, the progress is
+        waits: whether the task's progress says what the task is waiting for. Such progress is
             printed even without a terminal, for readers of a log.
     """
     if scope is not None:
@@ -153,7 +153,7 @@ class _Progress:
         text = clean(message)
         if sys.stderr is not None and sys.stderr.isatty():
             share = "" if fraction is None else f" ({min(fraction, 1.0):.0%})"
-            # Leave the last column empty. If it is filled, some terminals start a new line.
+            # Leave the last column empty: if a character is in it, some terminals start a new line.
             line = f"{text}{share}"[: (columns(sys.stderr) or _NO_COLUMNS) - 1]
             complain(f"\r{line.ljust(self._columns)}", patience=0, end="")
             self._columns = len(line)

@@ -36,8 +36,8 @@ _MISSING = object()
 
 # A field's name, a converter that raises an error on invalid values, and the field's default.
 _Rule = tuple[str, Callable[[Any], Any], object]
-# For each class: the rules by key, and the required fields. This is a cache, because there may be
-# thousands of routes.
+# A cache, because a config may have thousands of routes. For each class, it holds the rules by
+# key, and the required fields.
 _KNOWN: dict[type, tuple[dict[str, _Rule], dict[str, object]]] = {}
 
 

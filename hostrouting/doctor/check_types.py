@@ -35,8 +35,9 @@ _PATH = SEARCH_PATH.split(":")
 class Severity(StrEnum):
     """The severity of a finding.
 
-    If it is ``broken``, a guarantee is violated now. If it is ``unknown``, a check couldn't run. If
-    it is a ``risk``, something may break later.
+    - ``broken``: a guarantee is violated now.
+    - ``unknown``: a check couldn't run.
+    - ``risk``: something may break later.
     """
 
     BROKEN = "broken"

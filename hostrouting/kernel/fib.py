@@ -405,8 +405,8 @@ class Fib:
             dev: the hop's interface.
 
         Returns:
-            True if the kernel finds a route to the gateway. Also True if the host has VRFs, because
-                VRFs aren't modelled.
+            Whether the kernel finds a route to the gateway. VRFs aren't modelled, so the result is
+                True if the host has one.
         """
         if self._has_vrf:
             return True
@@ -432,8 +432,8 @@ class Fib:
             gateway: the gateway of an onlink next hop.
 
         Returns:
-            The entry, or None if the kernel accepts the gateway. Also None if the host has VRFs,
-                because VRFs aren't modelled.
+            The entry, or None if the kernel accepts the gateway. VRFs aren't modelled, so the
+                result is None if the host has one.
         """
         found = None if self._has_vrf else self.find(Table.LOCAL, Flow(gateway))
         # A discarding or throw entry doesn't make an address local.

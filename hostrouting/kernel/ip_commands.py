@@ -571,10 +571,10 @@ def _network(text: str) -> IPv4Network:
 
 
 def _plain(prefix: str) -> str:
-    """Return a prefix or address if its length is a plain number.
+    """Return a prefix or address unchanged.
 
     Raises:
-        ValueError: the length is a mask, or an octal number.
+        ValueError: the prefix length is a mask, or an octal number.
     """
     _, slash, length = prefix.partition("/")
     if slash:

@@ -39,8 +39,8 @@ class KnownHost:
         uses_deleted: whether the kernel still uses tables local and main after their rules were
             deleted. None if unknown. IPv6 only.
         is_ordered: whether IPv6 addresses are in the order in which the kernel considers them.
-        is_recorded: whether hostrouting, and not ip, took this snapshot. If so, another snapshot
-            would show no more facts.
+        is_recorded: whether hostrouting, and not ip, took this snapshot. Another snapshot by
+            hostrouting would show no more facts.
         is_live: whether the kernel itself has just answered for this state. If so, an unknown fact
             raises no error: an unsupported selector counts as not matching, and every source that
             the kernel may choose counts.

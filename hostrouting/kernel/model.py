@@ -76,8 +76,8 @@ def model_of(known: KnownHost, beneath: RouteBackend | None = None) -> Model:
 
     Args:
         known: the known facts of the host.
-        beneath: the host's kernel. It answers for addresses that no change affects. None if the
-            model answers for all addresses.
+        beneath: the host's kernel, which the model asks about addresses that no change affects.
+            None if the model answers for all addresses.
     """
     return (Model if known.family is Family.IPV4 else Model6)(known, beneath)
 
@@ -92,7 +92,8 @@ class Model(RouteBackend):
 
     Args:
         known: the known facts of the host after all changes.
-        beneath: the host's kernel, or None. It answers for addresses that no change affects.
+        beneath: the host's kernel, which the model asks about addresses that no change affects.
+            None if the model answers for all addresses.
         before: the host before the first change, or None if nothing has changed.
         added: the added routes, in order.
         changed: the prefixes in which lookups may have changed.

@@ -175,7 +175,8 @@ class RouteBackend(Lookups, Protocol):
         ``ADD``: a route whose ``key`` already exists fails with EEXIST (NLM_F_CREATE | NLM_F_EXCL).
 
         ``REPLACE``: the first existing route with the same ``key`` is replaced, even another
-        program's. If there is none, the new route is added (NLM_F_CREATE | NLM_F_REPLACE).
+        program's. If no route has this ``key``, the new route is added (NLM_F_CREATE |
+        NLM_F_REPLACE).
 
         ``DELETE``: exactly these routes are deleted. A route that doesn't exist fails with ESRCH.
         The destination, table, tos, metric, type, protocol and first hop must match. The scope,

@@ -20,7 +20,7 @@ class NetlinkError(Exception):
     Args:
         errno: the error number.
         message: the kernel's extended ACK message, or a description of the errno.
-        is_by_kernel: whether the kernel rejects the request. If not, the backend does.
+        is_by_kernel: whether the kernel, and not the backend, rejects the request.
     """
 
     def __init__(self, errno: int, message: str = "", *, is_by_kernel: bool = True) -> None:

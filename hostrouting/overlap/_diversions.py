@@ -2,10 +2,9 @@
 
 A private network of a cloud, a storage network and a tunnel look like an overlap, but a host may
 need them. A static route would divert their traffic. So no route is proposed until the config says
-which interface is wanted. No question is asked about a route that can't be wanted. Such a route
-leads to one of these: the network of an InfiniBand fabric or a bridge, an uplink's whole subnet, or
-a large part of the address space. A VPN, for example, takes half of that space. This module does no
-I/O.
+which interface is wanted. No question is asked about a route that can't be wanted: a route to the
+network of an InfiniBand fabric or a bridge, to an uplink's whole subnet, or to a large part of the
+address space. For example, a VPN takes half of the address space. This module does no I/O.
 
 ``Diversions.asked`` raises the question whether another interface, such as a second NIC, is meant.
 ``_questions`` finds its answers. ``offers``, which is about packets from such an interface's own

@@ -48,7 +48,7 @@ _ANY_LENGTH = 128
 # serves no target.
 _NONE_AROUND = -1
 # Stands for the length that a chosen prefix must exceed to serve a segment that isn't a target.
-# Even _NONE_AROUND exceeds it, because such a segment needs no prefix.
+# It is less than _NONE_AROUND, because such a segment needs no prefix.
 _NOT_NEEDED = -2
 
 

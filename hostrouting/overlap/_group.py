@@ -180,10 +180,10 @@ def _about_exempt(expected: ExpectedCidr, group: _Group, state: State) -> str:
 def _local_on_uplinks(expected: ExpectedCidr, state: State) -> list[Address]:
     """Return the addresses of this host's uplinks that lie in an expected CIDR.
 
-    Such an address is a hint that the CIDR may be the nodes'. It isn't proof, because a node may
-    have an address in the pod CIDR by mistake, and the config doesn't say whether a CIDR is for
-    nodes, pods or Services. No hint is needed for a CIDR with its own ``devs``, because no
-    container interface may carry such a CIDR. The list is then empty.
+    Such an address is a hint that the CIDR may be the nodes'. The address proves nothing, because a
+    node may have an address in the pod CIDR by mistake, and the config doesn't say whether a CIDR
+    is for nodes, pods or Services. The list is empty for a CIDR with its own ``devs``. No hint is
+    needed there, because no container interface may carry such a CIDR.
     """
     if expected.devs is not None:
         return []

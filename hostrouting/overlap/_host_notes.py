@@ -89,8 +89,9 @@ def _contested(
 def _beside_uplinks(state: State, places: Places) -> Iterable[Note]:
     """Yield a note if the default route's interface seems to be the uplink, and isn't named.
 
-    That is so if only InfiniBand is named, or if expected packets take the default route, and the
-    named interfaces have none.
+    The interface seems to be the uplink if the config names only InfiniBand interfaces as uplinks,
+    or if expected packets take the default route and no interface named as an uplink has a default
+    route.
     """
     fabric = _infiniband(state)
     of_nics = [route for route in state.defaults if not is_of_vpn(route)]
@@ -113,7 +114,7 @@ def _beside_uplinks(state: State, places: Places) -> Iterable[Note]:
 
 
 def _take_other_default(state: State, places: Places) -> bool:
-    """Return whether expected packets take a default route, and the uplinks, though up, have none.
+    """Return whether expected packets take a default route while the uplinks, though up, have none.
 
     Only IPv4 counts, because an IPv6 router on any link can advertise a default route.
     """

@@ -69,8 +69,8 @@ class Judge:
     def judge_each_lookup(self, lookups: Sequence[SocketLookup]) -> list[Judgement]:
         """Judge each lookup of a place once, including those that only select a source.
 
-        A lookup is judged for the first expected CIDR in which it fails. If it fails in no CIDR, it
-        is judged for the first.
+        A lookup is judged for the first expected CIDR in which it fails, or for the first expected
+        CIDR if the lookup fails in none.
         """
         by_cidr = [
             self._judge_with_others(lookups, expected) for expected in self._overlap.expected_cidrs
@@ -129,8 +129,8 @@ class Judge:
             found = self._of_expected(lookup, route, devs)
         else:  # a note for allowed interfaces and pods', or else a failure
             found = self._of_foreign(lookup, route, devs, foreign, expected)
-        # Even through an expected interface, connect() to a broadcast address is refused
-        # (tcp_v4_connect).
+        # The kernel refuses connect() to a broadcast address (tcp_v4_connect), even if the route
+        # uses an expected interface.
         if is_broadcast and found.kind is not FindingKind.OVERLAP:
             return Judgement(FindingKind.BLACKHOLE, lookup, (), route)
         return found

@@ -54,8 +54,8 @@ class Loss:
 
     Args:
         ranges: the packets' destinations, or a prefix around them if these are many.
-        source: the local address that sends the packets. It may represent several addresses of its
-            interface. None for packets without a chosen source.
+        source: the local address that sends the packets, perhaps as an example of several addresses
+            of its interface. None for packets without a chosen source.
         sender: the interface that has the source, or an empty string.
         arrives_on: the interface through which packets from outside come in, or an empty string for
             packets from this host.

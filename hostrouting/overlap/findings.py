@@ -32,7 +32,7 @@ _SHOWN_NETWORKS = 16
 
 
 class Verdict(StrEnum):
-    """A check's result in one word. If it is ``unknown``, the report's ``reason`` says why."""
+    """A check's result in one word. The report's ``reason`` explains the verdict ``unknown``."""
 
     OK = "ok"
     OVERLAP = "overlap"

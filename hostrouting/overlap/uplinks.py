@@ -236,8 +236,9 @@ def how_to_name(
     """Return how to name the interfaces of one of several default routes as uplinks.
 
     The result has a choice for each route, ready to paste. A choice with which no expected packets
-    fail comes first. If there is none, the first choice names all interfaces. InfiniBand interfaces
-    are never named. If a config can't name an interface, the result is general advice.
+    fail comes first. If each choice makes expected packets fail, the first choice names all
+    interfaces. InfiniBand interfaces are never named. If a config can't name an interface, the
+    result is general advice.
 
     Args:
         defaults: the default routes to choose from.

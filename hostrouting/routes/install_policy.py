@@ -129,6 +129,7 @@ def _explain_rule(verb: str, failure: RuleFailure, family: Family) -> Refusal:
     attempt = f"can't {verb} the rule {rule_words(failure.rule)}"
     if failure.is_by_kernel:
         return Refusal(f"{attempt}: {reason} (kernel: {failure.message})", advice)
-    # For other errnos, a program's own backend explains the failure itself.
+    # ENOTRECOVERABLE comes from hostrouting's own backends. Another backend, which a program that
+    # imports hostrouting may pass, gives its own advice in the message.
     is_by_ours = failure.errno == errnos.ENOTRECOVERABLE
     return Refusal(f"{attempt}: {failure.message}", advice if is_by_ours else "")

@@ -513,8 +513,8 @@ def plan_now(
     Args:
         config: the wanted routes.
         backends: the backends for kernel access, one for each address family.
-        adopted: the Go package's IPv4 routes, which become ours. They are replaced if wanted, or
-            else removed.
+        adopted: the Go package's IPv4 routes, which become ours. The plan replaces the wanted ones
+            and removes the others.
 
     Returns:
         The plan, and None. If a device, gateway or default route is missing, an empty plan, and a

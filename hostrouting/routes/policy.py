@@ -211,7 +211,7 @@ class KeptInterface:
     gateway: NextHop | None
 
     def rules(self, table: int) -> Iterator[Rule]:
-        """Yield the rules for packets from the interface's addresses; see the module."""
+        """Yield the rules for packets from the interface's addresses (see the module docstring)."""
         for address in self.sources:
             rule = Rule(
                 _KEEP,

@@ -87,9 +87,9 @@ FLUSH_DROP_INS = {
     "nftables.service": (
         f"{_HEADER}[Service]\nExecStartPost={_GIVE_BACK}\nExecReload={_GIVE_BACK}\nExecStopPost={_GIVE_BACK}\n"
     ),
-    # The Go package's machines require this flush unit. If it failed because nft is missing, the
-    # machines would fail with Result=dependency, which Restart= doesn't retry. So if nft is
-    # missing, the condition skips the unit.
+    # The machines of the Go package require nftables-flush.service. If that unit failed because nft
+    # is missing, the machines would fail with Result=dependency, which Restart= doesn't retry. So
+    # the condition skips the unit if nft is missing.
     "nftables-flush.service": (
         f"{_HEADER}[Unit]\nConditionFileIsExecutable=/usr/sbin/nft\n\n[Service]\nExecStartPost={_GIVE_BACK}\n"
     ),

@@ -47,8 +47,8 @@ class PodRule:
 
     Args:
         address: the pod's address.
-        mac: the MAC in ARP replies or, for a DNAT rule, the new destination MAC of the frames. It
-            is written as six lower-case hex pairs.
+        mac: the MAC in ARP replies or, for a DNAT rule, the new destination MAC of the frames, as
+            six lower-case hex pairs.
         uplink: the NIC that receives the frames, or None for an ARP rule.
     """
 

@@ -198,8 +198,8 @@ def fib_sync_down_dev(
         net: the namespace.
         dev: the device.
         is_dead: True if the device went down, False if it only lost its carrier.
-        force: whether the device has lost its last address. If so, routes with scope host change,
-            too.
+        force: whether routes with scope host change, too, because the device has lost its last
+            address.
     """
 
     def lost(hop: NextHop) -> NextHop:

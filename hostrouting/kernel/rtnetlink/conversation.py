@@ -76,7 +76,7 @@ _GROUPS = {
 
 # asm-generic/socket.h
 _SO_RCVBUFFORCE = 33
-# This holds hundreds of events per second during a read of several seconds.
+# This buffer holds the events of a read of several seconds, at hundreds of events per second.
 _HEARD_BYTES = 4 << 20
 # The destination is near the start of an event.
 _EVENT_BYTES = 0x80
@@ -85,8 +85,8 @@ _EVENT_BYTES = 0x80
 # interrupted has a probability of about one in a million.
 _ATTEMPTS = 32
 
-# A read-only request that isn't a dump, for interface index 1. It doesn't matter whether the kernel
-# replies with an error.
+# A read-only request that isn't a dump, for interface index 1. The reply may be an error, because
+# nothing reads its content.
 _GET_LINK = rtnl.message(rtnl.RTM_GETLINK, rtnl.GET, 1, rtnl.LINK.pack(0, 0, 1, 0, 0))
 
 # A limit of events for one call, because an endless stream of events must not block the caller.

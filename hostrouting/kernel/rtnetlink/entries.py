@@ -1,8 +1,8 @@
 """Decode FIB entries (see route_messages.py for the format), hundreds at a time if they are alike.
 
 Most entries in a large table differ only in their destinations. So ``groups`` sets the destinations
-in a datagram to zero, and compares its messages. If they are equal, only one is decoded, and its
-attributes are used for all. If they differ, each message is decoded.
+in a datagram to zero, and compares its messages. Among equal messages, only one is decoded, and
+the attributes are used for all. If the messages differ, each one is decoded.
 """
 
 from __future__ import annotations
