@@ -100,15 +100,15 @@ def _beside_uplinks(state: State, places: Places) -> Iterable[Note]:
         return
     named = ",".join(state.uplinks.devs)
     if fabric.issuperset(state.uplinks.devs):
-        only, by = f"InfiniBand, {named},", "InfiniBand"
+        only, when = f"InfiniBand, {named},", "unless the cluster is reached through InfiniBand"
     elif _take_other_default(state, places) and not is_of_vpn(best):
-        only, by = f"{named},", named
+        # The name may as well be right, and its default route lost.
+        only, when = f"{named},", f"only if the cluster is reached through {','.join(best.devs)}"
     else:
         return
     text = (
         f"hostRouting.uplinks names only {only} but another interface has the default route"
-        f" ({best}): unless the cluster is reached through {by},"
-        f' set "uplinks": {json.dumps(best.devs)}, then: hostrouting apply'
+        f' ({best}): {when}, set "uplinks": {json.dumps(best.devs)}, then: hostrouting apply'
     )
     yield Note(NoteKind.CONTESTED, text, devs=best.devs)
 

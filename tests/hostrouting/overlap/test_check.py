@@ -672,7 +672,7 @@ def test_an_uplink_without_default_route_is_a_note(
     assert len(told) == is_told
     if told:
         assert told[0].startswith("hostRouting.uplinks names only eth1, but another interface has")
-        assert 'unless the cluster is reached through eth1, set "uplinks": ["eth0"]' in told[0]
+        assert 'only if the cluster is reached through eth0, set "uplinks": ["eth0"]' in told[0]
 
 
 def test_the_own_subnet_without_its_route_needs_no_default_route() -> None:
