@@ -5,8 +5,8 @@ All these types are frozen and have ``to_json()``.
 ``Configure`` returns a ``ConfigureReport``, which consists of a ``RoutesReport``, a ``WatchReport``
 and an ``OverlapReport``. All these reports have ``changes``. A task that is cancelled after its
 first change raises ``StoppedRun``, and a task whose deadline passes after its first change
-``OverdueRun``. Both errors list the changes that remain. ``ChangesObserver`` collects the changes
-of a tree of tasks.
+``OverdueRun``. Both errors list the changes that weren't undone. ``ChangesObserver`` collects the
+changes of a tree of tasks.
 
 Of the functions, ``check`` returns an ``OverlapReport``, ``plan`` a ``Plan``, ``explain`` an
 ``Explanation``, ``diff`` a ``DiffReport``, ``judge`` a ``FleetReport``, and ``examine`` a

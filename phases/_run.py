@@ -233,8 +233,8 @@ async def call_async(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwa
         The function's result.
 
     Raises:
-        asyncio.CancelledError: the asyncio task was cancelled. Its cause is the function's
-            exception, if any.
+        asyncio.CancelledError: the asyncio task was cancelled. The error's ``__cause__`` is the
+            function's exception, if any.
         TypeError: the function isn't a plain function, or takes no ``scope``.
         BaseException: any exception raised by the function.
     """

@@ -268,8 +268,8 @@ def make_folders(folder: Path) -> None:
     if folder.is_dir():
         return
     make_folders(folder.parent)
-    # Another process may create the folder first. If it creates a file instead, the caller's writes
-    # fail.
+    # Another process may create the folder first. If it creates a file with this path, the caller's
+    # writes fail.
     with contextlib.suppress(FileExistsError):
         folder.mkdir(_FOLDER_MODE)
         with _opened(folder, os.O_NOFOLLOW) as made:

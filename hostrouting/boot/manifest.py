@@ -299,7 +299,7 @@ def _reconstruct(layout: Layout) -> Manifest:
     units = filter(_is_ours, files.matching(layout.units, "*.service"))
     names = {path.stem for path in units}
     if gated:
-        # A drop-in makes the consumer run each of our scripts that is there, even without a unit.
+        # The drop-ins make the consumer run the scripts of both parts, even if a part has no unit.
         # So both parts count as installed.
         names |= {ROUTES, CHECK}
     parts = {name: _reconstruct_part(name, layout, folders) for name in names}

@@ -370,8 +370,7 @@ def _hides(examined: ExaminedHost, key: str, word: str) -> bool:
     return any(path.is_relative_to(mounted) for path in needed)
 
 
-# The programs and paths that the scripts use, without our own files. Libraries and devices are
-# given by their folders.
+# The programs that the scripts run.
 _PROGRAMS = (
     *(
         "awk",
@@ -391,6 +390,7 @@ _PROGRAMS = (
     ),
     *("systemctl", "tail", "test", "timeout"),
 )
+# The paths that the scripts and their programs read, or the folders of these paths.
 _READ = (
     *(
         "/dev/fd",

@@ -271,8 +271,8 @@ def stale_files(examined: ExaminedHost, part: str) -> Iterator[DoctorFinding]:
     """Yield findings for a part's unit and script if they exist but aren't in the manifest."""
     layout = examined.layout
     known = set(examined.manifest.files(layout))
-    # Stopping the watcher is safe. Stopping a oneshot isn't: a machine of an older installation may
-    # require the oneshot, and would stop, too.
+    # It is safe to stop the watcher, but not a oneshot: a machine of an older installation may
+    # require the oneshot, and would stop with it.
     disable = "systemctl disable --now" if part == WATCH else "systemctl disable"
     for path in (layout.unit(part), layout.script(part)):
         if path not in known and path.exists() and not path.is_symlink():

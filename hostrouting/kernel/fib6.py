@@ -175,7 +175,7 @@ class Fib6(Fib):
         Args:
             gateway: the gateway of a next hop.
             dev: the interface of that next hop.
-            absent: the keys of entries to leave out, because they don't exist yet.
+            absent: the keys of entries that don't exist yet when the kernel checks the gateway.
             is_onlink: whether the next hop is marked onlink.
         """
         known = self

@@ -31,7 +31,7 @@ class KnownHost:
         labels: the labels of IPv6 addresses, or None if unknown.
         silent_routers: the IPv6 routers that the kernel avoids because they are unreachable.
         is_merged: whether tables local and main share one trie, or None if unknown. IPv4 only.
-        sources: the source addresses that the kernel has reported. Their keys come from
+        sources: the source addresses that the kernel has reported, by the result of
             ``source_key_to``.
         kernel: the kernel's name and release, or None if unknown.
         is_torn: whether the host changed during the read.

@@ -351,10 +351,11 @@ class _Swap:
 
     @property
     def can_coexist(self) -> bool:
-        """Return whether the route has old next hops, and can have them beside the new ones.
+        """Return whether new next hops can be added while the route still has its old next hops.
 
-        A route can't have two next hops with the same interface and gateway. So a next hop that is
-        both old and new must be unchanged.
+        A route can't have two next hops with the same interface and gateway. So if a new next hop
+        has the interface and gateway of an old one, its settings must be unchanged, too. False if
+        there are no old next hops.
         """
         both = [(self.old[place], hop) for place, hop in self.new.items() if place in self.old]
         return bool(self.old) and all(_is_unchanged(old, new) for old, new in both)

@@ -32,8 +32,8 @@ from phases import CancelScope
 
 T = TypeVar("T")
 
-# An entry that ``lookup`` returned, and addresses that it matches. None instead of an entry means
-# that a lookup without a source failed for the addresses.
+# An entry that ``lookup`` returned, and addresses that the entry matches. None instead of an entry
+# means that ``lookup`` failed for the addresses if no source was given.
 Sent = tuple[Route | None, Sequence[IpAddress]]
 
 

@@ -11,8 +11,8 @@ from hostrouting.model.links import Hardware, Link
 from hostrouting.model.routes import Protocol, Scope, Table
 from hostrouting.model.rules import Rule, end_words
 
-# The source of a packet whose source isn't chosen yet, in IPv6, too. Then no rule with a source
-# prefix matches (fib6_rule_match), as no IPv6 prefix contains this IPv4 address.
+# The source of an IPv4 or IPv6 packet whose source isn't chosen yet. No IPv6 prefix contains this
+# IPv4 address, so no rule with a source prefix matches an IPv6 packet (fib6_rule_match).
 NO_SOURCE = IPv4Address(0)
 
 TCP = 6

@@ -100,7 +100,7 @@ class Ipv6State:
             deleted. None if unknown.
         labels: the labels of addresses (ip-addrlabel(8)), or None if unknown.
         is_ordered: whether the addresses are in the order in which the kernel considers them as
-            sources. If not, only the order within each interface is known.
+            sources. If False, only the order within each interface is known.
     """
 
     addresses: tuple[Address, ...]

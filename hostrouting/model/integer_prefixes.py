@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 
 from hostrouting.model.family import IpNetwork
 
-# The first address and the prefix length. Sorting puts each prefix immediately before those nested
-# in it.
+# A prefix's first address as an integer, and its length. Sorting puts each prefix immediately
+# before the prefixes nested in it.
 Prefix = tuple[int, int]
 
 

@@ -135,7 +135,8 @@ def fewest_prefixes(
         """Return whether a prefix that may be chosen covers all targets, and no smaller one does.
 
         If only one half needs prefixes, a prefix inside that half costs the same and covers fewer
-        other addresses. This doesn't matter if any prefix may cover the other addresses.
+        addresses that aren't targets. No smaller prefix is sought if every prefix may cover the
+        addresses that aren't targets.
         """
         if max(exceeds[inner]) >= length:
             return False

@@ -244,9 +244,9 @@ def _rival_defaults(state: State, default: Route) -> list[Route]:
 
 
 def _rival_defaults6(state: State, default: Route) -> list[Route]:
-    """Return the rivals of the chosen IPv6 default route: other interfaces than uplinks carry them.
+    """Return IPv6 default routes that the kernel may prefer to the chosen default route.
 
-    The kernel may prefer a default route with the same metric.
+    They have the same metric as the chosen route, and lead through interfaces that aren't uplinks.
     """
     uplinks = {*state.uplinks.devs}
     same_metric = [route for route in state.defaults if route.metric == default.metric]
@@ -254,7 +254,7 @@ def _rival_defaults6(state: State, default: Route) -> list[Route]:
 
 
 def _pending(state: State) -> Iterable[Note]:
-    # Only IPv4 addresses depend on the Azure agent.
+    # The Azure agent assigns only IPv4 addresses to InfiniBand interfaces.
     is_4 = state.family is Family.IPV4
     for dev in state.uplinks.pending if is_4 else ():
         text = (

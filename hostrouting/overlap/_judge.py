@@ -312,7 +312,7 @@ def _is_multicast(route: Route | None) -> bool:
 def _is_refused(judgement: Judgement, lookups: Sequence[SocketLookup]) -> bool:
     """Return whether TCP refuses to connect because of an entry's type (tcp_v4_connect).
 
-    Unconnected datagrams may still be sent by the same entry.
+    The kernel may still send unconnected datagrams through an entry of this type.
     """
     if judgement.kind is NoteKind.BROADCAST:
         return True

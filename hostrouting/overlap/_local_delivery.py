@@ -349,7 +349,7 @@ def _have_local_asked(flow: Flow, state: State, cidrs: Sequence[Prefix]) -> str:
         if preference == 0 and _vrfs(state):
             steps[0] += " (this host then also receives what its VRFs send to such addresses)"
     if others:
-        # fib_nl_newrule inserts a rule behind those of the same preference.
+        # fib_nl_newrule inserts a new rule behind the existing rules of the same preference.
         steps.append(
             "delete each other rule of preference 0 and add it again,"
             " which puts it behind that of table local"

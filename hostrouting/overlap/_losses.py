@@ -550,7 +550,7 @@ def _first(span: Span) -> int:
 
 
 def _connected(addresses: Iterable[Address], bits: int) -> Mapping[Prefix, dict[str, None]]:
-    """Return the connected networks, each with the interfaces."""
+    """Return the networks of addresses, each with the interfaces that have an address in it."""
     networks: dict[Prefix, dict[str, None]] = {}
     for address in addresses:
         if address.prefix_length < bits:

@@ -100,10 +100,10 @@ class Rejudged(NamedTuple):
 
     @property
     def other_failures(self) -> list[Judgement]:
-        """Return the failures of connections, replies and TCP.
+        """Return the failures of the place's connections, replies and TCP.
 
-        A fix may change the lookup that selects a connection's source. With another source, the
-        connection may match other rules.
+        A fix may change the source that the kernel selects for a connection. With another source,
+        the connection may match other rules.
         """
         return [judgement for judgement in self.judgements[1:] if judgement.is_failure]
 

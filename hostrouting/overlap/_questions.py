@@ -400,7 +400,10 @@ def _count(number: int, name: str) -> str:
 
 
 def _joined(more: Iterable[Unfixable], places: Places) -> Iterator[Unfixable]:
-    """Yield the failures whose questions aren't asked yet, one for each group of interfaces."""
+    """Yield one failure for each group of interfaces, instead of failures with further questions.
+
+    A user who has answered the first questions runs the check again, and sees the next ones.
+    """
     by_devs: dict[tuple[str, ...], list[Unfixable]] = {}
     for each in more:
         by_devs.setdefault(each.devs, []).append(each)

@@ -240,7 +240,7 @@ class RouteSearch:
     def _prefixes(self) -> dict[Prefix, str | None]:
         """Return the fewest prefixes that fix every place, each with the interface of its route.
 
-        None stands for the uplinks.
+        None instead of an interface stands for the uplinks.
         """
         spans = self._places.spans
         constraints = (span.place.constraint for span in spans)
@@ -264,7 +264,7 @@ class RouteSearch:
         refused: dict[Place, str] = {}
         for prefix, why in refusals.items():
             for place in distinct(self._places.inside(prefix)):
-                # Another entry, with a longer prefix, may fix the place instead.
+                # A place inside the prefix may be fixed by another entry, with a longer prefix.
                 if _is_fixed_by(prefix, place):
                     refused[place] = why
         return refused
@@ -340,7 +340,7 @@ class RouteSearch:
         return {key: sorted(spans, key=itemgetter(0)) for key, spans in left.items()}
 
     def _unfixable(self, left: _Unfixed) -> list[Unfixable]:
-        """Return the failures that no entry fixes. Their questions have no answers yet."""
+        """Return the failures that no entry fixes, with questions that have no answers yet."""
         if not left:
             return []
         local = {span for span in self._places.spans if span.place.unconnected.is_local}

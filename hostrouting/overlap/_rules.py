@@ -90,7 +90,7 @@ def routing_of(
 
 
 def with_added(rules: Sequence[Rule], added: Iterable[Rule]) -> tuple[Rule, ...]:
-    """Return rules in evaluation order, with new ones behind those of the same preference."""
+    """Return rules in evaluation order, with new rules behind old ones of the same preference."""
     return tuple(sorted((*rules, *added), key=attrgetter("preference")))
 
 

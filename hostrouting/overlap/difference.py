@@ -101,7 +101,7 @@ class DiffReport(JsonObject):
         after: when the later snapshot was taken.
         cidrs: the expected CIDRs, or all addresses of each family that both snapshots include.
         changed: the differences, CIDR by CIDR.
-        others: the changes that explain no difference.
+        others: the changes of the host that explain no difference in ``changed``.
         reason: why some CIDRs couldn't be compared, or None.
     """
 

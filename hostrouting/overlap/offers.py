@@ -83,7 +83,8 @@ class _Offers:
         self._config = config
         self._host = host
         self._state = host.state
-        # The tables without rules that are only for some users, to look up packets of other users.
+        # Leave out the rules that are only for some users, because most users' packets don't match
+        # them.
         rules = [rule for rule in self._state.rules if rule.uid_range is None]
         self._fib = host.model.with_rules(rules).fib
         ours = [route for route in self._state.routes if route.is_ours]

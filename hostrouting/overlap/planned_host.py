@@ -343,8 +343,8 @@ def on_top(
         return _without_listed(report, config, f"with these, {after.reason}")
     fix = after.fix
     if planned.moves and config.uplinks is None:
-        # The static routes would move to a new uplink. The questions in the report's fix ask
-        # whether the new uplink is wanted, so keep them.
+        # The installed static routes would move to a new uplink. Keep the questions in the report's
+        # fix, which ask whether the new uplink is wanted.
         more = [each for each in fix.unfixable if each not in report.fix.unfixable]
         fix = attrs.evolve(fix, unfixable=(*report.fix.unfixable, *more))
     elif {*_failures(report)} - {*_failures(after)}:

@@ -75,8 +75,8 @@ class Question(NamedTuple):
 
     Args:
         devs: the interfaces that carry the addresses now.
-        entry: the entry, or None if packets have none. One question without an entry is about all
-            static routes that an earlier run has installed.
+        entry: the entry, or None if no entry matches the packets. The entry is also None if the
+            question is about all static routes that an earlier run has installed.
         near: the interface whose connected network contains the addresses, although the entry takes
             precedence. An empty string if there is none.
         is_ours: whether the question is about static routes that an earlier run has installed.
@@ -218,10 +218,10 @@ class Fix(JsonObject):
         keep: the interfaces whose own addresses the routes would cut off from their neighbours.
         unfixable: the failures that these entries don't fix.
         consequences: unrelated traffic that the entries move to another interface, one line each.
-            The first clause of a line is enough. Details follow after a semicolon.
+            In each line, details may follow after a semicolon.
         hints: what the owners of other interfaces can change instead, one line each.
-        unapplied: the entries of the config that the kernel lacks and that fix failures. The rest
-            of the fix comes on top of these entries.
+        unapplied: the entries of the config that the kernel lacks and that fix failures. The
+            attributes ``routes``, ``rules`` and ``keep`` have only what is needed in addition.
     """
 
     routes: tuple[StaticRoute, ...] = ()

@@ -219,8 +219,8 @@ def plan_possible(
     ours = [*(entry for entry in main if entry.is_ours), *adopted]
     keys = {route.key for route in wanted} if ours else set()
     unwanted = [entry for entry in ours if entry.key not in keys]
-    # Remove the routes that make gateways reachable last. A rollback then restores these routes
-    # first.
+    # Remove the routes that make gateways reachable last. Then a rollback, which goes backwards,
+    # restores them first.
     remove = sorted(unwanted, key=lambda entry: entry.is_near)
     plan = RoutePlan(
         tuple(sorter.add),

@@ -302,7 +302,7 @@ class _Finder:
     awaited: list[str] = attrs.field(factory=list[str])
 
     def sort(self, link: Link, entry: Keep) -> None:
-        """Add an interface to the kept, the pending or the left out ones."""
+        """Add an interface to the list of kept, pending or left-out interfaces."""
         if (reason := self._why_unkept(link)) is not None:
             self.left_out.append(LeftOut(link.name, reason))
             return
@@ -400,7 +400,7 @@ def _networks(addresses: Iterable[Address]) -> dict[IpNetwork, IpAddress]:
 
 @attrs.define(slots=False)
 class _SideTables:
-    """The side tables of a host, and the side tables that interfaces have taken so far.
+    """The side tables of a host, each of which ``take`` assigns to at most one interface.
 
     Args:
         rules: all policy rules, in evaluation order.

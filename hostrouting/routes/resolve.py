@@ -59,8 +59,8 @@ def resolve(
     resolver = _resolver(wanted, links, addresses, main, uplinks)
     # Thousands of routes may have the same device and gateway.
     template_of = cache(resolver.template)
-    # The gateway of a route may be reachable only through another wanted route. The other route
-    # must be installed first.
+    # The gateway of one wanted route may be reachable only through another wanted route, which must
+    # then be installed first.
     near: list[Route] = []
     others: list[Route] = []
     missing: dict[str, StaticRoute] = {}

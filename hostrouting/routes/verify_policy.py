@@ -56,7 +56,7 @@ def verify_policy(wanted: PolicyRouting, backend: RouteBackend) -> None:
     Raises:
         RouteError: packets use another table. The error names the rule that looks up that table.
     """
-    # The tables are read once, for the first refusal.
+    # The tables are read only if something is refused, and only once.
     read = cache(lambda: read_fib(backend, backend.facts()))
     refusals = [*_late_rules(wanted, backend, read), *_lost_addresses(wanted, backend, read)]
     if refusals:
@@ -247,13 +247,13 @@ def _movable(rule: Rule, ours: Rule, fib: Fib, first: int) -> list[Rule]:
     """Return another program's rule and the rules between it and ours, or none if one can't move.
 
     A rule that looks up no table, or can't be written as a command, can't move. No rule can move if
-    these rules would come behind table main's rule, or behind a further rule.
+    the returned rules would come behind table main's rule, or behind a further rule.
 
     Args:
-        rule: the other program's rule.
+        rule: another program's rule, which must move behind ours.
         ours: our rule.
         fib: the host's rules.
-        first: the new preference of the first of these rules.
+        first: the new preference of the first returned rule.
     """
     behind = [each for each in fib.rules if each.preference >= rule.preference and not each.is_ours]
     moving = [each for each in behind if each.preference < ours.preference]

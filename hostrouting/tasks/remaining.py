@@ -57,7 +57,7 @@ def _routes_in_place(attempted: Changes, host: Host) -> Changes:
         hops.update(_hops(backend.entries(OURS)))
     former = [change.was or change.what for change in attempted.routes]
     if any(isinstance(route, Route) and route.protocol != Protocol.HOSTROUTING for route in former):
-        # These routes were the Go package's.
+        # Some of the changed routes were the Go package's, which have another protocol than ours.
         hops.update(_hops(read_routes(host.routes, Table.MAIN)))
     return Changes(
         routes=tuple(change for change in attempted.routes if _is_route_in_place(change, hops)),

@@ -191,7 +191,7 @@ class EndTrial(HostTask):
     name = "end-trial"
 
     def do(self, scope: CancelScope) -> RoutesReport:
-        """End the trial, even if the process that confirmed it was killed.
+        """End the trial, even if a process that was confirming the trial has been killed.
 
         Returns:
             The routes and rules that the trial added, replaced, removed and left unchanged.

@@ -83,7 +83,7 @@ __all__ = [
 
 _links = st.sampled_from(strategies.DEVICES)
 _devices = st.sampled_from((*strategies.DEVICES, *strategies.DEVICES, "lo"))
-# The last table never exists.
+# Table 4242 never exists.
 _SELECTIONS = (
     Selection(),
     *map(Selection, (Table.MAIN, 100, strategies.SIDE_TABLE, 4242)),

@@ -46,8 +46,8 @@ class Repair:
         kept: number of our routes that are in the table.
         fixed: the repaired routes in their new state, by kind of drift.
         contested: the routes that another program has repeatedly removed, by failure counter.
-        waiting: the lost routes that another program keeps removing. The next attempt to restore
-            them isn't due yet.
+        waiting: the lost routes that another program keeps removing, and that aren't due to be
+            restored yet.
         unmoved: the routes that stay as they are, although the default route that they inherit from
             has moved to another interface. Each route is listed as it is and as it would be.
         policy: the repair of rules and side tables. None if the config needs neither, or the repair

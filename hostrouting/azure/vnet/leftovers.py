@@ -41,7 +41,7 @@ class AzureVnetItem:
     Args:
         what: the rule in ebtables-save format, or the neighbour.
         address: the pod address in the rule or neighbour.
-        reason: the reason, as a clause without a full stop.
+        reason: why the item is removed or kept, as a clause without a full stop.
         interface: the interface that the reason refers to, or None.
     """
 

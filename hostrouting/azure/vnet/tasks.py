@@ -88,8 +88,8 @@ class RemoveStaleAzureVnet(HostTask):
             The removed and kept items, each with a reason.
 
         Raises:
-            AzureVnetError: the clean-up failed. Some stale items may be gone; run the task again to
-                resume.
+            AzureVnetError: the clean-up failed. Some stale items may have been removed already; run
+                the task again to remove the others.
             FileError: hostrouting's or azure-vnet's lock can't be acquired, or azure-vnet's state
                 can't be read.
         """
