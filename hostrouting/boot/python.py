@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
 from contextlib import suppress
@@ -88,11 +89,16 @@ def files_of(layout: Layout, python: str) -> set[Path]:
 
 
 def _files_of_site(layout: Layout, name: str) -> set[Path]:
-    """Return the files of a folder for packages, and of the folders that its .pth files add."""
+    """Return the files of a folder for packages, and what its .pth files add or import."""
     found = _packages_in(layout, name)
-    for file in layout.followed(name).glob("*.pth"):
+    site = layout.followed(name)
+    for file in site.glob("*.pth"):
         for line in file.read_text("utf-8", "surrogateescape").splitlines():
-            if line.strip() and not line.startswith(("#", "import ", "import\t")):
+            if line.startswith(("import ", "import\t")):
+                # Code like setuptools', which calls __import__('_distutils_hack').
+                for word in re.findall(r"\w+", line):
+                    found |= all_in(layout, site / word) if (site / word).is_dir() else set()
+            elif line.strip() and not line.startswith("#"):
                 found |= _packages_in(layout, str(PurePosixPath(name, line.rstrip())))
     return found
 

@@ -32,9 +32,13 @@ _EXECUTABLE = 0o111
 # The gate's own lock timeout.
 _GATE_SECONDS = 5
 
-# Ignore the lines with the path of Python, because the doctor may run with another Python than
-# apply. In an image, the lines have no path of Python.
-_PYTHON = re.compile(rb"^(?:readonly PYTHON=.*$|ExecStart=.* (?=-I -m hostrouting ))", re.MULTILINE)
+# Ignore the path of Python, because the doctor may run with another Python than apply. In an image,
+# there is no path. Anything but a path isn't ignored, because it may be a command.
+_PYTHON = re.compile(
+    rb"""(?<=^readonly PYTHON=)(?:/[\w@%+=:,./-]+|'[^'\n]*')$"""
+    rb"""|(?<=^ExecStart=)(?:/[\w@+=:,./-]+|"/[^"\n]+")(?= -I -m hostrouting )""",
+    re.MULTILINE | re.ASCII,
+)
 # Ignore checksums, because the scripts themselves are compared.
 _CHECKSUM = re.compile(rb" [0-9a-f-]+$", re.MULTILINE)
 

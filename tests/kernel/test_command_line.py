@@ -232,6 +232,7 @@ DECISIVE = (
     *(f"{SITE}/__pycache__/finder.pyc", f"{SITE}/attr", f"{SITE}/attr/_make.py"),
     *(f"{SITE}/attrs/__init__.py", f"{SITE}/phases/__pycache__", f"{SITE}/phases/_run.py"),
     *(f"{SITE}/hostrouting/boot/scripts/gate.sh", "source/hostrouting/__pycache__/a.pyc"),
+    f"{SITE}/_hack/__init__.py",
 )
 
 
@@ -244,7 +245,8 @@ def test_no_other_user_may_change_what_python_runs(
             write_file(tmp_path / name)
     write_file(tmp_path / f"{SITE}/phases/__pycache__/_run.pyc")
     write_file(tmp_path / f"{SITE}/another/package.py").chmod(0o666)  # nothing imports it
-    write_file(tmp_path / f"{SITE}/a.pth", "# a comment\nimport another\n../../../source\n")
+    lines = "# a comment\nimport os; __import__('_hack').add_shim();\n../../../source\n"
+    write_file(tmp_path / f"{SITE}/a.pth", lines)
     (tmp_path / f"{SITE}/attr/circle").symlink_to(".")
     monkeypatch.setattr(sys, "executable", "/bin/python")
     image = Layout(tmp_path)

@@ -644,6 +644,34 @@ def test_the_watcher_may_use_another_python_that_works(node: Node) -> None:
     assert "file-differs" in kinds(examine(watched, host=node.host))
 
 
+def test_a_command_in_place_of_the_path_of_python_is_found(node: Node) -> None:
+    watched = config(SHADOWED, watch={"enabled": True})
+    phases.run(Configure(watched, host=node.host))
+    unit = f"{UNITS}/hostrouting-watch.service"
+    own = f'"{sys.executable}"'
+    for path, line, edited in (
+        (CHECK, "readonly PYTHON=", "readonly PYTHON=''; touch /run/here\n"),
+        (CHECK, "readonly PYTHON=", "readonly PYTHON=$(touch /run/here)\n"),
+        (
+            unit,
+            "ExecStart=",
+            f'ExecStart=/bin/sh -c "touch /run/here" {own} -I -m hostrouting watch',
+        ),
+    ):
+        text = node.read(path)
+        before, _, after = text.partition(line)
+        rest = (
+            after.partition("\n")[2] if path == CHECK else after.partition("hostrouting watch")[2]
+        )
+        node.write(path, before + edited + rest, 0o755 if path == CHECK else 0o644)
+        report = examine(watched, host=node.host)
+        assert [each.subject for each in report.findings if each.kind == "file-differs"] == [
+            f"/{path.lstrip('/')}"
+        ]
+        node.write(path, text, 0o755 if path == CHECK else 0o644)
+    assert kinds(examine(watched, host=node.host)) == []
+
+
 def test_unwritable_metrics_are_found_with_their_folder(node: Node) -> None:
     watched = config(
         SHADOWED, watch={"enabled": True, "textfile": "/var/lib/metrics/hostrouting.prom"}
