@@ -829,11 +829,7 @@ HELD = re.findall(r"^(\S.*)\n: `(tests/[\w/]+\.py)::(test_\w+)`$", PROMISES, re.
 
 @cache
 def names_in(path: str) -> set[str]:
-    return {
-        node.name
-        for node in ast.walk(ast.parse((ROOT / path).read_text()))
-        if isinstance(node, ast.FunctionDef)
-    }
+    return {*re.findall(r"^ *def (test_\w+)\(", (ROOT / path).read_text(), re.MULTILINE)}
 
 
 def test_each_promise_is_a_sentence_with_an_existing_test() -> None:
