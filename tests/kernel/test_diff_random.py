@@ -15,7 +15,7 @@ import pytest
 from audit.making import make
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from nightly import by_day
+from nightly import by_day, printed
 from node import nics
 from worlds import boundaries, ipv6
 from worlds.hosts import Host, hosts
@@ -437,7 +437,7 @@ def test_ipv6_differences_are_the_kernels() -> None:
     tally = Counter[str]()
     # By day, hosts of which some differ in what can be taken back.
     first, count = by_day(35, by_night=0), by_day(2, by_night=500)
-    for seed in range(first, first + count):
+    for seed in printed(range(first, first + count)):
         see_pair(ipv6.world(seed), ipv6.world(seed + 1_000_000), random.Random(seed), tally)
     assert tally["True"]
     assert tally["taken back"]

@@ -327,24 +327,24 @@ def with_ipv4(host: hosts.Host, seed: int) -> tuple[tuple[str, ...], Config]:
     )
 
 
-def test_checking_ipv6(roots: Callable[[], Path]) -> None:
+@pytest.mark.parametrize("seed", range(by_day(3, by_night=10_000)))
+def test_checking_ipv6(seed: int, roots: Callable[[], Path]) -> None:
     """Every second host is a STRICT node with a record."""
-    for seed in range(by_day(3, by_night=10_000)):
-        steps, config = with_ipv4(ipv6.world(seed), seed)
-        kernel = on_linux()
-        verified: tuple[VerifiedUplink, ...] = ()
-        make(steps)
-        if seed % 2:
-            chance = random.Random(f"{seed} record")
-            name = chance.choice((*(link.name for link in kernel.facts().links), "eth9"))
-            verified = records_of(kernel, [(name, chance.choice((-1, *range(9))))])
-            strict = attrs.evolve(config.route_overlap, mode="STRICT")
-            config = attrs.evolve(config, route_overlap=strict)
-        try:
-            see_sound(config, AWKS[seed % len(AWKS)], roots(), verified)
-        except AssertionError:
-            # Routers and addresses become usable a moment after they were added, or silent.
-            see_sound(config, AWKS[seed % len(AWKS)], roots(), verified)
+    steps, config = with_ipv4(ipv6.world(seed), seed)
+    kernel = on_linux()
+    verified: tuple[VerifiedUplink, ...] = ()
+    make(steps)
+    if seed % 2:
+        chance = random.Random(f"{seed} record")
+        name = chance.choice((*(link.name for link in kernel.facts().links), "eth9"))
+        verified = records_of(kernel, [(name, chance.choice((-1, *range(9))))])
+        strict = attrs.evolve(config.route_overlap, mode="STRICT")
+        config = attrs.evolve(config, route_overlap=strict)
+    try:
+        see_sound(config, AWKS[seed % len(AWKS)], roots(), verified)
+    except AssertionError:
+        # Routers and addresses become usable a moment after they were added, or silent.
+        see_sound(config, AWKS[seed % len(AWKS)], roots(), verified)
 
 
 # --- IPv6 hosts that random draws rarely produce --------------------------------------------------

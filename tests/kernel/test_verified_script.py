@@ -1054,24 +1054,24 @@ def random_links(chance: random.Random) -> list[str]:
     return steps
 
 
-def test_the_scripts_find_a_recorded_uplink_as_the_library_does(tmp_path: Path) -> None:
-    for seed in range(by_day(4, by_night=3000)):
-        chance = random.Random(seed)
-        kernel = on_linux()
-        for step in random_links(chance):
-            try:
-                run_ip(step)
-            except AssertionError:  # such as a bridge in a bridge, or a kernel without bonds
-                continue
-        macs = (*MACS, None, "02:00:00:00:09:09")
-        verified = [
-            VerifiedUplink(chance.choice((*NAMES, "gone0")), chance.choice(macs))
-            for _ in range(chance.randint(1, 2))
-        ]
-        done = Sandbox(tmp_path).run(SHARED + FIND, **recorded(verified))
-        assert done.returncode == 0, done
-        found, awaited = done.stdout.split("\n")[:2]
-        links = kernel.facts().links
-        assert found == ",".join(find_verified(verified, links)), (seed, verified, links)
-        phrase = f"interface {awaited}, with which the check passed" if awaited else None
-        assert phrase == find_awaited_uplinks(verified, links), (seed, verified, links)
+@pytest.mark.parametrize("seed", range(by_day(4, by_night=3000)))
+def test_the_scripts_find_a_recorded_uplink_as_the_library_does(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    kernel = on_linux()
+    for step in random_links(chance):
+        try:
+            run_ip(step)
+        except AssertionError:  # such as a bridge in a bridge, or a kernel without bonds
+            continue
+    macs = (*MACS, None, "02:00:00:00:09:09")
+    verified = [
+        VerifiedUplink(chance.choice((*NAMES, "gone0")), chance.choice(macs))
+        for _ in range(chance.randint(1, 2))
+    ]
+    done = Sandbox(tmp_path).run(SHARED + FIND, **recorded(verified))
+    assert done.returncode == 0, done
+    found, awaited = done.stdout.split("\n")[:2]
+    links = kernel.facts().links
+    assert found == ",".join(find_verified(verified, links)), (seed, verified, links)
+    phrase = f"interface {awaited}, with which the check passed" if awaited else None
+    assert phrase == find_awaited_uplinks(verified, links), (seed, verified, links)

@@ -8,7 +8,8 @@ tests.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
 from typing import NoReturn, TypeVar
 from zlib import crc32
 
@@ -32,6 +33,13 @@ def refuse(mark: str, reason: str) -> NoReturn:
 def by_day(few: int, *, by_night: int) -> int:
     """Return the number of examples, steps or positions to try."""
     return by_night if IS_NIGHTLY else few
+
+
+def printed(seeds: Iterable[int]) -> Iterator[int]:
+    """Yield seeds and print each, so that pytest shows with which one a test failed."""
+    for seed in seeds:
+        sys.stdout.write(f"seed {seed}\n")
+        yield seed
 
 
 def some(cases: Iterable[T], *, one_of: int, first: int = 0) -> list[T]:
