@@ -544,6 +544,18 @@ def test_pages_for_contributors_name_existing_files(page: str) -> None:
     assert {name for name in missing if not (ROOT / name).exists()} == set()
 
 
+def test_the_design_names_each_module_or_its_folder() -> None:
+    page = (ROOT / "docs/contributing/design.md").read_text()
+    named = {*re.findall(r"`([\w/]+(?:\.py|/))`", page)}
+    unnamed = []
+    for path in (*(ROOT / "hostrouting").glob("*/**/*.py"), *(ROOT / "phases").glob("*.py")):
+        module = str(path.relative_to(ROOT)).removeprefix("hostrouting/")
+        folders = {f"{folder}/" for folder in Path(module).parents}
+        if path.name != "__init__.py" and named.isdisjoint({module, path.name, *folders}):
+            unnamed.append(module)
+    assert unnamed == [], "docs/contributing/design.md needs them in the table Where to look"
+
+
 def test_nothing_names_a_distribution_that_no_index_has() -> None:
     """Otherwise, another project with that name on PyPI would get its code onto the reader's
     machine.
