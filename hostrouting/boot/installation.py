@@ -5,8 +5,8 @@ The order of the steps matters, because no start may slip past the gate:
 1. Write the manifest, which lists everything that a crash might leave behind (``prepare``).
 2. Replace the gate's scripts and their list together (``apply_additions``).
 3. Write the other files, the gate's drop-ins last. Then reload systemd, and enable units.
-4. The caller changes the kernel's routes. If one of the steps so far fails, all of
-   them are rolled back in reverse order.
+4. Change the kernel's routes, which is left to the caller. If a step up to here fails, all steps
+   are rolled back in reverse order.
 5. Remove the obsolete scripts from the gate's list (``apply_removals``). If the gate is being
    removed, no script is left in the list, so every start passes.
 6. Remove the obsolete drop-ins, then the other obsolete files, and at last the manifest.

@@ -271,8 +271,8 @@ def plan(options: argparse.Namespace, host: Host) -> Result:
 
     The plan marks each route, rule and file: + added, ~ replaced, - removed. Then come unit
     changes, and whether the consumer would be allowed to start. -v lists unchanged routes and
-    rules, too, marked with =, and shows files as diffs. It warns if apply can't do it on this host.
-    The JSON has the same format as apply's output. With --snapshot, the command only compares
+    rules, too, marked with =, and shows files as diffs. A warning says if apply would fail on this
+    host. The JSON has the same format as apply's output. With --snapshot, the command only compares
     routes and rules, and predicts the next start on that host. With --root it only compares files
     and units.
 

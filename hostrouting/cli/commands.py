@@ -88,7 +88,7 @@ def render(options: argparse.Namespace, host: Host) -> Result | int:
 
 
 def snapshot(_options: argparse.Namespace, host: Host) -> Result:
-    """Print the state that a check needs, so that it can be run elsewhere.
+    """Print the state that a check needs, so that the check can be run elsewhere.
 
     The output is a JSON document with links, addresses, rules, routes in all tables (with the hops
     of their nexthop objects), nameservers, and the sysctls that decide about routes without a
@@ -185,8 +185,8 @@ def watch(options: argparse.Namespace, host: Host) -> int:
 def set_config(options: argparse.Namespace, host: Host) -> Result:
     """Copy our keys from CONFIG into FILE, which is shared with other components.
 
-    The keys are hostRouting and hostNetworking. Each key is replaced as a whole. If CONFIG lacks a
-    key, it stays unchanged in FILE. Everything else in FILE, its mode and its owner are preserved,
+    The keys are hostRouting and hostNetworking. Each key is replaced as a whole. A key that CONFIG
+    lacks stays unchanged in FILE. Everything else in FILE, its mode and its owner are preserved,
     and a symlink is followed; as root, only one that no other user can change. If FILE doesn't
     exist, it is created with mode 0600. A second run changes nothing.
 

@@ -134,7 +134,7 @@ def note_on_default(host: Host, applied: str = "") -> str:
 
 
 def note_on_gate(config: Config, host: Host) -> tuple[str, ...]:
-    """Return a warning if an installed gate's next start restores other routes than CONFIG's.
+    """Return a warning if there is a gate that will install other routes than CONFIG's.
 
     Raises:
         FileError: the manifest can't be read.

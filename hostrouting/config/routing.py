@@ -302,7 +302,7 @@ class Keep(Section):
 
     A packet from an interface's address leaves through this interface if its destination is in the
     connected network. If there is a gateway, so does a packet for which table main has only a
-    default route. Other packets follow the routes.
+    default route. All other packets are sent as without this entry.
 
     Args:
         dev: a shell pattern for the interfaces.
@@ -547,7 +547,7 @@ class Config(Section):
 
     @property
     def keeps_uplinks(self) -> bool:
-        """Return whether the uplinks with which the check passes stay the node's uplinks."""
+        """Return whether the uplinks of a passing check are kept as the node's uplinks."""
         overlap = self.route_overlap
         return overlap.mode is OverlapMode.STRICT and bool(overlap.expected_cidrs)
 

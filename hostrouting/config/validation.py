@@ -2,10 +2,10 @@
 
 This module does no I/O. The attrs classes are the schema: the field ``wait_seconds`` corresponds to
 the key ``waitSeconds``, and the field's converter validates its value. attrs would stop at the
-first converter that raises an error. Therefore ``checked_at_once``, the ``field_transformer`` of
-each class, takes the converters off the fields. ``Section`` runs the converters after all fields
-are set, and raises one ``ConfigError`` with all problems and their full paths. Constructor calls
-are validated in the same way as JSON.
+first converter that raises an error. So each class has ``checked_at_once`` as its
+``field_transformer``, which removes the fields' converters. ``Section`` runs the converters after
+all fields are set, and raises one ``ConfigError`` with all problems and their full paths.
+Constructor calls are validated in the same way as JSON.
 
 This module doesn't use cattrs, for two reasons. Without a hook for every type, cattrs coerces
 values (``"1"`` to 1, ``True`` to 1). If an attrs validator rejects a field, the error's path ends

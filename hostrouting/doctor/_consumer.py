@@ -159,7 +159,7 @@ def _bare_instances(examined: ExaminedHost) -> list[str]:
         return []
 
 
-# The gate needs less time than this to admit a start.
+# If the gate doesn't block a start, it needs less time than this.
 _LOOK_SECONDS = 3
 
 

@@ -122,7 +122,7 @@ def judge(
 
 
 def _dropped(names: dict[str, None], hosts: Iterable[JudgedHost]) -> Iterator[JudgedHost]:
-    """Yield the hosts, and remove each host's name from ``names``."""
+    """Yield the hosts unchanged, and remove the name of each yielded host from ``names``."""
     for host in hosts:
         names.pop(host.name.rpartition("/")[2], None)
         yield host

@@ -200,9 +200,9 @@ class Fib:
     def rules_around(self, flow: Flow) -> Sequence[int]:
         """Return the positions of the rules that may affect a flow.
 
-        Rules for other destinations or sources are skipped. Rules for a table, other than local and
-        main, are skipped if no entry of the table covers the address. If there are few rules, all
-        are returned.
+        Rules for other destinations or sources are left out. Rules for a table, other than local
+        and main, are left out if no entry of the table covers the address. If the host has only a
+        few rules, the positions of all are returned.
         """
         if len(self.rules) <= _FEW_RULES:
             return range(len(self.rules))

@@ -300,7 +300,7 @@ class Fib6(Fib):
         )
 
 
-# The number of criteria for a source address, and the number of those before the labels.
+# The kernel compares source addresses by this many criteria, of which this many precede the labels.
 _RANKS = 8
 _RANKS_BEFORE_LABELS = 4
 _NO_LABEL = 0xFFFFFFFF  # IPV6_ADDR_LABEL_DEFAULT

@@ -312,7 +312,10 @@ class Model(RouteBackend):
 
     @cached_property
     def _alternatives(self) -> list[tuple[Fib, str, str]]:
-        """Return the other FIBs that the host may have, each with the unknown fact and advice."""
+        """Return the FIBs that the host may have instead of ``fib``, because a fact is unknown.
+
+        Each FIB comes with a clause that names the unknown fact, and with advice.
+        """
         known = self.known
         others: list[tuple[Fib, str, str]] = []
         if known.is_merged is None and self.fib.is_merged:

@@ -38,8 +38,8 @@ def scopes_of_objects(routes: Iterable[Route]) -> set[int]:
     return {route.scope for route in routes if route.nexthop_id is not None}
 
 
-# The average number of flows for the hop with the smallest weight. The probability that this hop
-# gets no flow is e**-16.
+# How many flows the hop with the smallest weight should get on average. The probability that this
+# hop gets no flow is e**-16.
 _FLOWS_A_SHARE = 16
 _FLOWS_MAX = 4096
 

@@ -201,8 +201,8 @@ class Sockets:
     ) -> Iterator[IpAddress]:
         """Yield all addresses of the span that begins with each probe.
 
-        ``spread`` selects from these, because the next hop of a multipath route depends on the
-        address.
+        The next hop of a multipath route depends on the address. So ``spread`` selects some of
+        these addresses that use different next hops.
         """
         for probe in probes:
             span = places[int(probe)].spans[0]

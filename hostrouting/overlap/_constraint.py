@@ -370,7 +370,7 @@ def unmodelled(address: IpAddress, family: Family, source: IpAddress | None = No
 
 
 def longest_behind(found: Route) -> int:
-    """Return the longest prefix of a new entry in table main that doesn't precede the found entry.
+    """Return the maximum length with which a new entry in main doesn't precede the found entry.
 
     With the same prefix length, a new entry precedes a found entry with a higher metric. There are
     two exceptions. The kernel accepts no second route next to a connected one, and an IPv6 entry

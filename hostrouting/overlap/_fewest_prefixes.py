@@ -33,7 +33,7 @@ from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.integer_prefixes import Prefix
 from hostrouting.overlap._places import Span
 
-# The cost of leaving a target uncovered. This cost exceeds that of any number of prefixes.
+# The cost of leaving a target uncovered, which is more than any number of prefixes can cost.
 _TOO_MUCH = 1 << 40
 
 # If all addresses in a prefix need prefixes that are more than 12 bits longer, the prefix stays
@@ -109,11 +109,11 @@ def fewest_prefixes(
         return slice(bisect_left(lasts, first), bisect_left(firsts, first + size(length)))
 
     def is_served(first: int, length: int, around: int) -> bool:
-        """Return whether a chosen prefix of length ``around`` serves all targets in a prefix.
+        """Return whether a chosen prefix of length ``around`` serves all targets in a smaller one.
 
         Args:
-            first: the first address of the prefix, which lies inside the chosen one.
-            length: the length of the prefix.
+            first: the first address of the smaller prefix, which lies inside the chosen one.
+            length: the length of the smaller prefix.
             around: length of the chosen prefix, or _NONE_AROUND.
         """
         return max(exceeds[part(first, length)], default=_NOT_NEEDED) < around
@@ -132,11 +132,11 @@ def fewest_prefixes(
         around: int,
         inner: slice,
     ) -> bool:
-        """Return whether a prefix that may be chosen covers all targets, and no smaller one does.
+        """Return whether a prefix serves all targets in it, and no smaller one would be better.
 
-        If only one half needs prefixes, a prefix inside that half costs the same and covers fewer
-        addresses that aren't targets. No smaller prefix is sought if every prefix may cover the
-        addresses that aren't targets.
+        If only one half of the prefix has targets that aren't served yet, a prefix inside that half
+        is better, because it covers fewer addresses that aren't targets. But no prefix is better
+        than another if any prefix may cover all the addresses here.
         """
         if max(exceeds[inner]) >= length:
             return False

@@ -98,8 +98,8 @@ class Judge:
     ) -> list[Judgement]:
         """Judge lookups that decide. TCP may be refused because of another lookup's result."""
         judgements = [self._judge_alone(lookup, expected) for lookup in lookups]
-        # If the address is local or broadcast for a datagram, that is reported, and not that TCP is
-        # refused.
+        # For an address that is local or broadcast for a datagram, report only this fact, even if
+        # TCP is refused.
         if judgements[0].is_local:
             return judgements
         return [

@@ -350,7 +350,7 @@ def _may_come_late(rules: Iterable[Rule]) -> bool:
 
 
 def _claimed_gateway(routes: Iterable[Route], fib: Fib) -> str:
-    """Return a clause on a gateway of routes that this host has itself, or an empty string."""
+    """Return a clause if a gateway of the routes is an address of this host, or an empty string."""
     for route in routes:
         for hop in route.hops:
             claim = None if hop.gateway is None else fib.claims_gateway(hop.gateway)

@@ -111,8 +111,8 @@ class Rejudged(NamedTuple):
 def why_ineffective(judged: Iterable[Rejudged], fixed: Container[int]) -> str:
     """Return why a fix fails its purpose, or an empty string.
 
-    Places without failures must stay without failures, and places that count as fixed must not
-    fail. Any other place may go on failing.
+    A place that doesn't fail now must not fail after the fix, and neither must a place in
+    ``fixed``. All other places may fail as before.
 
     Args:
         judged: the judgements on the model after the fix.

@@ -116,7 +116,7 @@ class Questions:
     def answered(self) -> tuple[Unfixable, ...]:
         """Return the failures that no entry fixes, with the answers to their questions.
 
-        A question isn't asked if no answer settles it.
+        If no answer to its question helps, a failure is returned with a reason instead.
         """
         # If an answer names one of the interfaces asked about as an uplink, it must name all of
         # them. Interfaces with a name that no config accepts must be renamed first.
@@ -248,8 +248,8 @@ class Questions:
     def _carrying(self) -> dict[ExpectedCidr, set[str]]:
         """Map each expected CIDR without ``devs`` to the interfaces that may carry a part of it.
 
-        An interface that a question is about is included if it carries a part now. An uplink is
-        also included if it will carry a part after a fix.
+        Only two kinds of interfaces are included: those that a question is about, if they carry a
+        part now, and uplinks, if they carry a part now or will after a fix.
         """
         return self._carrying_outside(())
 

@@ -81,7 +81,7 @@ def read_host(
         ipv4: see ``uplinks.read_uplinks``.
 
     Returns:
-        The moment. It has no places if the uplinks are unknown.
+        The host at a moment. There are no places if the uplinks are unknown.
 
     Raises:
         RouteError: the kernel can't be queried, relevant routes changed during every read, the
@@ -144,7 +144,7 @@ def moment_with(config: Config, moment: Moment, model: Model) -> Moment:
         model: the model of the host, which answers instead of the kernel.
 
     Returns:
-        The moment. It has no places if the uplinks are unknown.
+        The host at a moment. There are no places if the uplinks are unknown.
 
     Raises:
         RouteError: see ``read_host``.

@@ -320,10 +320,10 @@ class RouteSearch:
                 why = unruled.get(span.place.probe)
                 obstacle = _with_why_unruled(constraint.obstacle, why)
                 by_constraint.setdefault((devs, obstacle), []).append(span)
-            # An entry fixes all of a span or none of it, because the destinations of existing
-            # routes cut spans, too. So the span's first address is enough. If no entry fixes the
-            # span, an existing route has the destination: a place that needs too many routes has
-            # the constraint ``NoRoute``.
+            # Spans are cut at the destinations of existing routes. So an entry fixes all of a span
+            # or none of it, and it is enough to look for the span's first address. If no entry
+            # fixes the span, an existing route has the destination: a place that needs too many
+            # routes has the constraint ``NoRoute``.
             elif _needs_route(span) and span.first not in fixable:
                 by_destination.setdefault((devs, in_the_way), []).append(span)
         return by_constraint | by_destination

@@ -159,8 +159,8 @@ class RuleSearch:
         if not targets:
             return []
         bits = self._family.bits
-        # Plain routes cut places only inside suspects, where something may fail. Elsewhere, main
-        # may have several entries in one place, and one lookup finds only one of them.
+        # Outside of the suspects, where nothing fails, plain routes don't cut places. So main may
+        # have several entries in one place there, of which a place's lookup finds only one.
         is_cut = PrefixSet(_decided(targets), bits).covers
         # No prefix is larger than the one around all targets.
         wanted = [span for place in targets for span in place.spans]
@@ -265,16 +265,17 @@ class RuleSearch:
     def _about_others(self) -> list[tuple[int, frozenset[IpAddress]]]:
         """Return the positions of rules for packets that the check may not look up.
 
-        Each position comes with this host's addresses that send the packets: none if other hosts
-        send them.
+        Each position comes with the addresses of this host that send the packets. The set of
+        addresses is empty if other hosts send the packets.
         """
         found = enumerate(map(self._senders, self._state.rules))
         return [(position, own) for position, own in found if own is not None]
 
     def _senders(self, rule: Rule) -> frozenset[IpAddress] | None:
-        """Return this host's addresses whose packets a rule matches; none if other hosts send them.
+        """Return this host's addresses whose packets a rule matches.
 
-        The result is None if the check looks up all packets that the rule matches.
+        The set is empty if the packets come from other hosts. The result is None if the check looks
+        up all packets that the rule matches.
         """
         others = frozenset[IpAddress]()
         if rule.is_l3mdev:
@@ -385,7 +386,7 @@ def _is_to(rule: Rule, address: IpAddress) -> bool:
 
 
 def _leads_elsewhere(fib: Fib, rule: Rule, flow: Flow, main: Route | None) -> bool:
-    """Return whether a rule gives packets another result than the entry ``main`` would."""
+    """Return whether a rule leads packets elsewhere than table main's entry ``main``."""
     if rule.action is RuleAction.NOP:
         return False
     if rule.action is not RuleAction.TO_TABLE or rule.is_l3mdev:

@@ -340,9 +340,9 @@ def _marked_if_hidden(unfixable: Unfixable) -> Unfixable:
 
 
 def load_all() -> None:
-    """Import the modules that are only needed by a failing check.
+    """Import the modules that only a failing check needs.
 
-    A running watcher can't import them after a package upgrade.
+    A watcher imports them when it starts, because an upgrade may replace the modules' files.
     """
     from hostrouting.host_files import advertisements, proc_sys, resolv_conf  # noqa: F401
     from hostrouting.kernel import model, netlink6, refused_routes  # noqa: F401

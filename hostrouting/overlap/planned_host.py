@@ -385,7 +385,13 @@ def _identity(finding: Finding) -> tuple[object, ...]:
 
 
 def _with_entries(finding: Finding, left: Finding | None) -> Finding:
-    """Return a finding with the entries for what remains of it (``left``), if anything does."""
+    """Return a finding that has only the fix entries it needs beyond the config's entries.
+
+    Args:
+        finding: a finding on the host as it is.
+        left: the same finding on the host with all of the config's entries, or None if these
+            entries fix it.
+    """
     if left is None:
         return attrs.evolve(finding, fix=(), rules=())
     return attrs.evolve(finding, fix=left.fix, rules=left.rules)

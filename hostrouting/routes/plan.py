@@ -709,7 +709,8 @@ def find_awaited(config: Config, backend: RouteBackend) -> str | None:
     return ", ".join(found.awaited) or None
 
 
-# The phrase about what is missing if a VPN has taken a verified uplink's place.
+# If a VPN has taken a verified uplink's place, ``plan_now`` reports this phrase as missing,
+# followed by the VPN's interfaces.
 _OTHER_THAN_VPN = "an uplink other than the VPN "
 
 

@@ -544,7 +544,8 @@ class PolicyPlan:
             staying.update(in_order)
             add += alike[len(in_order) :]
         gone = [rule for position, rule in enumerate(self.there.rules) if position not in staying]
-        # Remove a rule before the additions if the kernel could mistake it for an added rule.
+        # Remove these rules before the additions. Afterwards, the kernel could delete an added rule
+        # in place of one of these.
         first = [rule for rule in gone if any(_may_be_mistaken(rule, new) for new in add)]
         later = [rule for rule in gone if rule not in first]
         return RuleSteps(tuple(first), tuple(add), tuple(later))

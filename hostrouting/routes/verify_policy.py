@@ -1,6 +1,6 @@
 """Check by lookups of a few addresses that the kernel uses our rules and side tables.
 
-The boot script looks up the same addresses.
+After it has installed the rules at boot, the boot script looks up the same addresses.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def record_remaining(done: Done, host: Host) -> None:
 
 
 def _is_file_in_place(change: Change, host: Host) -> bool:
-    """Return whether a file isn't as it was before its change."""
+    """Return whether a change of a file hasn't been undone."""
     path = host.layout.of(str(change.what))
     if change.action == "replaced":
         return read_text(path) != change.before

@@ -358,9 +358,10 @@ def without_moves(
 
 
 def _as_last_left(plan: RoutePlan, former: Mapping[Hashable, Route]) -> Iterator[Replacement]:
-    """Yield each restored or replaced route with the route as the watcher last left it.
+    """Yield each route to restore or replace, in its last known state and in its new state.
 
-    Another program may have changed or removed the route since then.
+    The last known state is from the end of the previous repair. Another program may have changed or
+    removed the route since then.
     """
     for route in plan.add:
         if route.key in former:
