@@ -308,9 +308,16 @@ def _why_uncompared(host: JudgedHost) -> str | None:
     return since.reason if since is not None and since.differs is None else None
 
 
+# An address in a cause's line, by the kind of cause. A rule's single source is a host's address.
+_OWN = {
+    HostChangeKind.ADDRESS: r"^\S+(?= dev )",
+    HostChangeKind.RULE: r"(?<=from )(?!all )[^\s/]+(?= )",
+}
+
+
 def _alike(cause: HostChange) -> tuple[object, ...]:
     """Return a cause without addresses and gateways, which may differ within a group."""
-    pattern = r"^\S+(?= dev )" if cause.kind is HostChangeKind.ADDRESS else r"(?<=via |src )\S+"
+    pattern = _OWN.get(cause.kind, r"(?<=via |src )\S+")
     before = tuple(re.sub(pattern, "", line) for line in cause.before)
     after = tuple(re.sub(pattern, "", line) for line in cause.after)
     return cause.kind, before, after

@@ -10,7 +10,8 @@ from typing import Any
 
 import attrs
 import pytest
-from node import default_route, shadowed_kernel
+from node import add_nics, default_route, shadowed_kernel
+from scenario import play
 from wanted import section
 
 from hostrouting import Config, HostRoutingError, judge
@@ -23,6 +24,7 @@ from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.overlap.check import unjudged
 from hostrouting.overlap.difference import DiffReport
 from hostrouting.overlap.findings import UnknownReason
+from hostrouting.testing import FakeKernel
 
 pytestmark = pytest.mark.usefixtures("judged_here")
 
@@ -78,6 +80,44 @@ def test_hosts_with_the_same_cause_are_a_group(
     assert by_hosts["new",] is None
     assert [cause["kind"] for cause in by_hosts["moved-1", "moved-2"]] == ["route"]
     assert by_hosts["detour",][0]["after"] == [str(DETOUR)]
+
+
+def with_rule(name: str, address: str, source: str) -> Snapshot:
+    """Return a host with an InfiniBand address, and a rule for a source as ``keep`` makes it."""
+    kernel = FakeKernel()
+    add_nics(kernel, eth0="10.1.0.4/24", ib0=f"{address}/16")
+    play(
+        kernel,
+        f"""
+        route add default via 10.1.0.1 dev eth0
+        route add 172.16.0.0/17 via 10.1.0.1 dev eth0
+        route add 172.16.0.0/16 dev ib0 table 2170000 scope link src {address}
+        rule add pref 2170 from {source} lookup 2170000
+        """,
+    )
+    return attrs.evolve(take_snapshot(kernel), host=name)
+
+
+def test_rules_for_own_addresses_are_one_group(tmp_path: Path) -> None:
+    """Both as they come and as they go, but rules for other sources are told apart."""
+    sources = ("172.16.1.10", "172.16.2.10", "all", "172.16.0.0/16")
+    folders = tmp_path / "without", tmp_path / "with"
+    for folder in folders:
+        folder.mkdir()
+    for number, source in enumerate(sources, 1):
+        ruled = with_rule(f"gpu-{number}", f"172.16.{number}.10", source)
+        rules = tuple(rule for rule in ruled.rules if rule.preference != 2170)
+        for snapshot, folder in zip(
+            (attrs.evolve(ruled, rules=rules), ruled), folders, strict=True
+        ):
+            snapshot.save(folder / f"{ruled.host}.json")
+    config = Config.from_mapping({"hostRouting": section(cidrs=["172.16.0.0/16"])})
+    for before, after in (folders, folders[::-1]):
+        report = judge(sorted(after.iterdir()), config, since=before)
+        groups = {
+            group.hosts: [each.kind for each in group.causes or ()] for group in report.groups
+        }
+        assert groups == {("gpu-1", "gpu-2"): ["rule"], ("gpu-3",): ["rule"], ("gpu-4",): ["rule"]}
 
 
 def test_without_since_nothing_is_compared(folders: tuple[Path, Path]) -> None:
