@@ -44,9 +44,9 @@ _LAST = ("ExecStartPre", "+", f"{_SCRIPT} last")
 # too early, so test(1) looks for the file.
 _PASS = f"/{RUN_DIR}/passed/${{INVOCATION_ID}}"
 _PASSED = ("ExecStartPre", "+", f"/usr/bin/test -f {_PASS} -o -e {Layout().gate_off}")
-# _AGAIN isn't needed. _AGAIN only repeats the check after a failure of _HOLD, which systemd
-# ignores. A drop-in of an instance may reset ExecStartPre=, and so remove _AGAIN. _LAST and _PASSED
-# stay, because they are in a later drop-in.
+# The gate works without _AGAIN, which only repeats the check after a failure of _HOLD, because
+# systemd ignores that failure. An instance's drop-in may remove _AGAIN by resetting ExecStartPre=.
+# _LAST and _PASSED are in a later drop-in, so they stay.
 _NEEDED = (_HOLD, _LAST, _PASSED)
 
 _HEAD = f"""\

@@ -78,7 +78,7 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
     lookup result. If a policy rule has a "from" selector, it repeats the lookup with the source
     address that the kernel would choose. It waits up to waitSeconds (30 without a CONFIG) for a
     default route, and up to settleSeconds for InfiniBand addresses. It changes nothing, and writes
-    no marker. If CONFIG already lists what fixes a failure, and the kernel lacks it, it says so.
+    no marker. It says if CONFIG already has routes or rules that fix a failure, but aren't installed.
 
     It exits with 0 on success, with 1 if a CIDR is shadowed, has no route or is discarded, and with
     2 if there is no verdict. With --output nagios it exits with 0 (OK), 1 (failures in WARN mode),

@@ -299,7 +299,7 @@ def _choose_installed(installed: Config, host: Host, verb: str) -> Chosen:
     """Return the installed config, inside the default CONFIG's document if there is one."""
     document: dict[str, Any] = {}
     ending = ""
-    with suppress(HostRoutingError):  # the command doesn't need this file
+    with suppress(HostRoutingError):  # the default CONFIG isn't needed
         document = read_config(host.layout.config)
         if Config.from_mapping(document) == installed:
             return Chosen(document, installed, "")

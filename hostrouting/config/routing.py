@@ -212,13 +212,14 @@ def _expected(
 
 
 def _names_only(pattern: str, patterns: tuple[str, ...]) -> bool:
-    """Return whether other shell patterns match every name that a pattern matches.
+    """Return whether it is sure that other shell patterns match every name that a pattern matches.
 
-    Return False, too, if this can't be told from the patterns' text.
+    Only the patterns' text is compared, so the result may be False even if they match.
     """
     if not {*pattern} & {*"*?["}:
         return is_like(pattern, patterns)
-    # Match the pattern's text as if it were a name. Then only a star matches its wildcards.
+    # Match the pattern's text as if it were a name. Its wildcards are then matched only by stars in
+    # the other patterns.
     wide = tuple(each for each in patterns if not {*each} & {*"?["})
     return pattern in patterns or ("[" not in pattern and is_like(pattern, wide))
 

@@ -108,12 +108,12 @@ def _is_edited(config: Config, was: VerifiedUplink) -> bool:
 
 
 def _means_uplink(patterns: tuple[str, ...], was: VerifiedUplink, names: Iterable[str]) -> bool:
-    """Return whether some patterns match the former name of an uplink, but no present name."""
+    """Return whether patterns match an uplink's former name, but none of its present names."""
     return is_like(was.name, patterns) and not any(is_like(name, patterns) for name in names)
 
 
 def _means_other(patterns: tuple[str, ...], was: VerifiedUplink, names: Iterable[str]) -> bool:
-    """Return whether some patterns match a present name of an uplink, but not its former name."""
+    """Return whether patterns match one of an uplink's present names, but not its former name."""
     return not is_like(was.name, patterns) and any(is_like(name, patterns) for name in names)
 
 

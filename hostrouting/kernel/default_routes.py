@@ -65,7 +65,7 @@ def uplink_patterns(
     the uplinks for IPv6.
 
     Args:
-        configured: the uplinks that the config names, if it does.
+        configured: the uplinks that the config names, or None if it names none.
         verified: the names of the verified uplinks, if there are any.
         ipv4_defaults: the IPv4 default routes, if the family is IPv6. None to ignore them.
     """

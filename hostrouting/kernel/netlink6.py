@@ -269,8 +269,8 @@ class NetlinkBackend6(NetlinkBackend):
     def _take(self, hops: Sequence[Route]) -> RouteFailure | None:
         """Delete next hops of a route, or nothing if one of them belongs to another program.
 
-        The last next hop is deleted first. Another program's next hop comes after ours. So the
-        request to delete it fails before any of our next hops is deleted.
+        The last next hop is deleted first. A next hop that another program has appended comes after
+        ours. So the request to delete that hop fails before any of our next hops is deleted.
         """
         for position, hop in reversed([*enumerate(hops)]):
             for failure in self._delete([hop]):

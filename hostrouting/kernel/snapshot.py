@@ -285,7 +285,7 @@ class Snapshot:
 
     def to_document(self) -> dict[str, Any]:
         """Return the snapshot as a document that ``from_document`` can parse."""
-        # The routes already include the hops of nexthop objects.
+        # The document doesn't need the nexthop objects, because the routes include their hops.
         fields = {
             **attrs.asdict(self, recurse=False),
             "schema": SNAPSHOT_SCHEMA,

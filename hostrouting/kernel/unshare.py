@@ -30,8 +30,8 @@ _IFLA_IFALIAS = 20  # linux/if_link.h
 _LO = rtnl.LINK.pack(0, 0, 1, 0, 0)
 
 # This alias of lo marks the namespaces that this process has created. The process must not change
-# any other namespace. Comparing with the host's namespace isn't enough, because even root may lack
-# the permission to read /proc/1/ns/net. The kernel reuses inode numbers of namespaces, and
+# any other namespace. No other mark would do. Even root may lack the permission to compare a
+# namespace with the host's (/proc/1/ns/net), the kernel reuses the inode numbers of namespaces, and
 # SO_NETNS_COOKIE requires Linux 5.14.
 _MARK = f"hostrouting-{secrets.token_hex(8)}".encode()
 

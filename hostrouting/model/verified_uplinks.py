@@ -32,7 +32,7 @@ _STACKED = ("ipvlan", "ipvtap", "macsec", "macvlan", "macvtap", "vlan")
 _GROUPS = ("bond", "bridge", "team")
 # All ports of a bond or team lead to the same network.
 _BONDS = ("bond", "team")
-# The number of lines that are read of a record. A record of ours has a line for each uplink.
+# At most this many lines of a record are read. A record of ours has a line for each uplink.
 _LINES = 64
 _LINE = re.compile(r"([A-Za-z0-9_.-]{1,15})(?: ([0-9A-Fa-f:]+))?")
 

@@ -86,8 +86,7 @@ class Cutter:
         Args:
             routes: the entries in all tables. Plain entries through the expected interfaces may be
                 omitted.
-            possible: destinations to treat like those of routes that aren't plain, because the host
-                probably has such routes.
+            possible: destinations of routes that the host probably has, and that aren't plain.
 
         Returns:
             The prefixes, all inside the CIDRs and possibly nested.
@@ -157,10 +156,14 @@ def _falls_through_to_default(rules: Sequence[Rule]) -> bool:
     """Return whether packets that match only plain routes always reach main's default route.
 
     Packets fall through if the rules look up main for every packet, before any rule jumps or
-    discards. Three kinds of rules before main's rule don't matter. The first kind selects a
-    destination, which is a suspect anyway. The second kind never matches our packets. The third
-    kind looks up another table, where each route is plain or a suspect. A rule for only some of our
-    packets (``_is_for_some``) may jump or discard, but its lookup of main doesn't count.
+    discards. Three kinds of rules before main's rule don't matter:
+
+    - rules that select a destination, because the destination is a suspect anyway
+    - rules that never match our packets
+    - rules that look up another table, because each of its routes is plain or a suspect
+
+    A rule for only some of our packets (``_is_for_some``) may jump or discard, but its lookup of
+    main doesn't count.
     """
     nowhere = Flow(IPv4Address(0))
     for rule in rules:

@@ -118,12 +118,12 @@ def _judged(
 
 
 def _is_from(devs: Container[str], loss: Loss) -> bool:
-    """Return whether an address of one of ``devs`` can no longer send to its own neighbours."""
+    """Return whether a loss is of packets from one of ``devs`` to that interface's neighbours."""
     return _is_to_own_network(loss) and loss.sender in devs
 
 
 def _is_to_own_network(loss: Loss) -> bool:
-    """Return whether an interface's address can no longer send to the interface's neighbours."""
+    """Return whether a loss is of packets from an interface's address to its neighbours."""
     return loss.source is not None and loss.sender in loss.neighbours_of
 
 

@@ -153,9 +153,10 @@ def _usable(state: State) -> Iterator[Address]:
 
 
 def _entries_of_local(state: State) -> set[IpAddress]:
-    """Return the addresses with an entry of type local, if no entry before it diverts packets.
+    """Return the addresses whose packets table local delivers, by its entries for one address.
 
-    ``ip route prepend`` adds an entry before another.
+    An entry of type local isn't enough, because another entry for the address may precede it: ``ip
+    route prepend`` adds such an entry.
     """
     local = set[IpAddress]()
     first: dict[IpAddress, Route] = {}
@@ -231,14 +232,16 @@ def _clients(
     state: State,
     cidrs: Sequence[Prefix],
 ) -> Collection[IpAddress]:
-    """Return an expected address for each combination of rules whose source prefixes contain it.
+    """Return expected addresses of other hosts that stand for all sources of packets to this host.
 
-    Such rules match the address as the source.
+    Rules may match on the source. Addresses that lie in the same source prefixes of rules are
+    matched by the same rules, so one of them is enough.
     """
     sources = {rule.source for rule in rules if rule.source is not None}
     if not sources:
         return ()
-    local = {int(address.local) for address in state.addresses}  # no client has one of these
+    # A client is another host, so it has none of this host's addresses.
+    local = {int(address.local) for address in state.addresses}
     edges = {number + 1 for number in local}
     for source in sources:
         edges |= {int(source[0]), int(source[-1]) + 1}
@@ -361,8 +364,8 @@ def _behind_vrfs(flow: Flow, state: State, cidrs: Sequence[Prefix]) -> int:
     """Return the preference for a new rule that looks up table local: 0, or behind the VRFs' rule.
 
     A packet in a VRF must stay in the VRF, even if its destination is an address of this host
-    outside of the VRF. So the new rule comes behind the VRFs' rule if this host has VRFs, and if
-    all packets to this host are then delivered.
+    outside of the VRF. So on a host with VRFs, the new rule should come behind the VRFs' rule. The
+    preference is 0 if some packets to this host still wouldn't be delivered then.
     """
     decides = state.fib.decide(flow).rule
     of_vrfs = [rule.preference for rule in state.rules if rule.is_l3mdev]

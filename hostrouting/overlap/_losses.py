@@ -496,7 +496,7 @@ class _Comparison:
         iif: str,
         senders: Iterable[IpAddress],
     ) -> Flow | None:
-        """Return the first flow to an address that is delivered now, but not after the change."""
+        """Return the first flow to a local address that the change would no longer deliver."""
         for sender in senders:
             for protocol in self._protocols:
                 flow = Flow(address, sender, protocol, iif=iif)
@@ -539,7 +539,7 @@ def _stays_on_link(address: IpAddress) -> bool:
 
 
 def _stays(source: Address | None, change: _Change) -> bool:
-    """Return whether a change leads packets back into the network of their source's interface."""
+    """Return whether a change sends packets through their source's interface, to its network."""
     if source is None:
         return False
     return change.after == (source.dev,) and source.prefix in change.homes

@@ -110,7 +110,7 @@ class Questions:
         self._find_fix = find_fix
         self._uplinks = moment.state.uplinks.devs
         self._devs: set[str] = set()
-        # Each answer is tried once, because it may settle several questions.
+        # The outcome of each tried answer. Several questions may have the same answer.
         self._outcomes: dict[Answer, _Outcome | None] = {}
 
     def answered(self) -> tuple[Unfixable, ...]:
@@ -276,8 +276,8 @@ class Questions:
     def _exempting(self) -> set[ExpectedCidr]:
         """Return the expected CIDRs with parts that are exempt, or beyond an exemption's bounds.
 
-        For example, pods' networks are exempt. If an answer named interfaces for such a CIDR, the
-        exemption would end.
+        For example, pods' networks are exempt. A CIDR with named interfaces has no exemptions, so
+        no answer may name interfaces for such a CIDR.
         """
         return {
             expected

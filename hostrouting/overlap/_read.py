@@ -291,7 +291,7 @@ def _needs_whole_tables(state: State) -> bool:
         return True
     if any(rule.source is not None or rule.ip_protocol for rule in state.rules):
         return True
-    # If a rule decides before main, a fix may make main decide instead.
+    # A fix may let main decide instead of a rule before main, and plain routes are in main.
     return any(map(_is_before_main, state.rules))
 
 

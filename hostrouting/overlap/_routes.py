@@ -63,8 +63,8 @@ class _Proposal:
     """Entries that fix failures, and the failures that remain.
 
     Args:
-        fix: the entries. If the entries don't work, the fix has none, and every failure that needs
-            a route remains. Failures that no route can fix are never included.
+        fix: a fix with the entries. If the entries don't work, a fix without entries, and with all
+            failures that need a route. Failures that no route can fix are never included.
         host: the host after the fix.
         fixable: an address of each span that the constraints let an entry fix.
         fixed: the fixable addresses that an entry fixes. Empty if the entries don't work.

@@ -177,7 +177,8 @@ class RuleSearch:
             is_free = is_local or is_cut((span.first, bits))
             if not (is_free and self._is_same(span.place, priority)):
                 return Segment(span.first, span.last, length_max=-1)
-            # Among sets with equally many prefixes, take one that covers fewer places.
+            # With a maximum below ``bits``, the fewest prefixes cover as few such places as
+            # possible. Local places aren't counted.
             return Segment(span.first, span.last, length_max=bits if is_local else bits - 1)
 
         return fewest_prefixes([*map(segment, self._places.spans)], self._family)

@@ -54,7 +54,7 @@ class Senders:
 
     @property
     def addresses(self) -> Sequence[Address | None]:
-        """Return an address of each interface, or None if these senders have no source."""
+        """Return the senders: one address of each interface, or only None for no source."""
         return (None,) if self._own is None else self._of_kind(self._own.each())
 
     def near(self, devs: Iterable[str], network: IpNetwork | None) -> Sequence[Address | None]:

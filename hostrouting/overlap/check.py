@@ -254,8 +254,8 @@ def check_overlap(
         scope: cancellation scope for the check.
         ipv4: the host's IPv4 backend. If the config doesn't name uplinks, the interfaces of the
             IPv4 default route are also the uplinks for IPv6.
-        host: the host, or None. Its files tell which other traffic a fix moves and, unless the host
-            is a snapshot, why there is no IPv6 default route.
+        host: the host whose files tell which other traffic a fix moves and, unless the host is a
+            snapshot, why there is no IPv6 default route. None if no files are to be read.
         started: when the run started, in seconds on the scope's clock, or None to check
             immediately. With a time, the check waits for a default route on an uplink and for
             InfiniBand addresses, as long as the config says.

@@ -67,8 +67,8 @@ def unapplied(fix: Fix, config: str = CONFIG) -> list[str]:
 
     Args:
         fix: the fix.
-        config: the argument of the command that installs the config. Without an argument, the
-            command installs the default CONFIG.
+        config: the argument of the suggested apply command, or an empty string if the command needs
+            no argument.
     """
     listed = fix.unapplied
     if listed is None:

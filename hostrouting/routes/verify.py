@@ -197,7 +197,10 @@ def _why_behind(route: Route, same: Iterable[Route], fib: Fib) -> tuple[str, str
 
 
 def _winner(answer: Lookup, fib: Fib) -> Route | Rule | None:
-    """Return the entry or rule that ended a lookup. A model shows it for a discarded packet."""
+    """Return the entry or rule that ended a lookup.
+
+    The kernel doesn't report it if the packet is discarded. So it is then taken from ``fib``.
+    """
     if answer.route is not None:
         return answer.route
     decision = fib.decide(Flow(answer.address))

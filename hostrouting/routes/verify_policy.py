@@ -24,11 +24,11 @@ from hostrouting.model.text import counted, shortened, with_runs
 from hostrouting.routes.policy import PolicyRouting, rule_words
 from hostrouting.routes.verify import read_fib
 
-# The maximum number of addresses of a network to try. More than one is tried, because the first may
-# be this host's own.
+# The maximum number of addresses of a network to look up. One isn't enough, because the network's
+# first address may be this host's own.
 _TRIED = 4
 
-# A limit for human-readable lines.
+# A message names at most this many interfaces.
 _SHOWN_DEVS = 8
 
 # An address of TEST-NET-2 (RFC 5737), which no host has.

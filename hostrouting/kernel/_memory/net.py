@@ -142,7 +142,7 @@ class Net(Fib):
         return tuple(ifa for dev in self.devices.values() for ifa in dev.addresses)
 
     def rules_around(self, _: Flow) -> Sequence[int]:
-        """Return the positions of all rules: the rules may change, so they have no index."""
+        """Return the positions of all rules. An index would be outdated after a change of rules."""
         return range(len(self.rules))
 
     def add_rule(self, rule: Rule) -> None:

@@ -234,8 +234,8 @@ class RouteReader:
         source_prefix = None
         if source_length:
             source_prefix = IPv6Network((found[rtm.RTA_SRC], source_length))
-        # Each next hop of a multipath route has its own preference. Ignore the preference in the
-        # message, which belongs to only one of them (rt6_fill_node).
+        # Each next hop of a multipath route has its own preference, but the message has only that
+        # of one hop (rt6_fill_node). So ignore it.
         preference = 0
         if rtm.RTA_MULTIPATH not in found:
             preference = to_number(found.get(rtm.RTA_PREF, b""))
