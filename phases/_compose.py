@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import copy_context
 from typing import Any, Generic, TypeVar, overload
 
 from attrs import field, frozen, validators
 
 from phases._checks import check_function, check_name, check_seconds, check_task
-from phases._errors import POLL_SECONDS, Cancelled, add_note, group_of, text_of
+from phases._errors import POLL_SECONDS, ROLLBACK_NOTE, Cancelled, add_note, group_of, text_of
 from phases._run import Task, run_child
 from phases._scope import CancelScope
 
@@ -57,8 +57,11 @@ def task(name: str) -> Callable[[Callable[[CancelScope], T]], Task[T]]:
         decorator raises a TypeError for an async function or a generator function.
 
     Raises:
+        TypeError: the decorator is used without a name.
         ValueError: the name isn't kebab-case.
     """
+    if callable(name):
+        raise TypeError(f'write @phases.task("name") above the function, not @phases.task: {name}')
     check_name(None, None, name)
     return lambda function: FunctionTask(name, function)
 
@@ -178,7 +181,8 @@ class Parallel(Several[T_co]):
     def do(self, scope: CancelScope) -> T_co:
         """Run the tasks and wait for all of them, even if one fails.
 
-        A failure cancels the other tasks.
+        A failure cancels the other tasks. If one of these can't be rolled back, the exception has
+        its notes.
 
         A task may also raise an exception that isn't an `Exception`: `KeyboardInterrupt`,
         `SystemExit`, or a `Cancelled` that doesn't come from the run's scopes. Such an exception is
@@ -200,6 +204,7 @@ class Parallel(Several[T_co]):
         inner = scope.child()
         futures: list[Future[Any]] = []
         errors: list[BaseException] = []
+        stopped: list[Cancelled] = []
         running: list[Task[Any]] = []
 
         def work(each: Task[Any]) -> Any:
@@ -208,6 +213,7 @@ class Parallel(Several[T_co]):
                 return run_child(each, inner)
             except BaseException as error:
                 if isinstance(error, Cancelled) and inner.is_cancelled:
+                    stopped.append(error)
                     return None  # the cancellation isn't a failure of this task
                 inner.cancel(f"{each.name} ended with {type(error).__name__}")
                 raise
@@ -229,7 +235,7 @@ class Parallel(Several[T_co]):
                 time.sleep(POLL_SECONDS)
         if ended := inner.verdict():
             # If no task failed, a task has cancelled the scope that all tasks share.
-            raise _outcome(scope, errors) or ended
+            raise _with_rollbacks(_outcome(scope, errors) or ended, stopped)
         return tuple(future.result() for future in futures)  # type: ignore[return-value]
 
 
@@ -296,6 +302,19 @@ def _outcome(scope: CancelScope, errors: list[BaseException]) -> BaseException |
     if stop is None:
         return group_of(f"{len(failures)} of the parallel tasks failed", failures)
     for other in (*interrupts[1:], *failures):
-        notes = ", ".join(map(str, getattr(other, "__notes__", ())))
-        add_note(stop, f"besides: {text_of(other)} ({notes})")
+        add_note(stop, _besides(other))
     return stop
+
+
+def _with_rollbacks(error: BaseException, stopped: Sequence[Cancelled]) -> BaseException:
+    """Add the notes of cancelled tasks, which say why a rollback failed, to an exception."""
+    for other in stopped:
+        notes = map(str, getattr(other, "__notes__", ()))
+        if any(note.startswith(ROLLBACK_NOTE) for note in notes):
+            add_note(error, _besides(other))
+    return error
+
+
+def _besides(error: BaseException) -> str:
+    notes = ", ".join(map(str, getattr(error, "__notes__", ())))
+    return f"besides: {text_of(error)} ({notes})"

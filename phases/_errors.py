@@ -13,6 +13,9 @@ E = TypeVar("E", bound=BaseException)
 Tell = Callable[[Callable[["Observer"], None]], None]
 """A function that passes a call to a run's observers, one call at a time."""
 
+ROLLBACK_NOTE = "while putting things back: "
+"""The beginning of an exception's note about a rollback step that failed."""
+
 POLL_SECONDS = 0.025
 """The longest time, in seconds, that any wait here blocks before it checks for cancellation.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from phases._errors import Status, paths_of, text_of
+from phases._errors import PathNote, Status, paths_of, text_of
 
 LOGGER = logging.getLogger("phases")
 # Without a handler, warnings would go to stderr through logging.lastResort.
@@ -55,13 +55,18 @@ class Log:
 
 
 def _details(error: BaseException | None, path: str) -> dict[str, object]:
-    """Return an error's text and hint. For a task around the failed one, return the first line."""
+    """Return an error's text with its notes, and its hint.
+
+    For a task around the failed one, return only the text's first line.
+    """
     if error is None:
         return {"error": None}
     text = text_of(error)
     paths = paths_of(error)
     if paths and path not in paths:
         return {"error": text.partition("\n")[0]}
+    notes = [note for note in getattr(error, "__notes__", ()) if not isinstance(note, PathNote)]
+    text = "\n".join([text, *map(str, notes)])
     hint = getattr(error, "hint", None)
     if isinstance(hint, str) and hint:
         return {"error": text, "hint": hint}

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from phases._checks import check_plain, check_timeout, finished
 from phases._errors import (
     POLL_SECONDS,
+    ROLLBACK_NOTE,
     Cancelled,
     Tell,
     TimedOut,
@@ -321,8 +322,11 @@ class Undo:
     @guarded
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
         if error is not None:
-            for problem in self.roll_back():
-                add_note(error, f"while putting things back: {problem}")
+            # The steps of an inner and an outer rollback may fail for the same reason.
+            for problem in dict.fromkeys(self.roll_back()):
+                note = f"{ROLLBACK_NOTE}{problem}"
+                if note not in getattr(error, "__notes__", ()):
+                    add_note(error, note)
         end(self._has_begun)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 from functools import cache, partial
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     from phases import CancelScope
 
 _RECORD_BYTES = 1 << 20
-_RECORD_ANEW = (
-    f"to record the default route's interface: rm -r /{VERIFIED_PATH} && hostrouting apply"
-)
 
 
 @attrs.frozen(init=False, repr=False)
@@ -401,12 +399,16 @@ def _read_verified(path: str) -> tuple[VerifiedUplink, ...]:
         if isinstance(error, FileNotFoundError) and not os.path.lexists(path):
             return ()
         failed = FileError.of(f"read {path}", error)
-        failed.hint = failed.hint or _RECORD_ANEW
+        failed.hint = failed.hint or _how_to_record_anew(path)
         raise failed from error
     try:
         return parse_verified(content.decode("utf-8", "replace"), since)
     except ValueError as error:
-        raise FileError(f"can't read {path}: {error}", hint=_RECORD_ANEW) from None
+        raise FileError(f"can't read {path}: {error}", hint=_how_to_record_anew(path)) from None
+
+
+def _how_to_record_anew(path: str) -> str:
+    return f"to record the default route's interface: rm -r {quote(path)} && hostrouting apply"
 
 
 # These functions aren't lambdas, so that a host that refers to one can be pickled.

@@ -19,8 +19,9 @@ from hostrouting.boot.files import exists, make_folders
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import ROUTES, Layout
 from hostrouting.model.changes import Changes
-from hostrouting.model.errors import FileError, HostRoutingError
+from hostrouting.model.errors import NAMED_MAX, FileError, HostRoutingError
 from hostrouting.model.opening import translate_errors
+from hostrouting.model.text import shortened
 from phases import Cancelled, CancelScope, TimedOut
 
 E = TypeVar("E", bound=BaseException)
@@ -112,15 +113,23 @@ class Done:
     Args:
         changes: the changes made so far, without those rolled back.
         attempted: the changes that the run is making and rolls back if one of them fails.
+        left: those of ``changes`` that a rollback couldn't undo.
     """
 
     changes: Changes = attrs.field(factory=Changes)
     attempted: Changes = attrs.field(factory=Changes)
+    left: Changes = attrs.field(factory=Changes)
 
     def add(self, made: Iterable[Changes]) -> None:
         """Consume an iterator of changes, adding each one as soon as it is made."""
         for changes in made:
             self.changes |= changes
+
+    def fail(self, left: Changes) -> None:
+        """Add the changes that are still in place after the rollback of an attempt."""
+        self.changes |= left
+        self.left |= left
+        self.attempted = Changes()
 
     def succeed(self, made: Changes) -> None:
         """Add the changes made by an attempt that has succeeded."""
@@ -151,6 +160,8 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_installing: bool) -> Ite
             yield done
     except HostRoutingError as error:
         error.changes = done.changes
+        if done.left:
+            error.hint = "\n".join(filter(None, (error.hint, _what_to_do_about(done.left))))
         raise
     except OSError as error:
         # All other OSErrors are translated where they occur. So this OSError comes from an import
@@ -162,6 +173,15 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_installing: bool) -> Ite
             raise
         ended = StoppedRun(end.reason) if isinstance(end, Cancelled) else OverdueRun(end.seconds)
         raise _instead_of(end, ended, done.changes) from end
+
+
+def _what_to_do_about(left: Changes) -> str:
+    changes = (*left.routes, *left.rules, *left.files, *left.units)
+    named = [f"{change.what} ({change.action})" for change in changes]
+    return (
+        f"the rollback failed, too, and has left {shortened(named, ', ', NAMED_MAX)}: "
+        "run the same again, or remove all: hostrouting remove"
+    )
 
 
 def _instead_of(error: BaseException, other: E, changes: Changes) -> E:

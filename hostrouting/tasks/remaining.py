@@ -26,13 +26,13 @@ def record_remaining(done: Done, host: Host) -> None:
         FileError: a file can't be read.
     """
     attempted = done.attempted
-    done.attempted = Changes()
-    done.changes |= Changes(
+    left = Changes(
         files=tuple(change for change in attempted.files if _is_file_in_place(change, host)),
         units=tuple(change for change in attempted.units if _is_unit_in_place(change, host)),
     )
     if attempted.of_kernel:
-        done.changes |= _routes_in_place(attempted, host)
+        left |= _routes_in_place(attempted, host)
+    done.fail(left)
 
 
 def _is_file_in_place(change: Change, host: Host) -> bool:

@@ -21,6 +21,7 @@ from phases import (
     Task,
     TimedOut,
     Timeout,
+    all_or_nothing,
     path_of,
     run,
     run_child,
@@ -120,6 +121,37 @@ def test_every_failure_is_kept_in_task_order_with_its_path() -> None:
     assert rollback.__notes__ == ["in task both/fails-in-rollback"]
     assert key.__notes__ == ["in task both/z"]
     assert caught.value.__notes__ == ["in task both"]
+
+
+class Unmounting:
+    """A task whose rollback fails."""
+
+    name = "mount"
+
+    def __init__(self) -> None:
+        self.started = threading.Event()
+
+    def do(self, scope: CancelScope) -> None:
+        def unmount() -> None:
+            raise OSError("/mnt is busy")
+
+        with all_or_nothing() as undo:
+            undo.push(unmount)
+            self.started.set()
+            scope.wait(60)
+
+
+@pytest.mark.parametrize("is_outer", [False, True], ids=["a failure", "a cancel"])
+def test_a_failed_rollback_of_a_cancelled_task_becomes_a_note(is_outer: bool) -> None:
+    scope, mount = CancelScope(), Unmounting()
+    other: Task[object] = Raising("pull", ValueError("no registry"))
+    if is_outer:
+        other = cancelling("pull", lambda _: scope.cancel("SIGTERM"))
+    with pytest.raises(Cancelled if is_outer else ExceptionGroup) as caught:
+        run(Parallel(mount, After(mount.started, other)), scope=scope)
+    (besides,) = [note for note in caught.value.__notes__ if note.startswith("besides")]
+    assert besides.startswith("besides: Cancelled: ")
+    assert "while putting things back: /mnt is busy, in task parallel/mount" in besides
 
 
 def test_failures_during_an_outer_cancel_become_notes() -> None:
@@ -328,7 +360,7 @@ def test_a_function_task_is_a_value() -> None:
 def test_only_a_function_becomes_a_task() -> None:
     with pytest.raises(TypeError):
         task("one")(1)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="kebab-case"):
+    with pytest.raises(TypeError, match=r'@phases.task\("name"\)'):
         task(lambda scope: None)  # type: ignore[arg-type]
 
 

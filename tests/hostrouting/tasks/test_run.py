@@ -593,6 +593,7 @@ def test_what_a_failed_rollback_leaves_is_reported(
         told = [(str(change.what), change.action) for change in (*changes.routes, *changes.rules)]
         assert sorted(told) == differences(before, state_of(kernel))
         assert not changes.of_boot
+    assert ("the rollback failed" in caught.value.hint) is bool(caught.value.changes)
 
 
 def test_a_file_that_a_rollback_cannot_remove_is_reported(

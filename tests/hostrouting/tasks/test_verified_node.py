@@ -833,7 +833,11 @@ def a_dangling_link(path: Path) -> None:
 
 
 UNREADABLE = [a_folder, a_fifo, a_comment, zeros, latin_1, much, a_dangling_link]
-ANEW = "to record the default route's interface: rm -r /etc/hostrouting/uplink && hostrouting apply"
+
+
+def how_to_record_anew(host: Host) -> str:
+    verified = host.layout.verified
+    return f"to record the default route's interface: rm -r {verified} && hostrouting apply"
 
 
 @pytest.fixture(params=UNREADABLE)
@@ -850,10 +854,10 @@ def test_an_unreadable_record_is_no_verdict(unreadable: Node) -> None:
     report = check(STRICT, host=host)
     assert report.reason_kind is UnknownReason.CHECK_FAILED
     assert report.reason_detail.startswith(f"can't read {host.layout.verified}: ")
-    assert report.reason_detail.endswith(ANEW)
+    assert report.reason_detail.endswith(how_to_record_anew(host))
     findings = [each for each in examine(host=host).findings if each.kind == "unjudged"]
     assert [finding.severity for finding in findings] == [Severity.BROKEN]
-    assert ANEW in findings[0].message
+    assert how_to_record_anew(host) in findings[0].message
 
 
 def test_an_unreadable_record_moves_nothing(unreadable: Node) -> None:
@@ -862,7 +866,7 @@ def test_an_unreadable_record_moves_nothing(unreadable: Node) -> None:
             ask(host=unreadable.host)
     with pytest.raises(FileError) as caught:
         unreadable.apply()
-    assert caught.value.hint == ANEW
+    assert caught.value.hint == how_to_record_anew(unreadable.host)
     assert unreadable.devs_of_ours() == {"eth0"}
 
 
