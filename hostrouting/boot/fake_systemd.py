@@ -142,7 +142,7 @@ class FakeSystemd:
         return {unit: self.show(unit, *names) for unit in (*instances, *units)}
 
     def orderings(self, *units: str) -> dict[str, tuple[str, ...]]:
-        """Return the units that each running or given unit is ordered after, as its files say."""
+        """Map each running or given unit to the units after which it is started."""
         after: dict[str, list[str]] = {}
         loaded = {unit: self._read(unit) for unit in units} | self._loaded
         for unit, lists in loaded.items():

@@ -130,8 +130,8 @@ def _write_files(plan: BootPlan, host: Host, undo: Undo) -> None:
     has_drop_in = False
     for file in plan.files.write:
         if file.path in drop_ins and not has_drop_in:
-            # A rollback removes the drop-ins first. systemd must then forget the gate's commands
-            # before the rollback removes the gate's scripts.
+            # A rollback first removes the drop-ins, then reloads systemd, and then removes the
+            # gate's scripts. Without the reload, systemd would still run the gate's commands.
             undo.push(reload)
             has_drop_in = True
         _write(file, undo)
@@ -288,8 +288,8 @@ def _finish_manifest(plan: BootPlan, layout: Layout) -> Iterator[Changes]:
     _remove_folders(layout, manifests.interim)
 
 
-# The scripts' temporary files, a marker that a killed check hasn't finished, and the times at which
-# the watcher failed.
+# The scripts' temporary files, the unfinished marker of a killed check, and the times at which the
+# watcher failed.
 _SCRATCH = (
     *(f"{name}.sh.[0-9]*" for name in (ROUTES, CHECK)),
     "route-overlap.[0-9]*",

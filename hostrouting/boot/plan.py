@@ -242,8 +242,8 @@ def _plan_gate(
     layout = host.layout
     old = manifests.old
     new = manifests.new
-    # While a part is being removed, its script removes what the part has changed. So the removed
-    # part's script is still in the gate's first list, but not in the final list.
+    # During a removal of the static routes, a script removes our routes from the kernel (see
+    # ``_gate_scripts``). This script is in the gate's first list, but not in the final list.
     still_run = {name: old.parts[name] for name in manifests.removed_parts if name in scripts}
     listed = attrs.evolve(new, parts=still_run | new.parts)
     first_list = BootFile(layout.gate_list, list_text(listed, contents))

@@ -37,9 +37,9 @@ def cells(cidr: IpNetwork, bar: Bar, count: int) -> tuple[CellKind | None, ...]:
     """Split a CIDR into equal cells, and return the kind of each.
 
     For a cell with addresses of several kinds, the worst kind is drawn. A failure is worse than a
-    note, and a note is worse than an expected address. Of two failures, or two notes, the one with
-    fewer addresses in the bar is drawn. So a single failing address in a /12 is visible. If the
-    number of cells is a power of two, each cell is a prefix.
+    note, and a note is worse than an expected address. Between two kinds of failures or of notes,
+    the kind with fewer addresses in the bar is drawn. So a single failing address in a /12 is
+    visible. If the number of cells is a power of two, each cell is a prefix.
 
     Args:
         cidr: the CIDR to draw.

@@ -118,7 +118,7 @@ def _remarks(report: FleetReport, *, is_verbose: bool) -> list[str]:
 
 
 def _repeated(report: FleetReport) -> list[str]:
-    """Return a line for each host of which there are several snapshots, by their host names."""
+    """Return a line for each host name that is in several snapshots."""
     files: dict[str, list[str]] = {}
     for group in report.groups:
         for name in group.hosts:

@@ -291,7 +291,10 @@ class Fib:
         return 0
 
     def _suppresses_host_route(self, rule: Rule, found: Route | None, dev: str | None) -> bool:
-        """Return whether a rule has found an entry in main, but would suppress a host route."""
+        """Return whether a rule would suppress a host route, although it has found ``found``.
+
+        False unless ``found`` is in table main, and ``dev`` names the host route's interface.
+        """
         if dev is None or found is None or found.table != Table.MAIN:
             return False
         return self.suppresses(rule, self.family.bits, dev)

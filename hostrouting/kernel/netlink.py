@@ -20,7 +20,7 @@ This module adds guarantees that the kernel doesn't give:
   matches any gateway. So ``_delete`` first reads the entries, and refuses a route that isn't among
   them (``refusals.Deletable``).
 - *A lookup has no ports.* A rule for all ports matches every packet, but not a lookup without
-  ports. So ``lookup`` sends a port that no other rule selects.
+  ports. So ``lookup`` sends a high port, which rules for single services don't select.
 - *A table may be huge.* The decoder gets the ``Selection``, and skips unwanted entries.
 """
 

@@ -18,7 +18,7 @@ from hostrouting.model.routes import Route, RouteType
 # set of interfaces.
 _TRIED_ADDRESSES = 1024
 _TRIED_A_DEV = 128
-# An address that stands for the internet.
+# An example of a destination in the internet.
 _GLOBAL = IPv6Address("2000::1")
 
 

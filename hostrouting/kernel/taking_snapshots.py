@@ -157,7 +157,10 @@ def _sent_to(
     doubts: Container[SourceKey],
     backend: RouteBackend,
 ) -> list[tuple[Route, list[IpAddress]]]:
-    """Return the entries in ``doubts`` that lookups find, with addresses that exercise all hops."""
+    """Look up addresses, and return the entries found whose keys are in ``doubts``.
+
+    Each entry comes with looked-up addresses whose packets use all of its hops.
+    """
     found: dict[SourceKey, tuple[Route, list[IpAddress]]] = {}
     for lookup in backend.lookup(tried):
         if lookup.route is not None and (key := source_key(lookup.route)) in doubts:

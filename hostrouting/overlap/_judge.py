@@ -136,7 +136,7 @@ class Judge:
         return found
 
     def _ends_here(self, route: Route) -> bool:
-        """Return whether an entry delivers to this host, as those for IPv6 anycast addresses do."""
+        """Return whether an entry delivers packets to this host: a local or IPv6 anycast entry."""
         if route.type is RouteType.LOCAL:
             return True
         is_anycast = route.type is RouteType.ANYCAST and route.protocol == Protocol.KERNEL

@@ -356,8 +356,8 @@ class _Comparison:
         if not change.is_intended:
             return change.senders.addresses
         if change.devs == (self._loopback,):
-            # A local route to a whole prefix lets clients reach this host at each address of the
-            # prefix.
+            # The host receives these packets before the change. Besides its own addresses, it
+            # receives all addresses of a local route, for example a route to a whole prefix.
             is_own = all(span.place.probe in self._own_addresses for span in spans)
             return [] if is_own else [each for each in change.senders.addresses if each is None]
         near = change.senders.near(change.devs, change.network)

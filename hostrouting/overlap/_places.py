@@ -78,8 +78,8 @@ class Judgement(NamedTuple):
         gateway: the local address that is the gateway of ``route``, if any. If packets are sent to
             that address itself, ``route`` is the default route.
         port: the expected interface whose master takes the replies, if any.
-        would_be_exempt: whether this failure would be exempt, as a pods' interface or a CNI's
-            block, if the expected CIDR didn't name its interfaces.
+        would_be_exempt: whether the address fails only because the expected CIDR names its
+            interfaces. Otherwise it would be exempt, as pods' or as a CNI's block.
     """
 
     kind: FindingKind | NoteKind | None
@@ -160,10 +160,10 @@ class MayBeCovered(NamedTuple):
     """The constraint of a place that a route may cover if it doesn't change the lookups there.
 
     Args:
-        entry: the entry in table main that covers the place. A route may cover the place if its
-            prefix is shorter than that of this entry.
-        length_max: without such an entry, the maximum length of a route that covers the place; -1
-            if none may.
+        entry: the entry in table main that covers the place, or None. A route may cover the place
+            if its prefix is shorter than that of this entry.
+        length_max: if ``entry`` is None, the maximum length of a route that may cover the place, or
+            -1 if no route may.
     """
 
     entry: Route | None = None

@@ -192,7 +192,10 @@ class RuleSearch:
         return not self._why_moving(place, priority)
 
     def _answers_at(self, priority: int) -> dict[Place, tuple[SocketLookup, ...]]:
-        """Return the lookups of all places if main decides at a priority; 0 means no new rule."""
+        """Return the lookups of all places if a new rule with a priority lets main decide.
+
+        Priority 0 stands for the present rules.
+        """
         if priority not in self._answers:
             model = self._model_at(priority) if priority else self.now
             self._answers[priority] = self._ask(model, self._places)

@@ -278,7 +278,7 @@ def unproven(
     main: Sequence[Group],
     local: Iterable[Route],
 ) -> list[tuple[Route, IpAddress | None]]:
-    """Return the routes that the entries in tables don't prove to be in effect.
+    """Return the routes of which the tables don't prove that the kernel uses them.
 
     Args:
         wanted: the routes in table main that must be in effect.

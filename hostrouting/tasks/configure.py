@@ -158,8 +158,8 @@ class Configure(ConfigTask):
             The reports for the routes, the watcher and the check, and all changes.
 
         Raises:
-            HostRoutingError: any of the other tasks' errors. If the installation fails, the check
-                is skipped.
+            HostRoutingError: an error of installing the routes or the watcher, or of the check. If
+                the installation fails, the check is skipped.
         """
         return configure(self.config, self.host, scope)
 
