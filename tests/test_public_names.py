@@ -9,7 +9,7 @@ from collections.abc import Callable
 from ipaddress import IPv4Address, IPv4Network, IPv6Network
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import pytest
@@ -230,6 +230,9 @@ def test_wrong_arguments_are_refused_with_a_hint(host: Host) -> None:
         for wrong in ("/mnt/image", object(), Host):
             with pytest.raises(TypeError, match=r"takes host=Host\("):
                 function(CONFIG, host=wrong)
+    for function in (check, plan, examine):
+        with pytest.raises(TypeError, match=r"expected scope=CancelScope\("):
+            function(CONFIG, host=host, scope=cast("phases.CancelScope", 5))
     with pytest.raises(TypeError, match="takes host="):
         RemoveHostRouting(host=document)
     with pytest.raises(ConfigError, match="address: 'fe80::1'"):

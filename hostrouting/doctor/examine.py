@@ -19,7 +19,7 @@ from hostrouting.doctor import _consumer, _files, _routes
 from hostrouting.doctor.check_types import DoctorCheck, DoctorFinding, ExaminedHost, Severity
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.text import shown
-from hostrouting.tasks.arguments import to_config, to_host
+from hostrouting.tasks.arguments import to_config, to_host, to_scope
 from phases import CancelScope
 
 CHECKS = (
@@ -177,7 +177,7 @@ def examine(
     config = None if config is None else to_config(config)
     checks = _to_checks(checks)
     host = to_host(host)
-    examined = ExaminedHost(host, host.layout, config, config_name, scope or CancelScope())
+    examined = ExaminedHost(host, host.layout, config, config_name, to_scope(scope))
     able = (each for each in checks if each.is_of_images or not examined.host.is_image)
     made = (each for each in able if examined.has_installation or not each.is_of_the_installed)
     return DoctorReport({each: _look(each, examined) for each in made})

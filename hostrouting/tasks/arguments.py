@@ -10,6 +10,7 @@ import attrs
 from hostrouting.boot.host import Host
 from hostrouting.config.routing import Config
 from hostrouting.model.text import shown
+from phases import CancelScope
 
 
 def to_config(value: Config) -> Config:
@@ -38,6 +39,17 @@ def to_host(value: Host | None) -> Host:
             f"not {shown(value)}; leave it out for this host"
         )
     return value or Host()
+
+
+def to_scope(value: CancelScope | None) -> CancelScope:
+    """Return the scope, or a new one if the value is None.
+
+    Raises:
+        TypeError: the value isn't a scope.
+    """
+    if not isinstance(value, CancelScope | None):
+        raise TypeError(f"expected scope=CancelScope(…), not {shown(value)}")
+    return value or CancelScope()
 
 
 @attrs.frozen

@@ -25,7 +25,7 @@ from hostrouting.overlap.summary import brief
 from hostrouting.overlap.uplinks import awaited_devs
 from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_now
 from hostrouting.routes.verify import verify_routes
-from hostrouting.tasks.arguments import to_config, to_host
+from hostrouting.tasks.arguments import to_config, to_host, to_scope
 from hostrouting.tasks.configure import change_to_record, warnings_of
 from hostrouting.tasks.install_routes import (
     verify_policies,
@@ -118,7 +118,7 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
     """
     host = to_host(host)
     config = host.with_verified(to_config(config))
-    scope = scope or CancelScope()
+    scope = to_scope(scope)
     outcome: OverlapReport | str = ""
     if host.is_image:
         next_start = NextStart(config.consumer, None, "an image is checked at its first boot")

@@ -19,7 +19,7 @@ from hostrouting.model.parsing import parse_any_unicast_address
 from hostrouting.overlap.check import check_host
 from hostrouting.overlap.findings import Note, NoteKind, OverlapReport, Verdict
 from hostrouting.overlap.node_ip import notes_on
-from hostrouting.tasks.arguments import to_config, to_host
+from hostrouting.tasks.arguments import to_config, to_host, to_scope
 from phases import CancelScope
 
 # A function that needs modules that a check doesn't need imports them itself. At the top of this
@@ -58,7 +58,7 @@ def check(
         phases.Cancelled, phases.TimedOut: the scope was cancelled.
     """
     config, host = to_config(config), to_host(host)
-    scope = scope or CancelScope()
+    scope = to_scope(scope)
     report = check_kernel(config, host, None, scope)
     if config.static_routes.is_wanted and (report.findings or report.verdict is Verdict.OK):
         from hostrouting.overlap.planned_host import with_effects, with_unapplied
@@ -139,7 +139,7 @@ def explain(
         raise ConfigError([("address", str(error))]) from None
     config = host.with_verified(config)
     backend = host.routes_of(Family.of(address))
-    return explanation.explain(address, config, backend, scope or CancelScope(), ipv4=host.routes)
+    return explanation.explain(address, config, backend, to_scope(scope), ipv4=host.routes)
 
 
 def diff(
