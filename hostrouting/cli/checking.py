@@ -693,7 +693,7 @@ def judge(options: argparse.Namespace, host: Host) -> Result:
         is_verbose=options.verbose,
     )
     if options.output == "html":
-        text = partial(fleet.fleet_page, report)
+        text = partial(fleet.fleet_page, report, is_verbose=options.verbose)
     return Result(report.to_json, text, EXIT_OF_VERDICT[worst])
 
 

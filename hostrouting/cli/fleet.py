@@ -188,11 +188,12 @@ def _words(failure: GroupFailure) -> str:
 # --- a page for a browser -------------------------------------------------------------------------
 
 
-def fleet_page(report: FleetReport) -> str:
+def fleet_page(report: FleetReport, *, is_verbose: bool = False) -> str:
     """Return the groups as an HTML page, each with a picture of its first host and a fix to copy.
 
     Args:
         report: the fleet's report.
+        is_verbose: whether the remarks list all of their hosts. The groups always do.
 
     Returns:
         A self-contained HTML document, encoded as pure ASCII.
@@ -211,7 +212,7 @@ def fleet_page(report: FleetReport) -> str:
     ]
     text = environment.from_string(_read("fleet.html")).render(
         counts=_counts(report),
-        remarks=_remarks(report, is_verbose=True),
+        remarks=_remarks(report, is_verbose=is_verbose),
         groups=sections,
         script=script,
         script_hash=_base64(hashlib.sha256(script.encode()).digest()),

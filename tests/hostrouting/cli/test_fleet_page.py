@@ -19,6 +19,7 @@ from node import until
 from benchmarks.snapshots import CONFIG, node
 from hostrouting import Config, judge
 from hostrouting.cli.fleet import fleet_page
+from hostrouting.fleet.groups import FleetReport
 from hostrouting.model.routes import NextHop, Protocol, Route
 
 pytest.importorskip("jinja2", reason="jinja2 isn't installed")
@@ -123,6 +124,27 @@ def test_no_group_covers_the_filter(page: Chrome) -> None:
     box = "document.querySelector('#filter').getBoundingClientRect()"
     found = run(page, f"document.elementFromPoint({box}.left + 9, {box}.top + 9).id")
     assert found == "filter"
+
+
+@pytest.mark.parametrize("width", [420, 1280])
+def test_long_remarks_cover_no_group(browser: Chrome, tmp_path: Path, width: int) -> None:
+    """The remarks scroll away, and list some hosts only, as the text does."""
+    (group,) = judge([node(0)], Config.from_mapping(CONFIG)).groups
+    hosts = tuple(f"gpu-{number:04}" for number in range(1000))
+    report = FleetReport((attrs.evolve(group, hosts=hosts),), outdated=hosts, gone=hosts)
+    browser.get(write_file(tmp_path / "fleet.html", fleet_page(report)).as_uri())
+    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        assert run(browser, "document.querySelector('section').offsetTop") < 800
+        assert run(browser, "document.body.scrollWidth") <= width
+        element(browser, "summary").click()
+        browser.execute_script("scrollTo(0, document.body.scrollHeight)")
+        header = run(browser, "document.querySelector('header').getBoundingClientRect().bottom")
+        assert 0 < header < 100
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert len(fleet_page(report, is_verbose=True)) > len(fleet_page(report)) + 19_000
 
 
 def test_the_fix_is_copied_as_a_config_needs_it(page: Chrome) -> None:
