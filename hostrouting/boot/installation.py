@@ -277,7 +277,7 @@ def _finish_manifest(plan: BootPlan, layout: Layout) -> Iterator[Changes]:
         if manifests.new != manifests.interim:
             files.write_if_changed(layout.manifest, manifests.new.to_text())
         return
-    # A file that can't be accessed may still be there, so the manifest must go on to list it.
+    # A file that can't be accessed may still be there. So the manifest, which lists it, stays.
     if plan.files.access_errors:
         return
     removed = [*_remove_all(layout, [layout.manifest])]

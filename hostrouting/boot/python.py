@@ -95,7 +95,8 @@ def _files_of_site(layout: Layout, name: str) -> set[Path]:
     for file in site.glob("*.pth"):
         for line in file.read_text("utf-8", "surrogateescape").splitlines():
             if line.startswith(("import ", "import\t")):
-                # Such a line is code. That of setuptools imports _distutils_hack.
+                # Such a line is code. For example, setuptools has a line that imports
+                # _distutils_hack.
                 for word in re.findall(r"\w+", line):
                     found |= all_in(layout, site / word) if (site / word).is_dir() else set()
             elif line.strip() and not line.startswith("#"):

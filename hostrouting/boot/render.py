@@ -126,7 +126,7 @@ def part_config(config: Config, key: str) -> dict[str, dict[str, Any]]:
     """Return the config values that a part is rendered from: the given key and the shared keys."""
     keys = (key, *SHARED_KEYS)
     section = config.to_mapping(*keys)[SECTION]
-    section["waitSeconds"] = config.wait_seconds  # even if it is the default
+    section["waitSeconds"] = config.wait_seconds  # to_mapping leaves out a default value
     return {SECTION: {each: section[each] for each in keys if each in section}}
 
 

@@ -120,7 +120,8 @@ def end_trial(host: Host) -> None:
     try:
         if is_present(host.layout.trial):
             if host.units.show(_SERVICE, "LoadState")["LoadState"] == "not-found":
-                # restart needs the service, which systemd has removed together with its timer.
+                # systemd removes a service together with its timer. Only an existing service can be
+                # restarted, so make both again.
                 start_timer(host, _RETRY_SECONDS)
             host.units.restart(_SERVICE)
     finally:

@@ -96,7 +96,7 @@ def _unrecorded(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     config = examined.manifest.config
     if not config.verifies_uplinks or config.uplinks is not None:
         return
-    with suppress(FileError):  # the finding for the missing verdict names this error
+    with suppress(FileError):  # another finding says why there is no verdict, and names this error
         if examined.host.verified:
             return
         message = (

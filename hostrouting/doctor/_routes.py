@@ -357,5 +357,5 @@ def advertisements(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _devs_of(routes: Iterable[Route]) -> dict[str, None]:
-    """Return the routes' interfaces once each, in order; the values have no meaning."""
+    """Return the routes' interfaces, in order and without duplicates, as the keys of a dict."""
     return dict.fromkeys(dev for route in routes for dev in route.devs)

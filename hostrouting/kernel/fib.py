@@ -291,9 +291,13 @@ class Fib:
         return 0
 
     def _suppresses_host_route(self, rule: Rule, found: Route | None, dev: str | None) -> bool:
-        """Return whether a rule would suppress a host route, although it has found ``found``.
+        """Return whether a rule would suppress a hypothetical host route.
 
-        False unless ``found`` is in table main, and ``dev`` names the host route's interface.
+        Args:
+            rule: the rule.
+            found: the entry that the rule has found, or None. False unless it is in table main,
+                because the hypothetical route would be in main.
+            dev: the interface of the hypothetical host route, or None if there is none.
         """
         if dev is None or found is None or found.table != Table.MAIN:
             return False

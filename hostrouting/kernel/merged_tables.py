@@ -27,8 +27,8 @@ def are_merged(
 
     Args:
         addresses: the host's addresses.
-        rules: the policy rules. Adding any rule separates the tables for good (fib_unmerge). Up to
-            Linux 6.18, deleting a rule separates them, too; in 7.2 it doesn't.
+        rules: the policy rules. Adding any rule separates the tables for good (fib_unmerge). So
+            does deleting a rule up to Linux 6.18, but not in Linux 7.2.
         routes: the entries in the tables.
         asked: the kernel to query.
 

@@ -194,10 +194,9 @@ class NetlinkBackend6(NetlinkBackend):
         swaps = [_Swap(route, there.get(route.key, {}), _by_hop(route)) for route in routes]
         added = [hop for swap in swaps for hop in swap.added]
         failures = {failure.route.key: failure for failure in self._append(added)}
-        # Another program may have added a next hop before our new ones. If our old next hops were
-        # deleted, the other program's next hop would be the first, and the kernel would show the
-        # route with that program's protocol. So read the routes again: ``_take_old`` then keeps our
-        # old next hops.
+        # Another program may have added a next hop before our new ones. Without our old next hops,
+        # this hop would be the first one, and the kernel would show the route with that program's
+        # protocol. So read the routes again: ``_take_old`` then keeps our old next hops.
         now = self._our_hops(routes) if added else there
         for swap in swaps:
             key = swap.route.key

@@ -100,7 +100,7 @@ class Changes:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the changes as JSON. The key ``changed`` says whether there are any."""
+        """Return the changes as JSON. The value of ``changed`` is true if there are changes."""
         return {
             "changed": bool(self),
             "routes": _listed("route", self.routes),

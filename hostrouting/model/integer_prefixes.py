@@ -104,8 +104,8 @@ def uncovered_addresses(prefixes: Iterable[Prefix], bits: int) -> dict[Prefix, i
     """
     uncovered: dict[Prefix, int | None] = {}
     all_ones = (1 << bits) - 1
-    # A stack with the first and last address of each prefix visited so far, the lowest on top.
-    # Prefixes nested in another visited prefix aren't in it.
+    # A stack with the first and last address of each prefix visited so far, the lowest on top. It
+    # has no prefix that is nested in another visited prefix.
     behind: list[tuple[int, int]] = []
     # A dict keeps the order, unlike a set, and a table that is already sorted is sorted fast.
     for first, length in sorted(dict.fromkeys(prefixes), reverse=True):

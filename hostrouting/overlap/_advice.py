@@ -26,9 +26,9 @@ _PROVEN_MAX = 16
 
 
 def with_proven_advice(before: ModelledHost, unfixable: Iterable[Unfixable]) -> Iterator[Unfixable]:
-    """Yield the failures, with the packets that the advised change would lose.
+    """Add to each failure's advice which packets the advised change would lose.
 
-    Advice beyond a limit is left out.
+    Failures beyond a limit lose their advice.
 
     Args:
         before: the host.

@@ -44,9 +44,9 @@ class Sockets:
 
     Args:
         kernel: the kernel to query.
-        rules: the host's policy rules. Client and server lookups are only needed in two cases. A
-            rule or route matches on the source, or the first entry's src isn't an address of this
-            host. Separate lookups for TCP are only needed if a rule matches on the protocol.
+        rules: the host's policy rules. Client and server lookups are only needed if a rule or route
+            matches on the source, or if the first entry's src isn't an address of this host.
+            Separate lookups for TCP are only needed if a rule matches on the protocol.
         routes: the entries in all tables, in the kernel's order.
         family: the address family.
         called: the addresses at which a server may be called; see ``called_addresses``.

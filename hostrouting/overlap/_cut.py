@@ -49,7 +49,8 @@ class Cutter:
             break all connections.
         subnets: the uplinks' subnets. In such a subnet, a route via a default route's gateway isn't
             plain: it sends neighbours' packets to the router.
-        mtus: the interfaces' MTUs. A route with a larger one isn't plain: it loses packets.
+        mtus: the interfaces' MTUs. A route with a larger MTU than its interface isn't plain: it
+            loses packets.
     """
 
     def __init__(

@@ -102,7 +102,7 @@ def _beside_uplinks(state: State, places: Places) -> Iterable[Note]:
     if fabric.issuperset(state.uplinks.devs):
         only, when = f"InfiniBand, {named},", "unless the cluster is reached through InfiniBand"
     elif _take_other_default(state, places) and not is_of_vpn(best):
-        # The name may as well be right, and its default route lost.
+        # The config may also be right, if the named interface has lost its default route.
         only, when = f"{named},", f"only if the cluster is reached through {','.join(best.devs)}"
     else:
         return

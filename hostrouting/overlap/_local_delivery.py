@@ -46,7 +46,7 @@ class _Lost(NamedTuple):
 
     Args:
         words: how the packet is sent, such as ``to 10.0.0.4 through eth0``.
-        flow: the key of its lookup.
+        flow: the key of the packet's lookup.
         route: the entry that the lookup matches, or None if no entry matches.
     """
 

@@ -39,7 +39,7 @@ from hostrouting.overlap._places import Place, Places, Span
 from hostrouting.overlap._senders import OwnAddresses, Senders
 from hostrouting.overlap._state import State
 
-# A limit for human-readable lines.
+# A line of text lists at most this many items.
 _SHOWN = 8
 # If a loss has more prefixes, a single prefix around them is shown.
 _EXACT_MAX = 6
@@ -256,7 +256,7 @@ class _Comparison:
         self._old = before.model.fib
         self._new = after.model.fib
         self._loopback = self._old.loopback
-        # A check asks about replies from the addresses of these interfaces (called_addresses).
+        # The uplinks and lo. A check asks about replies from their addresses (called_addresses).
         self._of_cluster = {*self._uplinks, self._loopback}
         self._changed = PrefixIndex(changed, self._bits)
         self._is_changed = PrefixSet(changed, self._bits)

@@ -170,7 +170,7 @@ def host_after(
     main = [route for route in state.routes if route.table == Table.MAIN]
     try:
         routes, missing = resolve(entries, state.links, state.addresses, main, state.uplinks.named)
-        # The plan doesn't see our existing routes. So it adds the new ones, and removes none.
+        # Without our existing routes, the plan only adds the new routes, and removes no route.
         plan = plan_routes(routes, [route for route in main if not route.is_ours])
     except RouteError as error:
         return error.clause

@@ -234,7 +234,7 @@ class RuleSearch:
     # --- packets that no check looks up ---------------------------------------------------------
 
     def _why_moving(self, place: Place, priority: int) -> str:
-        """Return which packets that no check looks up a new rule would divert, or ""."""
+        """Return a clause if a new rule would divert packets that no check looks up, or ""."""
         fib = self._state.fib
         flow = Flow(place.probe)
         rules = self._state.rules

@@ -42,7 +42,7 @@ from hostrouting.overlap.proposals import Answer, AnswerKind, Fix, HostSettings,
 from hostrouting.overlap.uplinks import container_devs, contested_error, wait_for_addresses
 from phases import CancelScope
 
-# A limit for human-readable lines.
+# A line of text names at most this many interfaces.
 _SHOWN_DEVS = 3
 
 _ADD_ONE = "add a default route, in the network manager's configuration or at the DHCP server"

@@ -30,7 +30,7 @@ from hostrouting.routes.verify_policy import ELSEWHERE
 from phases import CancelScope
 
 _FIRST_ADDRESSES = 5
-# A limit for human-readable lines.
+# A line of text names at most this many networks.
 _SHOWN_NETWORKS = 4
 _GATEWAY = "GATEWAY"
 _BY_DEFAULT = " that only a default route carries"

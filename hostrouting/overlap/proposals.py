@@ -20,7 +20,7 @@ from hostrouting.model.text import shortened
 OFFER = "add to hostRouting.staticRoutes.keep"
 """A caution's clause that offers to keep interfaces, before the entries."""
 
-# A limit for human-readable lines.
+# A line of text names at most this many CIDRs.
 _SHOWN_CIDRS = 4
 
 

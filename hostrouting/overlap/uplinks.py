@@ -38,7 +38,7 @@ from hostrouting.model.verified_uplinks import (
 from hostrouting.overlap.findings import UnknownReason
 from phases import CancelScope
 
-# A limit for human-readable lines.
+# A line of text lists at most this many choices.
 _SHOWN_CHOICES = 4
 # The end of advice to edit the config.
 _THEN = ", then: hostrouting apply"
@@ -69,8 +69,8 @@ class Uplinks:
         awaited: a phrase about the verified uplinks that may still appear, or None.
         subnets: the subnets of the uplinks' addresses, each with its uplink, except /32s and /128s,
             which can't contain other addresses.
-        pending: the InfiniBand interfaces without an address of the family. Such interfaces may
-            still get connected routes. Only IPv4 addresses come late.
+        pending: the InfiniBand interfaces without an address of the family. An IPv4 address may
+            still come, and with it a connected route. IPv6 addresses don't come late.
     """
 
     devs: tuple[str, ...] = ()

@@ -190,9 +190,9 @@ def plan_possible(
 ) -> tuple[RoutePlan, list[Refusal]]:
     """Compare wanted routes with table main, and plan the routes that don't conflict.
 
-    Only our own routes (protocol 217) and adopted routes are replaced or removed. If another
-    program's route has the destination, tos and metric of a wanted route, and the same next hops,
-    it stays. With other next hops, it conflicts with the wanted route.
+    Only our own routes (protocol 217) and adopted routes are replaced or removed. Another program's
+    route with the destination, tos and metric of a wanted route stays if it also has the same next
+    hops. If the next hops differ, it conflicts with the wanted route.
 
     Args:
         wanted: the resolved routes, with unique keys.

@@ -630,7 +630,7 @@ def _may_be_mistaken(rule: Rule, other: Rule) -> bool:
 
     A request without a source or destination matches rules with any source or destination
     (rule_exists and rule_find in net/core/fib_rules.c). A deletion without
-    ``suppress_prefixlength`` matches rules with any.
+    ``suppress_prefixlength`` matches rules with any ``suppress_prefixlength``.
     """
     is_alike = (rule.preference, rule.action, rule.table) == (
         other.preference,

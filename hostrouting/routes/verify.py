@@ -97,7 +97,7 @@ def _explained(
     facts: Facts,
     backend: RouteBackend,
 ) -> list[tuple[Route, Refusal]]:
-    """Return the routes that aren't in effect, each with the reason by a model of the tables."""
+    """Return the routes that aren't in effect, each with the reason according to the tables."""
     fib = read_fib(backend, facts)
     losing = [(route, _beaten(route, answer, fib, backend)) for route, answer in beaten]
     main = [route for route in fib.routes if route.table == Table.MAIN]
@@ -199,7 +199,8 @@ def _why_behind(route: Route, same: Iterable[Route], fib: Fib) -> tuple[str, str
 def _winner(answer: Lookup, fib: Fib) -> Route | Rule | None:
     """Return the entry or rule that ended a lookup.
 
-    The kernel doesn't report it if the packet is discarded. So it is then taken from ``fib``.
+    If the packet is discarded, the kernel doesn't report the entry or rule. The result is then what
+    ``fib`` finds.
     """
     if answer.route is not None:
         return answer.route
