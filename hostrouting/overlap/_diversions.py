@@ -29,8 +29,8 @@ from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import Finding, FindingKind
 from hostrouting.overlap.proposals import Obstacle, Question
 
-# The interfaces of networks of containers and virtual machines, with advice to the owner. A static
-# route to such a network would cut it off.
+# The interfaces of networks of containers and virtual machines, with advice to the owner. This host
+# couldn't reach such a network any more if a static route led its addresses to an uplink.
 _BRIDGES = (
     (
         ("docker*", "br-*"),

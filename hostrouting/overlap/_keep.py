@@ -151,8 +151,8 @@ class Keeping:
 class KeepSearch:
     """The search for interfaces to keep, each proven on the model to work and to harm nothing.
 
-    Entries for InfiniBand interfaces are proposed, because nothing else reaches their neighbours.
-    Entries for other interfaces are only offered.
+    Entries for InfiniBand interfaces belong to the fix, because nothing else reaches their
+    neighbours. Entries for other interfaces don't belong to the fix, but a line suggests them.
 
     Args:
         before: the host before the fix.

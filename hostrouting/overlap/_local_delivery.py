@@ -104,7 +104,7 @@ def _first_lost(state: State, cidrs: Sequence[Prefix], kernel: Lookups) -> _Lost
         asked = [address for address in asked if address.local not in entries]
         if not asked:
             return None
-    # The kernel is asked about packets from this host. The model answers for packets that come in.
+    # Ask the kernel about packets from this host, and the model about packets that come in.
     from_here = _lost_from_here(_sent_to(asked, state, is_first=is_first), state, kernel)
     # As long as IPv6 has never had another rule, the kernel searches local and main, whatever the
     # rules say.
@@ -341,7 +341,7 @@ def _loss(state: State, preference: int) -> str:
 
 
 def _have_local_asked(flow: Flow, state: State, cidrs: Sequence[Prefix]) -> str:
-    """Return advice to have table local looked up first, or an empty string if it is."""
+    """Return advice on how to have table local looked up first, or "" if it already is."""
     first = [rule for rule in state.rules if rule.preference == 0]
     others = [rule for rule in first if not _asks_local(rule)]
     steps = []

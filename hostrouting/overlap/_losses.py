@@ -69,8 +69,8 @@ class Loss:
         is_intended: whether the change diverts other packets to the destinations on purpose.
         is_partial: whether the ranges contain other addresses, too, because the exact prefixes are
             too many.
-        uncompared: 0, or the number of packets if there are too many to compare. In the second
-            case, the losses are unknown, and this is the only loss.
+        uncompared: the number of packets if there are too many to compare, or else 0. If they
+            aren't compared, the losses are unknown, and ``losses`` returns only this ``Loss``.
     """
 
     ranges: tuple[IpNetwork, ...]

@@ -113,7 +113,7 @@ class RuleSearch:
         self._kept = tuple(keep.dev for keep in config.static_routes.keep)
         self.now = host_now(self._state, self._places).model
         self._look_up = modelled_lookups(self._state.fib)
-        # The results of all lookups if main decides, by the priority of the new rules.
+        # The results of ``_answers_at``, by priority.
         self._answers: dict[int, dict[Place, tuple[SocketLookup, ...]]] = {}
 
     def entries(

@@ -330,7 +330,7 @@ def on_top(
     config: Config,
     scope: CancelScope,
 ) -> OverlapReport:
-    """Return a report with the fix that comes on top of the config's entries.
+    """Return a report whose fix has only what is needed in addition to the config's entries.
 
     Args:
         report: the report about the host as it is.

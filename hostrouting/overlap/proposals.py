@@ -42,8 +42,8 @@ class Answer(NamedTuple):
         kind: the meaning of the answer.
         uplinks: the uplinks to name, or an empty tuple if the answer names expected CIDRs.
         cidrs: the expected CIDRs, each with the interfaces to name.
-        effect: a clause on the fix that a check with this answer proposes, and on its losses. An
-            empty string if that check proposes nothing.
+        effect: a clause on the fix that a check with this answer proposes, and on the packets that
+            the fix diverts. An empty string if the check proposes no fix.
     """
 
     kind: AnswerKind

@@ -299,7 +299,7 @@ class _Watch:
             links = self.task.host.routes.facts().links
             root = self.task.host.layout.root
             return {link.name: who_manages(root, link.name, link.index) for link in links}
-        except HostRoutingError:  # then the manager stays unknown
+        except HostRoutingError:  # the event then names no network manager
             return {}
 
     def clear_up(self) -> None:
