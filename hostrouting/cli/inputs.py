@@ -70,22 +70,18 @@ def config_and_snapshots(options: argparse.Namespace) -> tuple[str | None, list[
 
     Raises:
         FileError: a folder can't be read.
-        HostRoutingError: a folder has no snapshots.
+        HostRoutingError: a folder has no snapshots, or none of the files and folders exists.
         UsageError: the only or the last argument is a CONFIG.
     """
+    from hostrouting.kernel.snapshot import STDIN
+
     given = [*([] if options.config is None else [options.config]), *options.snapshots]
     is_first_config = _is_config if options.cidr else _may_be_config
     config = given.pop(0) if len(given) > 1 and is_first_config(given[0]) else None
-    if len(given) == 1 and config is None and _is_config(given[0]):
-        raise UsageError(
-            f"{given[0]} is a CONFIG, and no snapshot is given",
-            hint=f"name the snapshots, or their folder: hostrouting judge {given[0]} FOLDER",
-        )
-    if config is None and _is_config(given[-1]):
-        raise UsageError(
-            f"{given[-1]} is a CONFIG, and not the first argument",
-            hint=f"hostrouting judge {' '.join(map(quote, (given[-1], *given[:-1])))}",
-        )
+    if config is None:
+        _refuse_misplaced_config(given)
+    if not any(path == STDIN or os.path.lexists(path) for path in given):
+        raise HostRoutingError(f"there is no file or folder {given[0]}")
     files: list[str] = []
     for path in given:
         files += _files_in(path, config) if _is_folder(path) else [path]
@@ -93,6 +89,22 @@ def config_and_snapshots(options: argparse.Namespace) -> tuple[str | None, list[
     for path in files:
         once.setdefault(_place(path), path)
     return config, [*once.values()]
+
+
+def _refuse_misplaced_config(given: list[str]) -> None:
+    """Raise a UsageError if the only or the last argument is a CONFIG."""
+    last = given[-1]
+    if not _is_config(last):
+        return
+    if len(given) == 1:
+        raise UsageError(
+            f"{last} is a CONFIG, and no snapshot is given",
+            hint=f"name the snapshots, or their folder: hostrouting judge {last} FOLDER",
+        )
+    raise UsageError(
+        f"{last} is a CONFIG, and not the first argument",
+        hint=f"hostrouting judge {' '.join(map(quote, (last, *given[:-1])))}",
+    )
 
 
 def readable_elsewhere(path: str) -> Snapshot | str:
@@ -140,17 +152,21 @@ def _is_folder(path: str) -> bool:
 
 
 def _files_in(folder: str, config: str | None) -> list[str]:
-    """Return the JSON files in a folder by name, without hidden ones and CONFIG."""
+    """Return the JSON files in a folder by name, without hidden ones and CONFIG.
+
+    The number of other files is reported on stderr.
+    """
     with translate_errors(f"read the folder {folder}"), os.scandir(folder) as entries:
-        shown = [each for each in entries if each.name.endswith(".json")]
+        shown = [each for each in entries if not each.name.startswith(".")]
     used = None if config is None else os.path.realpath(config)
-    files = sorted(
-        each.path
-        for each in shown
-        if not each.name.startswith(".") and os.path.realpath(each.path) != used
-    )
+    found = sorted(each.path for each in shown if each.name.endswith(".json"))
+    files = [path for path in found if os.path.realpath(path) != used]
     if not files:
         raise HostRoutingError(f"there is no snapshot (*.json) in the folder {folder}")
+    if others := len(shown) - len(found):
+        said = "other file is" if others == 1 else "other files are"
+        ignored = f"{others:,} {said} ignored in {folder}: only *.json is read"
+        complain(clean(f"hostrouting: {ignored}"))
     return files
 
 

@@ -68,11 +68,18 @@ def today(tmp_path: Path) -> Path:
 
 def test_a_folder_stands_for_its_json_files(elsewhere: Run, today: Path) -> None:
     """Neither another tool's files nor hidden ones are snapshots."""
-    write_file(today / "README.txt", "")
     write_file(today / "._gpu-0000.json", "")
-    code, out, err = elsewhere("judge", "--cidr", CIDR, today, "--output", "json")
-    assert (code, err) == (1, "")
-    assert hosts(out) == [["gpu-0000", "gpu-0001", "gpu-0002"]]
+    write_file(today / "config.json", json.dumps(CONFIG))
+    words = ("judge", today / "config.json", today, "--output", "json")
+    told = ""
+    for others, name in enumerate(("gpu-0003.json.gz", "gpu-0004.JSON", "more/gpu-0005.json"), 1):
+        code, out, err = elsewhere(*words)
+        assert (code, err) == (1, told)
+        assert hosts(out) == [["gpu-0000", "gpu-0001", "gpu-0002"]]
+        write_file(today / name, "")
+        said = "1 other file is" if others == 1 else f"{others} other files are"
+        told = f"hostrouting: {said} ignored in {today}: only *.json is read\n"
+    assert elsewhere(*words)[2] == told
 
 
 def test_standard_input_is_read_by_the_command_itself(
@@ -198,6 +205,15 @@ def test_a_folder_without_snapshots_is_an_error(elsewhere: Run, tmp_path: Path) 
     folder.mkdir()
     code, _, err = elsewhere("judge", "--cidr", CIDR, folder)
     assert (code, f"there is no snapshot (*.json) in the folder {folder}" in err) == (2, True)
+
+
+def test_a_misspelt_folder_is_an_error(elsewhere: Run, today: Path, write: Any) -> None:
+    """A file that is missing beside others is a host without a verdict."""
+    misspelt = today.with_name("tody")
+    code, out, err = elsewhere("judge", write(CONFIG), misspelt)
+    assert (code, out, f"there is no file or folder {misspelt}" in err) == (2, "", True)
+    code, out, _ = elsewhere("judge", write(CONFIG), today, misspelt)
+    assert (code, "no-snapshot: there is no such file" in out) == (1, True)
 
 
 def test_unknown_options_are_still_errors(elsewhere: Run, today: Path) -> None:
