@@ -136,8 +136,8 @@ class Systemctl:
 
     def is_enabled(self, unit: str) -> bool:
         """Return whether a unit is enabled."""
-        # Exit code 1 can mean disabled, masked or, before systemd 253, missing. So use the printed
-        # state.
+        # Use the printed state, because exit code 1 can mean disabled, masked or, before systemd
+        # 253, missing.
         state = self._run("is-enabled", unit, fine=(0, 1, 4)).strip()
         return state in ("enabled", "enabled-runtime")
 

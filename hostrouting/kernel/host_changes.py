@@ -193,7 +193,7 @@ class HostChanges:
             self._labels(mixed),
             frozenset(_each(mixed, HostChangeKind.NEIGHBOUR)),
             # Adding the first rule separates tables local and main. So take ``is_merged`` from the
-            # snapshot that has these rules.
+            # snapshot with the same rules as this state.
             is_merged=(earlier if rules == earlier.rules else later).is_merged,
             sources=self._reported_sources(links, addresses),
             kernel=later.kernel,

@@ -284,8 +284,8 @@ class NetlinkBackend6(NetlinkBackend):
     def _delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
         """Delete only these routes' next hops, one by one.
 
-        A next hop with another protocol, which another program has added, isn't deleted. The
-        failure (ESRCH) has a route with only this next hop.
+        A next hop with another protocol, which another program has added, isn't deleted. The result
+        then has a failure (ESRCH), whose route has only that next hop.
         """
         packer = rtm.RoutePacker(self.family)
 

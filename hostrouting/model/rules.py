@@ -33,7 +33,7 @@ class RuleAction(IntEnum):
 
     @classmethod
     def _missing_(cls, _value: object) -> RuleAction:
-        return cls.BLACKHOLE  # fib4_rule_action treats an unknown action like this
+        return cls.BLACKHOLE  # fib4_rule_action treats an unknown action like BLACKHOLE
 
 
 _FIELDS: dict[str, Types] = {

@@ -73,11 +73,11 @@ must lead, ``_fewest_prefixes`` finds the smallest set of prefixes that satisfie
 Sometimes no route can fix a place, or the traffic may be wanted where it is, such as on a second
 NIC (``_diversions``). Then the constraint is ``NoRoute``, with an obstacle: a reason with advice,
 or a question to the operator. ``_static_routes`` makes the config entry for each prefix. Then the
-routes are proven (``_modelled_host``): the installation's planner accepts them, and a model of the
-host with these routes is asked about the same places. The results are judged again. A route that an
-installation would refuse is excluded, and the search runs again (``_routes``). If any other proof
-fails, no route at all is proposed. Remaining failures, such as replies that no route can move, are
-reported with a reason.
+routes are proven (``_modelled_host``): the installation's planner accepts them, a model of the host
+with these routes is asked about the same places, and the model's results are judged like the
+kernel's. A route that an installation would refuse is excluded, and the search runs again
+(``_routes``). If any other proof fails, no route at all is proposed. Remaining failures, such as
+replies that no route can move, are reported with a reason.
 
 If another table decides before main, the obstacle is a rule. Then ``_rules`` finds the fewest new
 rules with which main decides, and the search for routes runs again on a model of the host with
@@ -102,7 +102,8 @@ What the next owner must keep:
   read again. The kernel's notifications show changes. Comparing the tables before and after isn't
   enough, because a change may have been undone.
 - *Everything that distinguishes addresses must cut.* Otherwise a place's probe wouldn't represent
-  its other addresses. A new selector of the kernel must cut, too, or give the verdict ``unknown``.
+  its other addresses. If a new kernel has rules or routes with another selector, the selector must
+  cut, too, or the verdict must be ``unknown``.
 - *Exemptions have bounds.* If packets fail only because their route exceeds a bound, no route is
   proposed, because the existing route may be intended. ``allowedDevs`` has no bounds: it is the
   operator's word.

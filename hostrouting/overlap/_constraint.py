@@ -336,7 +336,8 @@ def _longest_cover(span: Span, cover: MayBeCovered, bits: int) -> int:
     """Return the maximum length of a route that may cover a span."""
     if cover.entry is None:
         return cover.length_max
-    # The entry may be smaller than the span, because plain entries outside of suspects don't cut.
+    # The entry may be smaller than the span, because spans aren't cut at every plain entry
+    # (``_cut``).
     destination = cover.entry.destination
     first, last = ends(numbers(destination), bits)
     is_covered = first <= span.first and span.last <= last

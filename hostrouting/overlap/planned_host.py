@@ -296,7 +296,7 @@ def with_unapplied(
     host: Host,
     scope: CancelScope,
 ) -> OverlapReport:
-    """Return a check's report with a fix that comes on top of the config's entries.
+    """Return a check's report whose fix has only what is needed besides the config's entries.
 
     Entries of the config that the kernel lacks, and that fix a failure, are the fix's
     ``unapplied``. A check of the model of the host with all of the config's entries proves that the
