@@ -52,7 +52,7 @@ from hostrouting.model.changes import Changes
 from hostrouting.model.errors import ConfigError, FileError, HostRoutingError, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import to_json_text
-from hostrouting.model.text import clean, with_runs
+from hostrouting.model.text import clean
 from hostrouting.overlap.findings import (
     Note,
     NoteKind,
@@ -160,30 +160,27 @@ def _start_notes(report: OverlapReport, chosen: Chosen, host: Host) -> tuple[Not
 def _about_start(report: OverlapReport, chosen: Chosen, host: Host) -> str:
     """Return the message of ``_start_notes``, or an empty string."""
     static = chosen.config.static_routes
-    if report.verdict is not Verdict.OK or not static.is_wanted or host.snapshot is not None:
+    if report.verdict is not Verdict.OK or not static.is_wanted:
         return ""
     from hostrouting.overlap.planned_host import PlannedHost
     from hostrouting.routes.plan import find_missing, plan_now
 
     config = host.with_verified(chosen.config)
     backends = host.planned_backends(config)
+    is_live = host.snapshot is None
     try:
-        if missing := find_missing(config, *backends):
+        if is_live and (missing := find_missing(config, *backends)):
             waits = f"waits for {missing}, and is then held"
             return f"the next start that the gate checks {waits}"
         if not (static.keep or static.rules):
             return ""
         plan, _ = plan_now(config, *backends)
-        devs = PlannedHost(host, plan).devs_to_keep
-        if not plan.changes and (refusal := _refused_policy(plan, host)):
+        unkept = PlannedHost(host, plan).unkept
+        if is_live and not plan.changes and (refusal := _refused_policy(plan, host)):
             return f"the next start that the gate checks is held: {refusal}"
     except RouteError as error:
         return f"whether all is installed isn't known: {error.message}"
-    if not devs:
-        return ""
-    listed = ", ".join(with_runs(sorted(devs)))
-    command = f"hostrouting apply {chosen.name}".rstrip()
-    return f"the kernel lacks the rules or routes that keep {listed}: {command}"
+    return f"{unkept}: hostrouting apply {chosen.name}".rstrip() if unkept else ""
 
 
 def _refused_policy(plan: RoutePlan, host: Host) -> str:

@@ -108,7 +108,8 @@ class HostGroup(JsonObject):
         own_names: maps a name in ``hosts`` to the host name in the snapshot, where the two differ.
         decisions: the first host's notes that ask for a decision: which interface is the uplink.
             The other hosts' notes have the same kinds and interfaces.
-        cautions: which other traffic the fix moves on the first host, one line each.
+        cautions: which other traffic the fix moves on the first host, or which interfaces of
+            ``keep`` are not kept on it, one line each.
     """
 
     verdict: Verdict

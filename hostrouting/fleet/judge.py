@@ -27,6 +27,7 @@ from hostrouting.model.text import shortened, shown
 from hostrouting.overlap.check import unjudged
 from hostrouting.overlap.difference import DiffReport
 from hostrouting.overlap.findings import UnknownReason
+from hostrouting.overlap.planned_host import with_unkept
 from hostrouting.tasks.queries import check, diff
 from phases import CancelScope
 
@@ -203,7 +204,8 @@ class _Judging:
             return self._unjudged(number, given, UnknownReason.NO_SNAPSHOT, _why(error, given))
         name = self._name_of(number, given, snapshot.host)
         snapshot = attrs.evolve(snapshot, host=snapshot.host or name)
-        report = check(self.config, host=Host.recorded(snapshot))
+        host = Host.recorded(snapshot)
+        report = with_unkept(check(self.config, host=host), self.config, host)
         judged = JudgedHost(name, report, taken=snapshot.time)
         if self.since is None:
             return judged

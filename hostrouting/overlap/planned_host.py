@@ -21,6 +21,7 @@ from hostrouting.model.links import Address, is_like
 from hostrouting.model.lookups import RouteFailure
 from hostrouting.model.routes import Route
 from hostrouting.model.rules import Rule
+from hostrouting.model.text import with_runs
 from hostrouting.overlap._diverted import Diverted, diverted, may_divert
 from hostrouting.overlap._modelled_host import ModelledHost
 from hostrouting.overlap._places import Places
@@ -138,6 +139,12 @@ class PlannedHost:
             addresses = self.host.routes.facts().addresses
             devs.update(each.dev for each in addresses if _as_network(each) in sources)
         return devs
+
+    @property
+    def unkept(self) -> str:
+        """Return a clause on the interfaces that the plan begins to keep, or an empty string."""
+        listed = ", ".join(with_runs(sorted(self.devs_to_keep)))
+        return f"the kernel lacks the rules or routes that keep {listed}" if listed else ""
 
 
 def _keeps_any(keep: Keep, devs: Iterable[str]) -> bool:
@@ -288,6 +295,21 @@ def with_effects(
         found = planned.diverted(config, scope)
         lines = [f"after hostrouting apply, {line}" for each in found for line in each.sentences]
     return attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=tuple(lines)))
+
+
+def with_unkept(report: OverlapReport, config: Config, host: Host) -> OverlapReport:
+    """Return the report of a check that passes, with a caution if interfaces aren't kept."""
+    if report.verdict is not Verdict.OK or not config.static_routes.keep:
+        return report
+    try:
+        plan, _ = plan_now(host.with_verified(config), *host.planned_backends(config))
+    except RouteError:  # with_effects has a caution
+        return report
+    unkept = PlannedHost(host, plan).unkept
+    if not unkept:
+        return report
+    lines = (f"{unkept}: hostrouting apply", *report.fix.consequences)
+    return attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=lines))
 
 
 def with_unapplied(

@@ -206,6 +206,29 @@ def test_a_check_tells_of_rules_that_hold_the_next_start(
     assert "held" not in run("check", path)[1]
 
 
+def test_interfaces_that_are_not_kept_are_told(
+    run: Run, write: Any, kernel: FakeKernel, tmp_path: Path
+) -> None:
+    """No expected CIDR fails, though packets from ib0's address leave through eth0."""
+    path = write(LISTED)
+    run("apply", path)
+    unkept = "the kernel lacks the rules or routes that keep ib0: hostrouting apply"
+    for name in ("kept", "lacking"):
+        snapshot = tmp_path / f"{name}.json"
+        snapshot.write_text(run("snapshot")[1])
+        for words in ((path,), (path, "--snapshot", snapshot)):
+            code, out, _ = run("check", *words)
+            assert (code, out.count(f"note: {unkept} {path}\n")) == (0, int(name == "lacking"))
+            notes = json.loads(run("check", *words, "--output", "json")[1])["notes"]
+            assert ("START" in [each["kind"] for each in notes]) == (name == "lacking")
+        if name == "kept":
+            kernel.ip("rule del from 172.16.0.10 table 2170000")
+    judging = ("judge", path, tmp_path / "kept.json", tmp_path / "lacking.json")
+    groups = json.loads(run(*judging, "--output", "json")[1])["groups"]
+    assert [each["cautions"] for each in groups] == [[], [unkept]]
+    assert f"caution: {unkept}\n" in run(*judging)[1]
+
+
 def test_routes_without_a_connected_network_take_nothing_away(
     run: Run, write: Any, kernel: FakeKernel
 ) -> None:
