@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -660,6 +661,29 @@ def test_it_fits_into_azures_custom_data() -> None:
     routes = [f"172.{number // 256}.{number % 256}.0/24" for number in range(1000)]
     document = to_json_text(ignition(config(*routes)))
     assert len(document) <= 65535
+
+
+@pytest.mark.parametrize("is_watched", [False, True])
+@pytest.mark.parametrize("is_scattered", [False, True])
+def test_the_routes_that_a_page_counts_fit(*, is_scattered: bool, is_watched: bool) -> None:
+    """Scattered destinations compress less. Twice as many as are promised don't fit."""
+    page = (Path(__file__).parents[3] / "docs/howto/images.md").read_text()
+    said = r"(\d+) routes to neighbouring CIDRs, (\d+) with the watcher, or (\d+)\s+and (\d+) to"
+    (counts,) = re.findall(said, page)
+    count = int(counts[2 * is_scattered + is_watched])
+    subnets = [*IPv4Network("10.0.0.0/8").subnets(new_prefix=24)]
+    if is_scattered:
+        random.Random(1).shuffle(subnets)
+    (example,) = re.findall(r"^```json\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    document = json.loads(example)
+    section = document["hostRouting"]
+    section["watch"] = {"enabled": is_watched}
+    sizes: list[int] = []
+    for total in (count, 2 * count):
+        routes = [{"destination": str(each)} for each in subnets[:total]]
+        section["staticRoutes"]["routes"] = routes
+        sizes.append(len(to_json_text(ignition(Config.from_mapping(document)))))
+    assert sizes[0] <= 65535 < sizes[1]
 
 
 def test_a_script_keeps_the_comments_that_say_what_it_does() -> None:
