@@ -49,7 +49,7 @@ class HostChangeKind(StrEnum):
     RULE = "rule"
 
 
-# The kind of values, and what the values with this key have in common: for rules, the preference.
+# For a link its kind and its name, for a rule its kind and its preference, and so on.
 ChangeKey = tuple[HostChangeKind, Any]
 
 

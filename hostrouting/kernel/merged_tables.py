@@ -33,8 +33,9 @@ def are_merged(
         asked: the kernel to query.
 
     Returns:
-        The result, or None if the kernel finds no local address. If no tried lookup shows a
-            difference between shared and separate tables, the result is False.
+        The result, or None if it can't be told, because the kernel doesn't treat the host's first
+            address as local. If no tried lookup shows a difference between shared and separate
+            tables, the result is False.
     """
     if tuple(rules) == KERNEL_RULES:
         return _reports_main(addresses, asked)

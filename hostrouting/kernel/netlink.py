@@ -169,7 +169,7 @@ class NetlinkBackend(RouteBackend):
         found: list[Group] = []
         for stretch in self._dump(talk, DEFAULT_ROUTES):
             found += reader.groups(stretch)
-            if self.family is Family.IPV4 and reader.last_address(stretch):
+            if self.family is Family.IPV4 and reader.first_of_last_destination(stretch):
                 # The kernel dumps a table in address order (leaf_walk_rcu), so all default routes
                 # are read. Closing the socket ends the dump.
                 break

@@ -49,7 +49,8 @@ expected CIDR that contains the place. The first line that applies is the judgem
 
 - No route carries the packet: NO-ROUTE or BLACKHOLE. A CNI's discard of its own free addresses is a
   note.
-- Table local has an entry for this address alone: a note, or GATEWAY for the router's address.
+- The address is this host's own (a host route in table local): a note, or GATEWAY if it is the
+  default route's gateway.
 - TCP can't connect, because the entry is for multicast or broadcast: BLACKHOLE.
 - The packet leaves through expected interfaces only: fine, unless the interface is a port of a
   bridge (PORT), or the gateway is an address of this host (GATEWAY).

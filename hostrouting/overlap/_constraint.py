@@ -158,13 +158,13 @@ class Constraints:
             path: the path of a route for the address.
         """
         is_limited = expected.devs is not None
-        guarded = self._diversions.why_not_led(failure, is_limited=is_limited)
+        guarded = self._diversions.why_not_diverted(failure, is_limited=is_limited)
         if guarded is not None:
             return guarded
         length = self._longest_without_effect(failure.lookup, path.next_hops)
         if isinstance(length, Obstacle):
             return length
-        if taken := self._diversions.takes_pods(failure):
+        if taken := self._diversions.taken_from_pods(failure):
             return Obstacle(f"{taken}: change that route", is_policy=True)
         if (inevitable := self._why_inevitable(failure, length)) is not None:
             return inevitable
@@ -298,7 +298,7 @@ class Constraints:
         if (question := self._question_about(place, failure)) is not None:
             return question
         is_limited = expected.devs is not None
-        guarded = self._diversions.why_not_led(failure, is_limited=is_limited)
+        guarded = self._diversions.why_not_diverted(failure, is_limited=is_limited)
         if guarded is not None:
             return guarded
         if not is_modelled(lookup, modelled_lookups(tables)):

@@ -131,7 +131,7 @@ class Diversions:
         """
         devs = self._diverting(failure)
         route = failure.route
-        if self._state.uplinks.is_configured or self.takes_pods(failure):
+        if self._state.uplinks.is_configured or self.taken_from_pods(failure):
             return None
         if devs and route is not None and route.is_ours:
             return Obstacle("", is_policy=True, question=Question(devs, is_ours=True))
@@ -168,7 +168,7 @@ class Diversions:
         )
         return Obstacle(reason, is_policy=True)
 
-    def why_not_led(self, failure: Judgement, *, is_limited: bool) -> Obstacle | None:
+    def why_not_diverted(self, failure: Judgement, *, is_limited: bool) -> Obstacle | None:
         """Return why no route may divert packets that fail, or None if one may.
 
         Args:
@@ -180,7 +180,7 @@ class Diversions:
             return Obstacle("; ".join(self._advice_on(devs, is_limited=is_limited)), is_policy=True)
         return None
 
-    def takes_pods(self, failure: Judgement) -> str:
+    def taken_from_pods(self, failure: Judgement) -> str:
         """Return a clause that names the pods' network in which a route takes packets, or ""."""
         devs = self._diverting(failure)
         found = self._bounds.network_of_pods(failure.address) if devs else None

@@ -198,7 +198,7 @@ class _SearchWithRules:
 
         Args:
             rules: the rules.
-            found: the routes on the host with these rules.
+            found: the result of the search for routes on the host with these rules.
             earlier: the places that the next round will want.
         """
         wanted = self._wanted.keys()
@@ -220,7 +220,7 @@ def _decided_earlier(
     wanted place is added again if the rule precedes the one that is known to decide.
 
     Args:
-        found: the routes on the host with the new rules.
+        found: the result of the search for routes on the host with the new rules.
         wanted: the places about which main must decide, each with the preference of the rule that
             is known to decide.
         unruled: the places for which no rule is proposed.
@@ -240,7 +240,7 @@ def _still_failing(
     """Return the wanted places that still fail with new rules, each with the reason.
 
     Args:
-        found: the routes on the host with the new rules.
+        found: the result of the search for routes on the host with the new rules.
         wanted: the places about which main must decide.
         earlier: the places that the next round will want.
     """

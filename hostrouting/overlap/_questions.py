@@ -329,7 +329,8 @@ class Questions:
             for _, judgement in _unlimited(span.place)
             if judgement.is_failure
             and (
-                not asked.overlaps(span.first, span.last) or self._diversions.takes_pods(judgement)
+                not asked.overlaps(span.first, span.last)
+                or self._diversions.taken_from_pods(judgement)
             )
         ]
 

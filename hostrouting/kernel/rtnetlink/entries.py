@@ -100,7 +100,7 @@ class RouteReader:
         )
         return common, (int.from_bytes(message[address], "big"), message[_LENGTH_AT])
 
-    def last_address(self, stretch: Stretch) -> int:
+    def first_of_last_destination(self, stretch: Stretch) -> int:
         """Return the first address of the last destination in a stretch of messages."""
         _, (first, _) = self.single(stretch.messages[-stretch.step :])
         return first
