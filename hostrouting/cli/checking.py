@@ -213,8 +213,8 @@ def _metrics(report: OverlapReport, host: Host) -> str:
 
     # A snapshot doesn't include files.
     gate = () if host.snapshot is not None else gate_metrics(host.layout, report.mode)
-    taken = None if host.snapshot is None else host.snapshot.taken
-    checked = check_metrics(report, int(taken or time.time()), must_expect=True)
+    taken = time.time() if host.snapshot is None else host.snapshot.taken
+    checked = check_metrics(report, None if taken is None else int(taken), must_expect=True)
     return exposition(*gate, *checked).rstrip()
 
 

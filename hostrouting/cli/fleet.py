@@ -61,10 +61,19 @@ def fleet_text(report: FleetReport, width: int | None, *, is_verbose: bool = Fal
 def _host_lines(group: HostGroup, *, is_verbose: bool) -> Iterator[str]:
     """Yield a line with the hosts, and one with the names that differ in their snapshots."""
     yield _names(group.hosts, is_verbose=is_verbose)
-    if group.own_names:
-        pairs = [f"{clean(name)} is {clean(own)}" for name, own in group.own_names.items()]
+    pairs = [
+        f"{clean(name)} is {clean(own)}"
+        for name, own in group.own_names.items()
+        if not _is_domain_alone(name, own)
+    ]
+    if pairs:
         most = len(pairs) if is_verbose else _SHOWN_OWN_NAMES
         yield f"own names: {shortened(pairs, ', ', most)}"
+
+
+def _is_domain_alone(name: str, own: str) -> bool:
+    """Return whether one of two names is the other without its domain."""
+    return own.startswith(f"{name}.") or name.startswith(f"{own}.")
 
 
 def _names(hosts: Sequence[str], *, is_verbose: bool) -> str:
@@ -105,6 +114,7 @@ def _remarks(report: FleetReport, *, is_verbose: bool) -> list[str]:
     remarks = (
         (report.since_newer, "warning: ", "earlier snapshot", ("is", "are"), newer),
         (report.since_of_another, "warning: ", "earlier snapshot", ("is", "are"), "another host's"),
+        (report.ahead, "warning: ", "snapshot", ("is", "are"), "from the future: a clock is ahead"),
         (report.outdated, "", "snapshot", ("is", "are"), newest),
         (report.gone, "", "host", ("has", "have"), "a snapshot in --since, but none among these"),
     )
@@ -114,21 +124,23 @@ def _remarks(report: FleetReport, *, is_verbose: bool) -> list[str]:
             verb = verbs[len(hosts) > 1]
             names = _names(hosts, is_verbose=is_verbose)
             lines.append(f"{label}{counted(len(hosts), noun)} {verb} {said}: {names}")
-    return [*lines, *_repeated(report)]
+    return [*lines, *_repeated(report, is_verbose=is_verbose)]
 
 
-def _repeated(report: FleetReport) -> list[str]:
-    """Return a line for each host name that is in several snapshots."""
+def _repeated(report: FleetReport, *, is_verbose: bool) -> list[str]:
+    """Return a line on the hosts of which there are several snapshots, by their host names."""
     files: dict[str, list[str]] = {}
     for group in report.groups:
         for name in group.hosts:
             own = group.own_names.get(name, name.rpartition("/")[2])
             files.setdefault(own, []).append(name)
-    return [
-        clean(f"{len(names)} snapshots are of {own}: {shortened(names, ', ', _SHOWN_OWN_NAMES)}")
+    several = [
+        f"{len(names)} snapshots are of {own}: {shortened(names, ', ', _SHOWN_OWN_NAMES)}"
         for own, names in files.items()
         if len(names) > 1
     ]
+    most = len(several) if is_verbose else _SHOWN_OWN_NAMES
+    return [clean(shortened(several, "; ", most))] if several else []
 
 
 def _cautions(group: HostGroup) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from array import array
 from collections import defaultdict
@@ -20,6 +21,9 @@ from hostrouting.overlap.findings import FindingKind, Note, OverlapReport, Verdi
 
 # A snapshot is outdated if the newest snapshot is more than a day newer.
 _SECONDS_MAX = 24 * 3600
+
+# A clock is ahead if its snapshot is from more than an hour after the time of judging.
+_SECONDS_AHEAD = 3600
 
 
 @attrs.frozen
@@ -135,11 +139,12 @@ class FleetReport(JsonObject):
         groups: the groups, ordered by verdict (``ok``, ``overlap``, ``unknown``) and then by size,
             largest first.
         outdated: the hosts whose snapshots are more than a day older than the newest one.
-        newest: the host with the newest snapshot, or None if no snapshot has a time.
+        newest: the host with the newest snapshot whose clock isn't ahead, or None if there is none.
         gone: the hosts with an earlier snapshot (see ``since`` of ``judge``), but no later one.
         since_newer: the hosts whose earlier snapshot is newer than the later one, so that what came
             is reported as what went.
         since_of_another: the hosts whose earlier snapshot is of another host.
+        ahead: the hosts whose clock is ahead: their snapshots are from the future.
     """
 
     schema: ClassVar[Literal[1]] = 1
@@ -151,6 +156,7 @@ class FleetReport(JsonObject):
         "gone",
         "since_newer",
         "since_of_another",
+        "ahead",
         "groups",
     )
 
@@ -160,13 +166,20 @@ class FleetReport(JsonObject):
     gone: tuple[str, ...] = ()
     since_newer: tuple[str, ...] = ()
     since_of_another: tuple[str, ...] = ()
+    ahead: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, hosts: Iterable[JudgedHost]) -> FleetReport:
-        """Group hosts by their results, and by the changes behind differing lookups."""
+    def of(cls, hosts: Iterable[JudgedHost], now: float = math.inf) -> FleetReport:
+        """Group hosts by their results, and by the changes behind differing lookups.
+
+        Args:
+            hosts: the hosts.
+            now: Unix timestamp of the judging.
+        """
         members: dict[Hashable, _Members] = {}
         names: list[str] = []
         times = array("d")
+        ahead: list[str] = []
         since_newer: list[str] = []
         since_of_another: list[str] = []
         for host in hosts:
@@ -175,7 +188,9 @@ class FleetReport(JsonObject):
             if host.is_of_another:
                 since_of_another.append(host.name)
             taken = unix_time(host.taken)
-            if taken is not None:
+            if taken is not None and taken > now + _SECONDS_AHEAD:
+                ahead.append(host.name)
+            elif taken is not None:
                 names.append(host.name)
                 times.append(taken)
             key = _key_of(host)
@@ -191,6 +206,7 @@ class FleetReport(JsonObject):
             names[times.index(max(times))] if names else None,
             since_newer=tuple(since_newer),
             since_of_another=tuple(since_of_another),
+            ahead=tuple(ahead),
         )
 
     @property

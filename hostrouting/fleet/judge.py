@@ -8,6 +8,7 @@ import pickle
 import resource
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -115,10 +116,11 @@ def judge(
         )
     judging = _Judging(config, max_mib, since, _shared_names(snapshots))
     hosts = _reports(snapshots, judging, executor, scope or CancelScope())
+    now = time.time()
     if since is None:
-        return FleetReport.of(hosts)
+        return FleetReport.of(hosts, now)
     earlier = dict.fromkeys(sorted(map(_stem, Path(since).glob("[!.]*.json"))))
-    report = FleetReport.of(_dropped(earlier, hosts))
+    report = FleetReport.of(_dropped(earlier, hosts), now)
     return attrs.evolve(report, gone=tuple(earlier))
 
 

@@ -40,7 +40,7 @@ class Metric(NamedTuple):
 
 def check_metrics(
     report: OverlapReport,
-    time: float,
+    time: float | None,
     *,
     must_expect: bool = False,
 ) -> tuple[Metric, ...]:
@@ -48,7 +48,7 @@ def check_metrics(
 
     Args:
         report: the result of the check.
-        time: Unix timestamp of the check.
+        time: Unix timestamp of the check, or None if a snapshot has no time.
         must_expect: whether a report without CIDRs has the verdict ``unknown``. A watcher may run
             only to keep routes, without CIDRs.
     """
@@ -61,7 +61,7 @@ def check_metrics(
         verdicts[f'{{cidr="",verdict="{Verdict.UNKNOWN}"}}'] = 1
     expiries: dict[str, float] = {}
     for each in report.families:
-        if each.default_expires is not None:
+        if each.default_expires is not None and time is not None:
             family = str(each.family).lower()
             expiries[f'{{family="{family}"}}'] = time + each.default_expires
     failures: dict[str, float] = {}
@@ -75,7 +75,7 @@ def check_metrics(
             "last_run_timestamp_seconds",
             "gauge",
             "When it was last checked, in seconds since 1970.",
-            {"": time},
+            {} if time is None else {"": time},
         ),
         Metric(
             "cidr_verdict",

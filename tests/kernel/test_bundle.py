@@ -697,6 +697,8 @@ def test_a_run_in_a_chroot_leaves_this_machines_kernel_alone(
         "fd00:1::/48",
     ]
     assert (tree / "etc/hostrouting").exists() == (script == "install.sh")
+    said = "systemd is not running: set up from the first boot on\n"
+    assert (said in done.stdout) == (script == "install.sh")
 
 
 def test_our_routes_of_any_type_are_removed(

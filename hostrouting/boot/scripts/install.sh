@@ -229,7 +229,11 @@ for link in "${LINKS[@]}"; do
   [ ! -d "${link%/*}" ] || rmdir --ignore-fail-on-non-empty "${link%/*}"
 done
 rm -rf "$STAGES"
-[ "${#CHANGED[@]}" -gt 0 ] || say 'nothing to change'
+if [ "${#CHANGED[@]}" -eq 0 ]; then
+  say 'nothing to change'
+elif ! is_running; then
+  say 'systemd is not running: set up from the first boot on'
+fi
 is_running || exit 0
 for unit in `units`; do
   ! systemctl is-active --quiet network-online.target || systemctl start --no-block "$unit"

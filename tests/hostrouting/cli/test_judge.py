@@ -291,14 +291,27 @@ def test_old_snapshots_are_named(elsewhere: Run, tmp_path: Path) -> None:
 
 
 def test_a_long_list_of_old_snapshots_is_whole_if_verbose(elsewhere: Run, tmp_path: Path) -> None:
-    """One clock that is ahead makes all other snapshots old."""
     folder = snapshots(tmp_path, 20)
-    attrs.evolve(FINE, time="2999-11-20T09:00:00Z").save(folder / "ahead.json")
-    line = "20 snapshots are more than a day older than the newest (ahead): "
+    for path in folder.glob("gpu-*.json"):
+        attrs.evolve(Snapshot.load(path), time="2020-11-18T09:00:00Z").save(path)
+    attrs.evolve(FINE, time="2020-11-20T09:00:00Z").save(folder / "new.json")
+    line = "20 snapshots are more than a day older than the newest (new): "
     told = elsewhere("judge", "--cidr", CIDR, folder)[1].splitlines()[1]
     assert told.startswith(f"{line}gpu-0000 gpu-0001 ")
     assert told.endswith("gpu-0015 (and 4 more, -v lists all)")
     assert "gpu-0018, gpu-0019\n" in elsewhere("judge", "--cidr", CIDR, folder, "-v")[1]
+
+
+def test_a_clock_that_is_ahead_makes_no_snapshot_old(elsewhere: Run, tmp_path: Path) -> None:
+    folder = snapshots(tmp_path, 2)
+    attrs.evolve(FINE, time="2999-11-20T09:00:00Z").save(folder / "ahead.json")
+    given = ("judge", "--cidr", CIDR, folder)
+    _, line, *others = elsewhere(*given)[1].splitlines()
+    assert line == "warning: 1 snapshot is from the future: a clock is ahead: ahead"
+    assert "older than the newest" not in "\n".join(others)
+    told = json.loads(elsewhere(*given, "--output", "json")[1])
+    assert (told["ahead"], told["outdated"]) == (["ahead"], [])
+    assert told["newest"] in ("gpu-0000", "gpu-0001")
 
 
 def test_a_picture_has_the_snapshots_time(elsewhere: Run, tmp_path: Path) -> None:
@@ -355,12 +368,27 @@ def test_equal_names_are_listed_once(elsewhere: Run, tmp_path: Path) -> None:
     assert elsewhere("judge", "--cidr", CIDR, folder)[1].splitlines()[-1].strip() == "gpu-0000"
 
 
+def test_a_name_with_its_domain_is_no_other_name(elsewhere: Run, tmp_path: Path) -> None:
+    attrs.evolve(FINE, host="gpu-1.example").save(tmp_path / "gpu-1.json")
+    attrs.evolve(FINE, host="gpu-2").save(tmp_path / "gpu-2.example.json")
+    attrs.evolve(FINE, host="gpu-30.example").save(tmp_path / "gpu-3.json")
+    _, out, _ = elsewhere("judge", "--cidr", CIDR, tmp_path)
+    assert out.splitlines()[-1].strip() == "own names: gpu-3 is gpu-30.example"
+
+
 def test_two_snapshots_of_a_host_are_mentioned(elsewhere: Run, tmp_path: Path) -> None:
     for name, own in {"a": "node", "b": "node", "c": ""}.items():
         attrs.evolve(FINE, host=own).save(tmp_path / f"{name}.json")
     lines = elsewhere("judge", "--cidr", CIDR, tmp_path)[1].splitlines()
     assert lines[1] == "2 snapshots are of node: a, b"
     assert lines[-1].strip() == "own names: a is node, b is node"
+    for number in range(10):
+        attrs.evolve(FINE, host=f"node-{number // 2}").save(tmp_path / f"x{number}.json")
+    line = elsewhere("judge", "--cidr", CIDR, tmp_path)[1].splitlines()[1]
+    assert line.startswith("2 snapshots are of node: a, b; 2 snapshots are of node-0: x0, x1; ")
+    assert line.endswith("2 snapshots are of node-2: x4, x5; and 2 more")
+    line = elsewhere("judge", "--cidr", CIDR, tmp_path, "-v")[1].splitlines()[1]
+    assert line.endswith("2 snapshots are of node-4: x8, x9")
 
 
 def test_a_nameless_snapshot_has_no_own_name(elsewhere: Run, tmp_path: Path) -> None:

@@ -194,8 +194,8 @@ def test_swapped_folders_are_warned_of(
     before, after = folders
     words = ("judge", write(CONFIG), before, "--since", after)
     for name in ("same", "detour", "moved-1"):
-        late = attrs.evolve(Snapshot.load(after / f"{name}.json"), time="2999-11-20T09:00:00Z")
-        late.save(after / f"{name}.json")
+        early = attrs.evolve(Snapshot.load(before / f"{name}.json"), time="2020-11-20T09:00:00Z")
+        early.save(before / f"{name}.json")
     attrs.evolve(host("moved-2"), time=None).save(after / "moved-2.json")
     said = (
         "newer than the later snapshot, so what came is shown as what went: detour, moved-1, same"
