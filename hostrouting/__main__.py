@@ -24,7 +24,7 @@ def run() -> int:
         import signal
 
         # During imports, which take most of a short run, let SIGINT kill the process without a
-        # traceback. Below, a KeyboardInterrupt outside of a task does the same.
+        # traceback. The ``except`` below does the same with a KeyboardInterrupt outside of a task.
         is_handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler
         if is_handled:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -41,7 +41,7 @@ def run() -> int:
         signal.raise_signal(signal.SIGINT)
         raise
     finally:
-        gc.freeze()
+        gc.freeze()  # exclude all objects from the collection at exit
 
 
 if __name__ == "__main__":

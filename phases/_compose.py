@@ -181,8 +181,8 @@ class Parallel(Several[T_co]):
     def do(self, scope: CancelScope) -> T_co:
         """Run the tasks and wait for all of them, even if one fails.
 
-        A failure cancels the other tasks. If one of these can't be rolled back, the exception has
-        its notes.
+        A failure cancels the other tasks. If the rollback of such a task fails, the exception gets
+        that task's notes.
 
         A task may also raise an exception that isn't an `Exception`: `KeyboardInterrupt`,
         `SystemExit`, or a `Cancelled` that doesn't come from the run's scopes. Such an exception is
@@ -307,7 +307,7 @@ def _outcome(scope: CancelScope, errors: list[BaseException]) -> BaseException |
 
 
 def _with_rollbacks(error: BaseException, stopped: Sequence[Cancelled]) -> BaseException:
-    """Add the notes of cancelled tasks, which say why a rollback failed, to an exception."""
+    """Add to an exception the notes of each cancelled task whose rollback failed."""
     for other in stopped:
         notes = map(str, getattr(other, "__notes__", ()))
         if any(note.startswith(ROLLBACK_NOTE) for note in notes):

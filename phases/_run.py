@@ -221,8 +221,8 @@ async def call_async(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwa
     """Call a function that takes a ``scope`` in a thread of its own and return its result.
 
     The counterpart of `asyncio.to_thread` for functions with a scope: `await call_async(check,
-    config)` calls `check(config, scope=...)` with a scope that cancelling the asyncio task cancels.
-    The coroutine doesn't return until the function has returned.
+    config)` calls `check(config, scope=...)` with a scope that ends when the asyncio task is
+    cancelled. The coroutine doesn't return until the function has returned.
 
     Args:
         function: the function.

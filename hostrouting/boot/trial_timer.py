@@ -96,8 +96,8 @@ def forget_trial(host: Host) -> None:
 
     The caller holds the run lock, so that no other trial begins.
     """
-    # A process that was killed while it confirmed the trial has left this file. The file makes the
-    # trial's timer complete the confirmation, which must no longer happen.
+    # While this file exists, the trial's timer starts a confirmation. The confirmation would
+    # replace what the caller has installed.
     remove(host.layout.confirmed)
     if is_present(host.layout.trial_script) and not is_present(host.layout.trial):
         _stop_timer(host)

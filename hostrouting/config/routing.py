@@ -212,9 +212,9 @@ def _expected(
 
 
 def _names_only(pattern: str, patterns: tuple[str, ...]) -> bool:
-    """Return whether it is sure that other shell patterns match every name that a pattern matches.
+    """Return whether several shell patterns surely match every name that one pattern matches.
 
-    Only the patterns' text is compared, so the result may be False even if they match.
+    Only the text of the patterns is compared, so the result may be False although they match.
     """
     if not {*pattern} & {*"*?["}:
         return is_like(pattern, patterns)
@@ -302,8 +302,8 @@ class Keep(Section):
     """Interfaces that keep the packets sent from their own IPv4 addresses.
 
     A packet from an interface's address leaves through this interface if its destination is in the
-    connected network. If there is a gateway, so does a packet for which table main has only a
-    default route. All other packets are sent as without this entry.
+    connected network. If there is a gateway, a packet for which table main has only a default route
+    leaves through the interface, too. All other packets are sent as without this entry.
 
     Args:
         dev: a shell pattern for the interfaces.
@@ -337,7 +337,7 @@ class StaticRoutes(Section):
         rules: the CIDRs that table main decides about. Each one must be unique; several may share a
             priority.
         keep: the interfaces that keep the packets sent from their own addresses. Each item is a
-            shell pattern, or an object with the keys below. The first item that matches an
+            shell pattern, or an object with ``dev`` and ``gateway``. The first item that matches an
             interface counts.
 
     Raises:
@@ -391,7 +391,7 @@ class StaticRoutes(Section):
         return tuple(route for route in self.routes if Family.of(route.destination) is family)
 
 
-@attrs.frozen(cache_hash=True, field_transformer=checked_at_once)  # a key in each place
+@attrs.frozen(cache_hash=True, field_transformer=checked_at_once)  # often a key of a dict or set
 class ExpectedCidr(Section):
     """A CIDR that must be routed through specific interfaces.
 
@@ -429,7 +429,7 @@ class RouteOverlap(Section):
 
     Args:
         expected_cidrs: the cluster's networks: nodes, pods, Services. Each is a CIDR, or an object
-            with the keys below. CIDRs may overlap.
+            with ``cidr`` and ``devs``. CIDRs may overlap.
         mode: how to handle failures. ``WARN`` reports them and lets the node start. ``STRICT``
             reports them and holds the node back.
         container_devs: shell patterns for pod interfaces. Setting this key replaces the default
@@ -485,9 +485,10 @@ class RouteOverlap(Section):
 
     @property
     def judged(self) -> tuple[Prefix, ...]:
-        """Return the expected and foreseen CIDRs as prefixes. All must be of one family (``of``).
+        """Return the expected and foreseen CIDRs as prefixes.
 
-        Routes outside of these CIDRs don't matter to the check.
+        The caller first limits the settings to one family (``of``). Routes outside of these CIDRs
+        don't matter to the check.
         """
         cidrs = [expected.cidr for expected in self.expected_cidrs]
         return tuple(map(numbers, (*cidrs, *self.foreseen)))
@@ -530,8 +531,9 @@ class Config(Section):
         verified: the uplinks with which the check has passed on a host. This field isn't a key:
             ``Host.with_verified`` fills it in. Where ``uplinks`` is None, the verified uplinks
             count instead.
-        is_as_installed: whether the verified uplinks are expected if the host's installed check
-            expects them, whatever the mode. True if there is no document, as with ``--cidr`` alone.
+        is_as_installed: whether ``Host.with_verified`` fills in the verified uplinks even in
+            ``WARN`` mode if the installed check expects them. True for a config without a document,
+            as with ``--cidr`` alone.
 
     Raises:
         ConfigError: one or more fields are invalid; the error lists all of them.
@@ -548,15 +550,16 @@ class Config(Section):
 
     @property
     def keeps_uplinks(self) -> bool:
-        """Return whether the uplinks of a passing check are kept as the node's uplinks."""
+        """Return whether the mode is STRICT with a CIDR, so that verified uplinks are expected."""
         overlap = self.route_overlap
         return overlap.mode is OverlapMode.STRICT and bool(overlap.expected_cidrs)
 
     @property
     def verifies_uplinks(self) -> bool:
-        """Return whether a passing check verifies the uplinks of a STRICT node.
+        """Return whether a passing check records the uplinks as verified.
 
-        An expected CIDR with ``devs`` proves nothing about the uplinks.
+        If each expected CIDR has ``devs``, the check proves nothing about uplinks that the config
+        doesn't name.
         """
         is_about_uplinks = any(each.devs is None for each in self.route_overlap.expected_cidrs)
         return self.keeps_uplinks and (self.uplinks is not None or is_about_uplinks)

@@ -48,27 +48,27 @@ def swapped_uplinks(config: Config, links: Sequence[Link]) -> tuple[Swap, ...]:
 def swapped_devs(
     config: Config,
     links: Sequence[Link],
-    led: Iterable[tuple[tuple[str, ...], tuple[str, ...]]],
+    failing: Iterable[tuple[tuple[str, ...], tuple[str, ...]]],
 ) -> tuple[Swap, ...]:
     """Return the verified uplinks whose former or present name in ``devs`` means another NIC.
 
     Args:
         config: the config.
         links: the host's links.
-        led: a pair for each CIDR with packets that don't leave through its ``devs``: the ``devs``,
-            and the interfaces through which these packets leave.
+        failing: for each CIDR with packets that don't leave through its ``devs``, a pair of these
+            ``devs`` and the interfaces through which the packets leave.
     """
-    instead = [*led]
+    failing = [*failing]
     given = [each.devs for each in config.route_overlap.expected_cidrs if each.devs is not None]
     found: list[Swap] = []
     for was, names in find_renamed(config.verified, links):
-        is_led = any(
-            devs == (was.name,) and _means_other(patterns, was, names) for patterns, devs in instead
+        means_other = any(
+            devs == (was.name,) and _means_other(patterns, was, names) for patterns, devs in failing
         )
-        may_mean_uplink = not _is_edited(config, was)
-        if is_led or (
-            may_mean_uplink and any(_means_uplink(patterns, was, names) for patterns in given)
-        ):
+        means_uplink = not _is_edited(config, was) and any(
+            _means_uplink(patterns, was, names) for patterns in given
+        )
+        if means_other or means_uplink:
             found.append((was, names[0]))
     return tuple(found)
 
@@ -124,7 +124,7 @@ def swap_words(
     *,
     is_lacking: bool = False,
 ) -> tuple[str, str]:
-    """Return what has happened to a verified uplink, and what to do; see ``swapped_routes``."""
+    """Return what has happened to a verified uplink, and what to do about the config."""
     was, name = swap
     then = "then: hostrouting apply"
     if is_port_of(was.name, name, links):
@@ -158,7 +158,11 @@ def _edits(swap: Swap, config: Config, is_lacking: bool) -> Iterator[str]:
 
 
 def _places(config: Config, is_lacking: bool) -> Iterator[tuple[str, tuple[str, ...], bool]]:
-    """Yield each part of the config that names interfaces, and whether it may mean an uplink."""
+    """Yield each part of the config that names interfaces.
+
+    Each item consists of a phrase for the part, the part's patterns, and whether the patterns may
+    mean an uplink.
+    """
     for expected in config.route_overlap.expected_cidrs:
         if expected.devs is not None:
             yield f"devs of {expected.cidr}", expected.devs, True

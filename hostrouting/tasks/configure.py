@@ -61,7 +61,7 @@ from phases import CancelScope, Undo, all_or_nothing, run_child, task
 
 @attrs.frozen
 class ConfigureStaticRoutes(ConfigTask):
-    """Install a config's static routes, which win over a shadowing route by the longest prefix.
+    """Install a config's static routes, which win over routes with shorter prefixes.
 
     A route of an earlier run that is no longer in the config is removed. Routes of other programs
     are never changed. On a running STRICT node, use ``Configure``, which updates routes and
@@ -398,7 +398,8 @@ class Run:
         host = self.host
         wants_routes = config.static_routes.is_wanted
         adopted = routes_to_adopt(host, replaces_script=wants_routes)
-        # A rollback undoes this first step last. By then, the Go package's script is back.
+        # This is the first step, so a rollback undoes it last, when the Go package's script is
+        # back.
         if adopted or exists(host.layout.adopted):
             hand_over(adopted, host.layout, undo)
         installation.prepare(self.boot, host, undo)
@@ -408,14 +409,15 @@ class Run:
             # this run does. A rollback removes these routes, too.
             undo.push(partial(_restore, former, host))
         changes = installation.apply_additions(self.boot, host, undo)
-        # If no routes are wanted and the kernel has none of ours, there is nothing to do. But if
-        # the lock file exists, a script may be installing our routes right now.
-        is_involved = wants_routes or exists(host.layout.lock) or former.routes
-        if not (is_involved or (not self.wanted.parts and self._has_rules())):
-            return changes, RoutePlan()
-        return changes, write_routes(config, host, scope, self.started, adopted, self.done)
+        # If the lock file exists, a script may be installing our routes right now.
+        may_have_routes = former.routes or exists(host.layout.lock)
+        removes_all = not self.wanted.parts
+        if wants_routes or may_have_routes or (removes_all and self._has_our_rules()):
+            plan = write_routes(config, host, scope, self.started, adopted, self.done)
+            return changes, plan
+        return changes, RoutePlan()
 
-    def _has_rules(self) -> bool:
+    def _has_our_rules(self) -> bool:
         """Return whether the kernel has rules or side tables of ours."""
         backends = self.host.planned_backends(self.config)
         return any(read_policy(backend) != PolicyRouting() for backend in backends)

@@ -155,8 +155,7 @@ class ConfirmTrial(HostTask):
         """
         host = self.host.within(scope)
         with exclusive_run(host, scope, is_installing=True) as done:
-            # Once the trial's file is renamed, the timer can't end the trial. A process that was
-            # killed may have renamed the file already.
+            # Once the trial's file is renamed, the timer can't end the trial.
             document = _moved(
                 host.layout.trial,
                 host.layout.confirmed,
@@ -241,7 +240,13 @@ def _moved(
     verb: str,
     hint: str,
 ) -> dict[str, Any]:
-    """Rename the trial's file if it exists, while holding the lock, and return its document."""
+    """Rename the trial's file while holding the lock, and return its content.
+
+    A process that was killed may have renamed the file already.
+
+    Raises:
+        RouteError: there is no trial.
+    """
     with locked(host.layout.lock, scope):
         files.move(at, to)
     if (document := read_trial(to)) is None:

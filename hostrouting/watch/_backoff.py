@@ -9,9 +9,9 @@ import attrs
 _ACCIDENTS_MAX = 2
 _FIRST_SECONDS = 1.0
 _LONGEST_SECONDS = 300.0
-_DOUBLINGS_MAX = 16  # far beyond the longest delay, and small enough for a float
+_DOUBLINGS_MAX = 16  # 2**16 s is far longer than _LONGEST_SECONDS, and fits in a float
 
-# If no failure follows within this time after a retry was due, the count starts again.
+# A failure that comes later than this after the last retry was due starts a new burst.
 _FORGET_SECONDS = 900.0
 
 
@@ -32,7 +32,7 @@ class Failures:
 
     @property
     def wait_seconds(self) -> float:
-        """Return the delay after the last failure, or 0 if the failures may be accidental."""
+        """Return how long to wait after the last failure; no time after one or two failures."""
         if self.count <= _ACCIDENTS_MAX:
             return 0.0
         doublings = min(self.count - _ACCIDENTS_MAX - 1, _DOUBLINGS_MAX)
@@ -44,7 +44,7 @@ class Failures:
         return self.last + self.wait_seconds
 
     def again(self, now: float, reason: str = "") -> Failures:
-        """Count a new failure; start over at 1 if the last failure was long ago."""
+        """Return the counter with one more failure, or with 1 if the failure starts a new burst."""
         is_same_burst = now < self.due + _FORGET_SECONDS
         count = self.count + 1 if is_same_burst else 1
         return Failures(count, now, reason)

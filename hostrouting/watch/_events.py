@@ -102,7 +102,7 @@ def status(report: OverlapReport, repair: Repair, problems: Sequence[str]) -> st
 # --- routes ---------------------------------------------------------------------------------------
 
 
-_FIXED = {
+_REPAIRED = {
     Drift.LOST: (EventKind.ROUTES_RESTORED, "restored, because it was missing or changed"),
     Drift.DEFAULT_CHANGED: (EventKind.ROUTES_FOLLOWED, "changed with the default route"),
     Drift.UNWANTED: (EventKind.ROUTES_REMOVED, "removed, because no config asks for it"),
@@ -114,14 +114,14 @@ def of_routes(repair: Repair, managers: Mapping[str, str]) -> Iterator[Event]:
 
     Args:
         repair: the result of the repair.
-        managers: a clause for each interface. The clause names the network manager, and says how to
-            make it keep routes.
+        managers: for each interface, a clause that names its network manager and says how to make
+            the manager keep routes.
     """
-    for drift, (kind, what) in _FIXED.items():
-        if routes := repair.fixed.get(drift):
+    for drift, (kind, what) in _REPAIRED.items():
+        if routes := repair.repaired.get(drift):
             yield _event(kind, f"{what}: {_listed(routes)}", routes)
-    # If a program removes several routes together, report them in a single event.
-    for failures, removed in repair.contested.items():
+    # Routes that were lost together several times have equal counters, so they share an event.
+    for failures, removed in repair.lost_again.items():
         those, them = ("this route", "it") if len(removed) == 1 else ("these routes", "them")
         unknown = "the kernel doesn't say which one"
         who = "; ".join(managers.get(dev, unknown) for dev in devs_of(removed))
@@ -245,10 +245,10 @@ def of_failures(
     """Yield events for new and resolved failures, and for checks that can't reach a verdict.
 
     Args:
-        before: the previous report, or None on the first check. An unknown verdict comes with the
-            findings of the last report that had a verdict.
+        before: the previous report, or None on the first check. If its verdict is unknown, its
+            findings are those of the last report that had a verdict.
         now: the current report.
-        waiting: lost routes that will be restored soon.
+        waiting: the lost routes that the watcher will restore once they are due.
     """
     if now.verdict is Verdict.UNKNOWN and now.cidrs:
         if before is None or before.reason != now.reason:

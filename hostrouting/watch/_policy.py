@@ -18,9 +18,9 @@ from hostrouting.routes.verify_policy import verify_policy
 from hostrouting.watch._backoff import Failures
 from phases import CancelScope, all_or_nothing
 
-# A loss within this time after a restore counts as a failure: another program removes whatever the
-# watcher restores. A later loss may be systemd-networkd's, which removes all rules at certain
-# events.
+# If a restored rule is lost within this time, another program probably removes whatever the watcher
+# restores, so the loss is counted. A later loss sets the count to 0, because systemd-networkd
+# removes all rules at certain events.
 _CONTEST_SECONDS = 1.0
 
 CONTESTED = (
@@ -54,11 +54,10 @@ class PolicyReconciler:
     A repair changes all of a family's rules and side tables, or none.
 
     Args:
-        kept: our rules, and the keys of routes in side tables, that were in place after the last
-            check.
+        kept: our rules, and the keys of our routes in side tables, that were in place after the
+            last repair.
         restored: when a rule or side table was last restored, on the scope's clock.
-        failures: how often another program has removed rules or routes right after they were
-            restored.
+        failures: counts how often rules or routes were lost right after they were restored.
     """
 
     kept: frozenset[Hashable] = frozenset()
@@ -150,7 +149,7 @@ def _plan(
 def _possible(plan: PolicyPlan) -> PolicyPlan:
     """Return the part of a plan that can be carried out now.
 
-    While a kept interface isn't ready, nothing is removed, because the interface's rules would soon
-    be wanted again.
+    While a kept interface isn't ready, the plan doesn't want the interface's rules, but a later
+    plan will. So no rule is removed until then.
     """
     return plan.without_removals() if plan.wanted.pending else plan

@@ -26,12 +26,12 @@ from hostrouting.watch._backoff import Failures
 from hostrouting.watch._policy import PolicyReconciler, PolicyRepair
 from phases import CancelScope, all_or_nothing
 
-# The delay until the next attempt if another run is in progress.
+# The delay until the next attempt if an installation holds the run lock.
 _RUN_SECONDS = 5.0
 
 
 class Drift(StrEnum):
-    """A way in which a route can differ from the wanted one. The values are labels of metrics."""
+    """The reason for which a route is repaired. The values are labels of metrics."""
 
     LOST = "lost"
     DEFAULT_CHANGED = "default-changed"
@@ -40,12 +40,13 @@ class Drift(StrEnum):
 
 @attrs.frozen
 class Repair:
-    """The result of a repair, including the state of our routes.
+    """The result of a repair, and the number of our routes afterwards.
 
     Args:
         kept: number of our routes that are in the table.
-        fixed: the repaired routes in their new state, by kind of drift.
-        contested: the routes that another program has repeatedly removed, by failure counter.
+        repaired: the restored, changed and removed routes, by the reason.
+        lost_again: the routes that were lost since the previous repair, at least the third time.
+            Routes with equal failure counters are listed together.
         waiting: the lost routes that another program keeps removing, and that aren't due to be
             restored yet.
         unmoved: the routes that stay as they are, although the default route that they inherit from
@@ -56,8 +57,8 @@ class Repair:
     """
 
     kept: int = 0
-    fixed: dict[Drift, list[Route]] = attrs.field(factory=dict)
-    contested: dict[Failures, list[Route]] = attrs.field(factory=dict)
+    repaired: dict[Drift, list[Route]] = attrs.field(factory=dict)
+    lost_again: dict[Failures, list[Route]] = attrs.field(factory=dict)
     waiting: tuple[Route, ...] = ()
     unmoved: tuple[Replacement, ...] = ()
     policy: PolicyRepair | None = None
@@ -70,12 +71,12 @@ class Reconciler:
 
     Args:
         kept: our routes that were in the table after the last check, by route key.
-        former: our wanted routes as they last were in the table, by route key. Lost routes are
-            included.
+        former: our wanted routes as they last were in the table, by route key. A lost route stays
+            in here.
         failures: for each route key, how often the route was lost or couldn't be written.
         policy: the reconciler of our rules and side tables.
-        due: the time of the next attempt, on the scope's clock, if a route has to wait or another
-            run was in progress. Otherwise None.
+        due: the time of the next attempt, on the scope's clock, if a route has to wait or an
+            installation was in progress. Otherwise None.
     """
 
     kept: dict[Hashable, Route] = attrs.field(factory=dict)
@@ -105,9 +106,9 @@ class Reconciler:
                         problems=("doesn't change routes during a trial",),
                     )
                 if is_held(host.layout.run_lock):
-                    # If the other run fails, it first restores the old routes, and then the old
-                    # manifest. In between, the manifest still lists the new routes, and a repair
-                    # would install them again.
+                    # An installation holds this lock. If the installation fails, it first restores
+                    # the old routes, and then the old manifest. In between, the manifest still
+                    # lists the new routes, and a repair would install them again.
                     self.due = scope.clock.monotonic() + _RUN_SECONDS
                     return Repair(len(self.kept))
                 wanted = config()
@@ -156,20 +157,22 @@ class Reconciler:
         counter, any other route at once.
 
         Returns:
-            The repair, without rules and side tables, and without problems found by planning.
+            A ``Repair`` without ``unmoved`` and ``policy``, and only with the kernel's refusals as
+            ``problems``.
         """
         now = scope.clock.monotonic()
-        # If a route is still as the watcher left it, and yet needs a change, then the default route
-        # from which it inherits has changed.
+        # If a route is still as the watcher left it, and the plan replaces it, then the default
+        # route from which it inherits has changed.
         follows = {item.new.key for item in plan.replace if self._is_as_left(item.old)}
-        # Count first: the counters decide which routes have to wait.
-        contested = self._count_losses(plan, follows, now)
+        # Count the losses first, because ``_next_attempt`` reads the counters.
+        lost_again = self._count_losses(plan, follows, now)
         attempted = plan.only(lambda route: self._next_attempt(route) <= now)
         written, refused = _write_possible(attempted, backends, scope)
         self._count_refusals(written, refused, now)
 
-        # If the kernel has refused nothing, all attempts have succeeded. ``written`` may still lack
-        # a route to remove, because that route is gone or now belongs to another program.
+        # Without a refusal, all attempts have succeeded, even removals that ``written`` lacks
+        # because the route was gone or another program's by then. After a refusal, no route was
+        # removed.
         succeeded = _changes(written if refused else attempted)
         postponed = {key: self.failures[key] for key in _changes(plan) if key not in succeeded}
         self.kept = {route.key: route for route in plan.unchanged} | _writes(written)
@@ -177,7 +180,7 @@ class Reconciler:
         return Repair(
             len(self.kept),
             _by_drift(written, follows),
-            contested,
+            lost_again,
             _waiting(plan, postponed),
             problems=_problems(postponed),
         )
@@ -192,16 +195,16 @@ class Reconciler:
         follows: Container[Hashable],
         now: float,
     ) -> dict[Failures, list[Route]]:
-        """Count a failure for each lost route, and return those that have been lost repeatedly."""
-        contested: dict[Failures, list[Route]] = {}
+        """Count a failure for each lost route, and return the routes that now have to wait."""
+        lost_again: dict[Failures, list[Route]] = {}
         for key, route in _writes(plan).items():
             if key not in self.kept or key in follows:
                 continue
             failures = self.failures[key].again(now)
             self.failures[key] = failures
             if failures.wait_seconds:
-                contested.setdefault(failures, []).append(route)
-        return contested
+                lost_again.setdefault(failures, []).append(route)
+        return lost_again
 
     def _count_refusals(
         self,
@@ -237,7 +240,8 @@ def _write_possible(
     """Carry out as much of a plan as the kernel accepts.
 
     Returns:
-        The part that was carried out, and the routes that the kernel refused, with the reasons.
+        The part of the plan that was carried out, and the reason for each route that the kernel
+        refused.
     """
     written = RoutePlan()
     refused: dict[Route, str] = {}
@@ -254,17 +258,17 @@ def _write_possible(
 
 
 def _by_drift(written: RoutePlan, follows: Container[Hashable]) -> dict[Drift, list[Route]]:
-    """Return the repaired routes by kind of drift.
+    """Return the written and removed routes by the reason.
 
     Args:
-        written: the repairs.
+        written: the part of the plan that was carried out.
         follows: the keys of the routes that follow the default route.
     """
-    fixed = {Drift.UNWANTED: list(written.remove)}
+    repaired = {Drift.UNWANTED: list(written.remove)}
     for key, route in _writes(written).items():
         drift = Drift.DEFAULT_CHANGED if key in follows else Drift.LOST
-        fixed.setdefault(drift, []).append(route)
-    return fixed
+        repaired.setdefault(drift, []).append(route)
+    return repaired
 
 
 def _waiting(plan: RoutePlan, postponed: Mapping[Hashable, Failures]) -> tuple[Route, ...]:
@@ -290,8 +294,8 @@ def plan_repair(config: Config, *backends: RouteBackend) -> tuple[RoutePlan, lis
     """Plan all repairs that are currently possible, and describe why others aren't.
 
     Unlike ``routes.plan.plan_now``, plan the other routes even if a route's device is missing.
-    While any repair is blocked, no route is removed. If no routes are wanted, there is nothing to
-    repair.
+    While any repair is blocked, no route is removed. If the config has no static routes, the plan
+    is empty.
 
     Args:
         config: the wanted routes.
@@ -331,11 +335,11 @@ def without_moves(
     former: Mapping[Hashable, Route],
     backends: Iterable[RouteBackend],
 ) -> tuple[RoutePlan, tuple[Replacement, ...]]:
-    """Take each change out of a plan that would move a route along with the default route.
+    """Leave out of a plan the changes that would move a route along with the default route.
 
     For example, a VPN that adds a default route must not divert a running node. A route follows the
     default route to another interface in two cases only: the route's own interface is gone or has
-    become a port of a bridge, or the uplinks are named or verified.
+    become a port of a bridge, or the config names uplinks or has verified ones.
 
     Args:
         plan: the plan.
@@ -344,7 +348,7 @@ def without_moves(
         backends: the backends for kernel access, one for each address family.
 
     Returns:
-        The plan without these changes, and the routes that they would have moved.
+        The plan without such changes, and the changes that were left out.
     """
     links = [*chain.from_iterable(backend.facts().links for backend in backends)]
     if config.uplinks is not None or find_verified(config.verified, links):
@@ -358,10 +362,9 @@ def without_moves(
 
 
 def _as_last_left(plan: RoutePlan, former: Mapping[Hashable, Route]) -> Iterator[Replacement]:
-    """Yield each route to restore or replace, in its last known state and in its new state.
+    """Yield each route to add or replace, as the watcher last left it and as the plan writes it.
 
-    The last known state is from the end of the previous repair. Another program may have changed or
-    removed the route since then.
+    Another program may have changed or removed the route in between.
     """
     for route in plan.add:
         if route.key in former:

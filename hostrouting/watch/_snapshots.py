@@ -29,8 +29,7 @@ class LastSnapshots:
         host: the host.
         problem: why the last snapshot couldn't be kept, or an empty string.
         was_ok: whether the last verdict was ``ok``, or None before the first verdict.
-        is_due: whether the verdict became or stopped being ``ok``, and no snapshot has been kept
-            since.
+        is_due: whether the verdict has changed to or from ``ok`` since the last snapshot.
         written: for each file, the time of the last attempt to write it, on the scope's clock.
     """
 
@@ -44,8 +43,8 @@ class LastSnapshots:
         """Write a snapshot when the verdict changes to or from ``ok``, and hourly during ``ok``.
 
         Each file is written at most once a minute. If the verdict changes within that minute, and
-        stays changed, the snapshot follows after the minute. A snapshot that an earlier watcher
-        took of the present failure isn't overwritten.
+        stays changed, the snapshot follows after the minute. If the watcher is restarted during a
+        failure, it keeps the earlier watcher's snapshot of this failure.
 
         Args:
             verdict: the verdict.

@@ -56,7 +56,8 @@ LOOK_SECONDS = 60.0
 QUIET_SECONDS = 0.1
 _BURST_SECONDS = 1.0
 _LONGEST_BURST_SECONDS = 8.0
-# With zero, has_changed would return at once, and miss changes that have already happened.
+# A timeout with which has_changed only sees changes that have already happened. With 0, it would
+# return without looking.
 _AT_ONCE_SECONDS = 0.001
 # The interval at which files are polled. Netlink events don't cover files.
 _FILES_SECONDS = 1.0
@@ -207,7 +208,7 @@ class _Watch:
             report = with_unapplied(report, self.config, host, self.scope)
             tell(_PING)
         self.counted["looks"] += 1
-        for drift, routes in done.fixed.items():
+        for drift, routes in done.repaired.items():
             self.counted[str(drift)] += len(routes)
         if done.policy is not None:
             changes = done.policy.changes
@@ -293,7 +294,7 @@ class _Watch:
         return None if name is None else self.task.host.layout.of(name)
 
     def _managers(self, done: Repair) -> dict[str, str]:
-        if not done.contested:
+        if not done.lost_again:
             return {}
         try:
             links = self.task.host.routes.facts().links
@@ -346,7 +347,8 @@ class _Watch:
             try:
                 self.changes.wait(self._family, nap)
             except TimedOut:
-                # The check raises an error only if the watcher's own scope has ended.
+                # ``nap`` also times out when the watcher's own scope ends. Only then, ``check``
+                # raises an error.
                 self.scope.check()
             except RouteError as error:
                 self.problems.append(error.clause)

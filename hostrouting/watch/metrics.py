@@ -49,8 +49,8 @@ def check_metrics(
     Args:
         report: the result of the check.
         time: Unix timestamp of the check, or None if a snapshot has no time.
-        must_expect: whether a report without CIDRs has the verdict ``unknown``. A watcher may run
-            only to keep routes, without CIDRs.
+        must_expect: whether to report ``unknown`` for a report without CIDRs. The watcher doesn't,
+            because it may run only to keep routes.
     """
     verdicts: dict[str, float] = {}
     for cidr in report.cidrs:

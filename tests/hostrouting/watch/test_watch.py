@@ -477,7 +477,7 @@ def test_a_route_that_another_program_removes_first_needs_no_second_repair(world
     repair = reconciler.repair(
         lambda: KEEPING, Host(backend, world.units, world.layout), world.scope
     )
-    assert (repair.problems, repair.fixed[Drift.UNWANTED], reconciler.due) == ((), [], None)
+    assert (repair.problems, repair.repaired[Drift.UNWANTED], reconciler.due) == ((), [], None)
 
 
 def test_a_refused_route_is_retried_with_backoff(world: World) -> None:
@@ -920,7 +920,8 @@ def test_an_event_names_its_routes_and_interfaces() -> None:
     routes = {dev: Route(WANTED, (NextHop(dev),)) for dev in ("ib0", "eth0")}
     contested = {Failures(3, 1.0): [routes["ib0"]], Failures(4, 1.0): [*routes.values()]}
     repair = Repair(
-        fixed={Drift.UNWANTED: [*routes.values()], Drift.LOST: [routes["ib0"]]}, contested=contested
+        repaired={Drift.UNWANTED: [*routes.values()], Drift.LOST: [routes["ib0"]]},
+        lost_again=contested,
     )
     events = list(of_routes(repair, {"ib0": "it is networkd"}))
     assert [(event.kind, event.fields["ROUTE"], event.fields["DEV"]) for event in events] == [
