@@ -71,6 +71,10 @@ _LOCAL_AND_MAIN = (Table.LOCAL, Table.MAIN)
 _LEAVING = (RouteType.UNICAST, RouteType.BROADCAST, RouteType.ANYCAST, RouteType.MULTICAST)
 
 
+class UnknownFactError(RouteError):
+    """Exception raised if an answer depends on a fact that a model lacks."""
+
+
 def model_of(known: KnownHost, beneath: RouteBackend | None = None) -> Model:
     """Return the model of a host.
 
@@ -410,18 +414,18 @@ class Model(RouteBackend):
         """Return advice on how to learn a fact that this snapshot lacks."""
         return _CHECK_HINT if self.known.is_recorded else RECORD_HINT
 
-    def _unknown_fact(self, what: str, address: IpAddress, advice: str) -> RouteError:
+    def _unknown_fact(self, what: str, address: IpAddress, advice: str) -> UnknownFactError:
         if self.beneath is None:
             text = f"the snapshot doesn't show {what}, which decides about {address}"
-            return RouteError(text, hint=advice)
+            return UnknownFactError(text, hint=advice)
         text = f"the kernel can't tell in advance {what}, which decides about {address}"
-        return RouteError(text, hint=_APPLY_HINT)
+        return UnknownFactError(text, hint=_APPLY_HINT)
 
-    def _unknown_dev(self, route: Route) -> RouteError:
+    def _unknown_dev(self, route: Route) -> UnknownFactError:
         if self.beneath is None:
             text = f"the snapshot doesn't name every interface of {route}"
-            return RouteError(text, hint=self._hint)
-        return RouteError(f"the kernel doesn't name every interface of {route}")
+            return UnknownFactError(text, hint=self._hint)
+        return UnknownFactError(f"the kernel doesn't name every interface of {route}")
 
     # --- writing ----------------------------------------------------------------------------------
 

@@ -361,14 +361,18 @@ def _pop_ipv6(
 
 
 def _add_unknown_selectors(fields: dict[str, Any]) -> None:
-    """Mark each rule, except the kernel's default rules, as having an unknown selector."""
+    """Mark each rule of other programs as having an unknown selector.
+
+    The kernel's default rules and our own rules have no such selectors.
+    """
     for key in ("rules", "rules6"):
         if fields[key] is not None:
             fields[key] = tuple(map(_with_unknown, fields[key]))
 
 
 def _with_unknown(rule: Rule) -> Rule:
-    return rule if rule in KERNEL_RULES else attrs.evolve(rule, has_unknown=True)
+    is_known = rule in KERNEL_RULES or rule.is_ours
+    return rule if is_known else attrs.evolve(rule, has_unknown=True)
 
 
 def _prints_all_selectors(kernel: str, ip: str) -> bool:

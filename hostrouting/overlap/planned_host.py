@@ -12,7 +12,7 @@ from hostrouting.boot.host import Host
 from hostrouting.config.routing import Config, Keep, StaticRoute, StaticRoutes, StaticRule
 from hostrouting.host_files.proc_sys import devs_without_ipv6
 from hostrouting.kernel.known_host import KnownHost
-from hostrouting.kernel.model import Model, model_of
+from hostrouting.kernel.model import Model, UnknownFactError, model_of
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.model.errors import RouteError
@@ -92,6 +92,18 @@ class PlannedHost:
             after = ModelledHost(state, before.places, model)
             found.append(diverted(config, before, after, self.host.routes, scope))
         return found
+
+    def effects(self, config: Config, scope: CancelScope) -> tuple[str, ...]:
+        """Return a sentence for each kind of packets that ``diverted`` finds.
+
+        If the kernel can't be queried, or a fact isn't known, the result is a sentence that says
+        so. The arguments are those of ``diverted``.
+        """
+        try:
+            found = self.diverted(config, scope)
+        except RouteError as error:
+            return (_unknown_effects(error),)
+        return tuple(sentence for each in found for sentence in each.sentences)
 
     def _before(self, config: Config, known: KnownHost) -> ModelledHost:
         family = known.family
@@ -223,10 +235,13 @@ def diverted_by(
         parts = ((plan.of(family), host.routes_of(family)) for family in plan.families)
         if not any(may_divert(part, backend) for part, backend in parts):
             return ()
-        found = planned_host(config, host, plan, scope).diverted(config, scope)
-        return tuple(sentence for each in found for sentence in each.sentences)
+        return planned_host(config, host, plan, scope).effects(config, scope)
     except RouteError as error:
-        return (f"what these routes take away isn't known: {error.message}",)
+        return (_unknown_effects(error),)
+
+
+def _unknown_effects(error: RouteError) -> str:
+    return f"what these routes take away isn't known: {error.message}"
 
 
 def _selects_source(plan: RoutePlan) -> bool:
@@ -288,12 +303,15 @@ def with_effects(
         planned = planned_host(config, host, plan, scope)
         planned.refuse()
         lines = [f"hostrouting apply would fail: {why}" for why in planned.losing[:1]]
+    except UnknownFactError as error:
+        planned = None
+        lines = [f"whether hostrouting apply would fail isn't known: {error.message}"]
     except RouteError as error:
         planned = None
         lines = [f"hostrouting apply would fail: {'; '.join(error.message.splitlines())}"]
     if planned is not None and not lines:
-        found = planned.diverted(config, scope)
-        lines = [f"after hostrouting apply, {line}" for each in found for line in each.sentences]
+        effects = planned.effects(config, scope)
+        lines = [f"after hostrouting apply, {line}" for line in effects]
     return attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=tuple(lines)))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -14,12 +14,13 @@ from hostrouting.boot.installation import require_systemd
 from hostrouting.boot.parts import Wanted
 from hostrouting.boot.plan import BootPlan, plan_next_boot
 from hostrouting.config.routing import Config, OverlapMode
+from hostrouting.kernel.model import UnknownFactError
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import RouteError, UnitError
 from hostrouting.model.jsonable import fields_in_json
 from hostrouting.model.text import shortened
 from hostrouting.overlap.check import check_families
-from hostrouting.overlap.findings import OverlapReport, Verdict
+from hostrouting.overlap.findings import OverlapReport, UnknownReason, Verdict
 from hostrouting.overlap.planned_host import PlannedHost, planned_host
 from hostrouting.overlap.summary import brief
 from hostrouting.overlap.uplinks import awaited_devs
@@ -36,6 +37,10 @@ from phases import CancelScope
 _NAMED_FINDINGS = 3
 _NOT_INSTALLED = "apply can't install this here"
 
+# The check's result with the planned routes, the fact on which it depends whether the routes can be
+# installed, or why they can't be installed.
+_Outcome: TypeAlias = OverlapReport | UnknownFactError | str
+
 
 @attrs.frozen
 class NextStart:
@@ -44,7 +49,8 @@ class NextStart:
     Args:
         consumer: the unit to be started.
         is_admitted: whether the gate would let the consumer start. None for an image, which has no
-            kernel to query, and for a plan that ``Configure`` can't install here.
+            kernel to query, for a plan that ``Configure`` can't install here, and if a fact of the
+            host isn't known.
         reason: the reason for the decision, as a clause.
     """
 
@@ -119,7 +125,7 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
     host = to_host(host)
     config = host.with_verified(to_config(config))
     scope = to_scope(scope)
-    outcome: OverlapReport | str = ""
+    outcome: _Outcome = ""
     if host.is_image:
         next_start = NextStart(config.consumer, None, "an image is checked at its first boot")
         planned = Plan(host.name, RoutePlan(), None, None, next_start)
@@ -160,9 +166,9 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
     return attrs.evolve(planned, boot=changes, warnings=tuple(warnings))
 
 
-def _decisions(config: Config, outcome: OverlapReport | str) -> Iterator[str]:
+def _decisions(config: Config, outcome: _Outcome) -> Iterator[str]:
     """Yield each note that asks which interface is the uplink, unless the config names uplinks."""
-    if isinstance(outcome, str) or config.uplinks is not None:
+    if not isinstance(outcome, OverlapReport) or config.uplinks is not None:
         return
     for note in outcome.decisions:
         yield f"{note.kind}: {'; '.join(brief(note.message))}"
@@ -170,7 +176,7 @@ def _decisions(config: Config, outcome: OverlapReport | str) -> Iterator[str]:
 
 def _effects(
     config: Config,
-    outcome: OverlapReport | str,
+    outcome: _Outcome,
     planned: PlannedHost | None,
     scope: CancelScope,
 ) -> Iterator[str]:
@@ -179,13 +185,14 @@ def _effects(
         return
     if isinstance(outcome, str):
         yield f"apply would fail: {outcome}"
-    else:
-        for diverted in planned.diverted(config, scope):
-            yield from diverted.sentences
+    elif isinstance(outcome, OverlapReport):
+        yield from planned.effects(config, scope)
 
 
-def _changes_to_record(config: Config, host: Host, outcome: OverlapReport | str) -> Changes:
-    change = None if isinstance(outcome, str) else change_to_record(config, outcome, host)
+def _changes_to_record(config: Config, host: Host, outcome: _Outcome) -> Changes:
+    if not isinstance(outcome, OverlapReport):
+        return Changes()
+    change = change_to_record(config, outcome, host)
     return Changes() if change is None else Changes(files=(change,))
 
 
@@ -203,26 +210,30 @@ def _outcome(
     planned: PlannedHost | None,
     missing: str | None,
     scope: CancelScope,
-) -> OverlapReport | str:
-    """Return the check's result with the planned routes, or why the routes can't be installed."""
+) -> _Outcome:
+    """Return the result of the plan (see ``_Outcome``)."""
     if planned is None:
         return f"the static routes can't be installed without {missing}"
     scope.check()
     try:
         _rehearse(planned)
+    except UnknownFactError as error:
+        return error
     except RouteError as error:
         words = error.message.replace("\n", "; ")
         return f"the static routes can't be installed: {words}"
     return check_families(config, planned.backend, scope, host=host)
 
 
-def _next_start(config: Config, host: Host, outcome: OverlapReport | str) -> NextStart:
+def _next_start(config: Config, host: Host, outcome: _Outcome) -> NextStart:
     """Predict whether the gate would let the consumer start after the plan has been applied."""
     consumer = config.consumer
     if host.snapshot is None and (why := why_open(host.layout)):
         return NextStart(consumer, True, f"{why}, so nothing is checked")
     if isinstance(outcome, str):
         return NextStart(consumer, False, outcome)
+    if isinstance(outcome, UnknownFactError):
+        return NextStart(consumer, None, outcome.clause)
     if not config.route_overlap.expected_cidrs:
         reason = "every route is installed; no CIDR is expected, so nothing is checked"
         return NextStart(consumer, True, reason)
@@ -231,7 +242,8 @@ def _next_start(config: Config, host: Host, outcome: OverlapReport | str) -> Nex
         reason = "every route is installed, and nothing that is expected is shadowed"
         return NextStart(consumer, True, reason)
     if config.route_overlap.mode is OverlapMode.STRICT:
-        return NextStart(consumer, False, failure)
+        is_known = outcome.findings or outcome.reason_kind is not UnknownReason.CHECK_FAILED
+        return NextStart(consumer, False if is_known else None, failure)
     return NextStart(consumer, True, f"the mode is WARN, although {failure}")
 
 

@@ -466,10 +466,14 @@ def test_a_snapshot_names_host_time_kernel_and_nameservers() -> None:
 def test_an_ip_older_than_the_kernel_may_omit_selectors(
     told: dict[str, Any], is_known: bool
 ) -> None:
-    rules = [{"priority": 5, "table": "100"}, {"priority": 32766, "table": "254", "protocol": "2"}]
+    rules = [
+        {"priority": 5, "table": "100"},
+        {"priority": 2170, "table": "100", "protocol": "217"},
+        {"priority": 32766, "table": "254", "protocol": "2"},
+    ]
     document = {"links": [], "addresses": [], "rules": rules, "routes": []}
     found = Snapshot.from_document(document | told).rules
-    assert [rule.has_unknown for rule in found] == [not is_known, False]
+    assert [rule.has_unknown for rule in found] == [not is_known, False, False]
 
 
 VPN = """\

@@ -12,10 +12,12 @@ from recording_tasks import OnProgress
 from wanted import SHADOWED, TrialSystemd, config, ours
 
 import phases
-from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, RouteError
+from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, RouteError, plan
 from hostrouting.backend import EVERYTHING, Entries, ForwardingBackend, Selection
 from hostrouting.boot.layout import ROUTES as ROUTES_PART
 from hostrouting.kernel.port import read_routes
+from hostrouting.kernel.snapshot import Snapshot
+from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.model.routes import SIDE_TABLES
 from hostrouting.overlap.findings import RouteOverlapError
 from hostrouting.routes.plan import plan_now
@@ -46,6 +48,55 @@ def our_rules(kernel: FakeKernel) -> list[str]:
 
 def side_routes(kernel: FakeKernel) -> list[str]:
     return [str(route) for route in read_routes(kernel) if route.is_in_side_table]
+
+
+# --- plans ----------------------------------------------------------------------------------------
+
+
+def taken_by_an_old_ip(kernel: FakeKernel) -> Host:
+    """Return a recorded host whose rules, as an old ip prints them, may lack selectors."""
+    document = take_snapshot(kernel).to_document()
+    old = {"kernel": "Linux 6.16.1", "ip": "ip utility, iproute2-6.1.0"}
+    return Host.recorded(Snapshot.from_document(document | old | {"schema": None}))
+
+
+VPN = """\
+link add wg0
+address add 10.8.0.2/24 dev wg0
+route add default dev wg0 table 51820
+rule add pref 1209 {} lookup 51820"""
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+@pytest.mark.parametrize(
+    ("selector", "mode", "is_admitted"),
+    [
+        (f"to {SHADOWED}", "STRICT", None),
+        (f"to {SHADOWED}", "WARN", None),
+        ("from 172.16.0.10", "WARN", None),
+        ("to 10.96.0.0/12", "STRICT", None),
+        ("to 10.96.0.0/12", "WARN", True),
+        ("to 10.97.0.0/16 fwmark 1", "STRICT", True),
+    ],
+)
+def test_a_plan_for_hidden_selectors(
+    host: Host,
+    kernel: FakeKernel,
+    selector: str,
+    mode: str,
+    is_admitted: bool | None,
+    is_installed: bool,
+) -> None:
+    """Our own rules hide no selectors. Nothing is predicted from a rule that may hide some."""
+    given = with_policy(config(SHADOWED, cidrs=[SHADOWED, "10.96.0.0/12"], mode=mode))
+    if is_installed:
+        phases.run(Configure(given, host=host))
+    kernel.ip(VPN.format(selector))
+    planned = plan(given, host=taken_by_an_old_ip(kernel))
+    assert not any(change.action == "removed" for change in planned.changes.rules)
+    assert bool(planned.changes) is not is_installed
+    assert planned.next_start.is_admitted is is_admitted
+    assert not any("apply would fail" in warning for warning in planned.warnings)
 
 
 # --- waits ----------------------------------------------------------------------------------------
