@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from operator import attrgetter
 
 import attrs
 
@@ -235,31 +236,47 @@ def how_to_name(
 ) -> str:
     """Return how to name the interfaces of one of several default routes as uplinks.
 
-    The result has a choice for each route, ready to paste. A choice with which no expected packets
-    fail comes first. If each choice makes expected packets fail, the first choice names all
+    The result has a choice for each route, ready to paste, with a clause on the expected packets
+    that fail with this choice. The default route that wins is the first choice, unless it is a
+    VPN's. If other routes make expected packets fail with each choice, the first choice names all
     interfaces. InfiniBand interfaces are never named. If a config can't name an interface, the
     result is general advice.
 
     Args:
-        defaults: the default routes to choose from.
+        defaults: the default routes to choose from, by metric.
         routes: the entries of all tables.
         cidrs: the expected CIDRs.
         links: the host's links.
     """
-    fabric = {link.name for link in links if is_infiniband(link)}
-    groups = [tuple(dev for dev in route.devs if dev not in fabric) for route in defaults]
-    choices = [*dict.fromkeys(filter(None, groups))]
+    defaults = sorted(defaults, key=is_of_vpn)  # a stable sort, so NICs stay ordered by metric
+    choices = _choices(defaults, links)
     all_devs = tuple(sorted({dev for devs in choices for dev in devs}))
     if not all_devs or not all(map(is_device, all_devs)):
         return "name the node's uplinks (hostRouting.uplinks)"
     inside = [*_inside(routes, cidrs)]
     broken = {devs: _broken_by(devs, all_devs, inside) for devs in choices}
-    if all(broken.values()):
-        broken = {all_devs: "", **broken}
-    in_order = sorted(broken, key=lambda devs: bool(broken[devs]))
-    words = [f"{json.dumps(devs)}{broken[devs]}" for devs in in_order]
+    words = [json.dumps(all_devs)] if all(broken.values()) else []
+    winner = _winning_devs(defaults)
+    for devs, clause in broken.items():
+        if winner and not clause and not {*winner} & {*devs}:
+            clause = f" (then packets by the default route through {','.join(winner)} fail)"
+        words.append(f"{json.dumps(devs)}{clause}")
     answers = shortened(words, " or ", _SHOWN_CHOICES)
     return f"name the node's uplinks: set hostRouting's \"uplinks\": {answers}"
+
+
+def _choices(defaults: Iterable[Route], links: Iterable[Link]) -> list[tuple[str, ...]]:
+    """Return the interfaces of each default route that aren't InfiniBand, without duplicates."""
+    fabric = {link.name for link in links if is_infiniband(link)}
+    choices = (tuple(dev for dev in route.devs if dev not in fabric) for route in defaults)
+    return [*dict.fromkeys(filter(None, choices))]
+
+
+def _winning_devs(defaults: Sequence[Route]) -> tuple[str, ...]:
+    """Return the interfaces of the default route with the lowest metric, if it is a NIC's."""
+    winner = min(defaults, key=attrgetter("metric"))
+    is_tie = sum(route.metric == winner.metric for route in defaults) > 1
+    return () if is_tie or is_of_vpn(winner) else winner.devs
 
 
 def _inside(routes: Iterable[Route], cidrs: Iterable[ExpectedCidr]) -> Iterator[Route]:
