@@ -47,8 +47,8 @@ default routes (fib_select_default), each of these routes is judged.
 Judge (``_judge``). Each lookup that decides where packets go (``decides``) is judged for each
 expected CIDR that contains the place. The first line that applies is the judgement:
 
-- No route carries the packet: NO-ROUTE or BLACKHOLE. A CNI's discard of its own free addresses is a
-  note.
+- No route carries the packet: NO-ROUTE or BLACKHOLE. If a CNI's blackhole route for its own block
+  of pod addresses discards the packet: a note.
 - The address is this host's own (a host route in table local): a note, or GATEWAY if it is the
   default route's gateway.
 - TCP can't connect, because the entry is for multicast or broadcast: BLACKHOLE.
@@ -69,7 +69,7 @@ findings: a CIDR with notes alone passes. ``_host_notes`` adds notes on the host
 Fix (``_fix``). A static route in main fixes a place if a rule looks up main, and the route is
 longer than the place's present entry in main, or as long with a lower metric. The route may also
 cover other places. It changes nothing in a place whose present entry is longer. So each place has a
-constraint (``_constraint``): ``NeedsRoute`` or ``MayBeCovered``. For each interface to which routes
+constraint (``_constraint``): ``NeedsRoute`` or ``Unchanged``. For each interface to which routes
 must lead, ``_fewest_prefixes`` finds the smallest set of prefixes that satisfies all constraints.
 Sometimes no route can fix a place, or the traffic may be wanted where it is, such as on a second
 NIC (``_diversions``). Then the constraint is ``NoRoute``, with an obstacle: a reason with advice,
@@ -109,8 +109,8 @@ What the next owner must keep:
   proposed, because the existing route may be intended. ``allowedDevs`` has no bounds: it is the
   operator's word.
 - *The fix is proven before it is proposed*, by the code that installs and judges.
-- *The fewest prefixes.* They cover each place that a route can fix. An expected address that is
-  fine keeps its route.
+- *The fewest prefixes* cover each place that a route can fix. An expected address that doesn't fail
+  keeps its route.
 - *Unknown rather than guessed.* A verdict ``ok`` is a proof. If the check can't be certain, the
   verdict is ``unknown`` with a reason. STRICT mode then holds the node back.
 

@@ -1,4 +1,4 @@
-"""Prove the changes that the owner of a route, an address or a rule is advised to make.
+"""Find the packets that are lost if the owner of a route, address or rule follows our advice.
 
 This module does no I/O.
 """
@@ -21,14 +21,14 @@ from hostrouting.overlap._places import Places
 from hostrouting.overlap._state import State
 from hostrouting.overlap.proposals import OwnersChange, Unfixable
 
-# A limit on the proofs for one host, because each proof takes a model of its own.
+# At most this many advised changes are modelled for one host, because each needs its own model.
 _PROVEN_MAX = 16
 
 
 def with_proven_advice(before: ModelledHost, unfixable: Iterable[Unfixable]) -> Iterator[Unfixable]:
     """Add to each failure's advice which packets the advised change would lose.
 
-    Failures beyond a limit lose their advice.
+    After ``_PROVEN_MAX`` failures with advice, further failures are yielded without theirs.
 
     Args:
         before: the host.
@@ -80,9 +80,9 @@ def _model_after(model: Model, change: OwnersChange) -> Model:
 def _without_address(model: Model, address: Address) -> Model:
     """Return a model without an address and the routes that the kernel deletes with it.
 
-    With an interface's last IPv4 address, the kernel deletes all routes through the interface
-    (fib_inetaddr_event). When no interface has the IPv4 address any more, the kernel deletes the
-    routes of table main with this src (fib_sync_down_addr).
+    When an interface loses its last IPv4 address, the kernel deletes all routes through the
+    interface (fib_inetaddr_event). When no interface has the IPv4 address any more, the kernel
+    deletes the routes of table main with this src (fib_sync_down_addr).
     """
     addresses = tuple(each for each in model.known.addresses if each != address)
     networks = {each.network for each in addresses if each.dev == address.dev}

@@ -33,7 +33,7 @@ def affected(addresses: Iterable[Address], before: Fib, after: Fib) -> list[Addr
     tables = _changed_tables(before, after)
     rules = {*before.rules} ^ {*after.rules}
     kept = [[rule for rule in fib.rules if rule not in rules] for fib in (before, after)]
-    if kept[0] != kept[1]:
+    if kept[0] != kept[1]:  # the order of these rules has changed
         return [*addresses]
     lists = [_RuleList(fib, tables, rules) for fib in (before, after)]
     return [each for each in addresses if any(rules.may_affect(each) for rules in lists)]
@@ -48,7 +48,8 @@ def _changed_tables(before: Fib, after: Fib) -> set[int]:
 
 
 def _changed_routes(before: Sequence[Route], after: Sequence[Route]) -> Iterable[Route]:
-    # A fix puts its routes before all others, so that they are found without hashing the others.
+    # In the model of a fix, the new routes precede the present ones. If only routes were added in
+    # this way, comparing the two sequences is faster than hashing all routes.
     added = after[: len(after) - len(before)]
     if len(after) >= len(before) and after[len(added) :] == before:
         return added

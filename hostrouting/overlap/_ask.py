@@ -7,9 +7,9 @@ A socket makes up to three kinds of lookups:
   lookup with this source (ip_route_connect in include/net/route.h). The second result may differ if
   a policy rule matches on the source, or if an entry has a src that isn't one of this host's
   addresses.
-- *Server*: a server replies from the address at which it was called, whatever source a connection
-  would get. If a rule or route matches on the source, lookups are also made from each address on an
-  uplink or on lo.
+- *Server*: a server replies from the address at which it was called, which may be another source
+  than the kernel selects for a client. If a rule or route matches on the source, lookups are also
+  made from each address on an uplink or on lo.
 
 Over IPv6, every socket retries a failed lookup, with a source that the kernel selects from all of
 the host's addresses. A successful lookup is repeated whenever a route or rule changes
@@ -69,7 +69,7 @@ class Sockets:
         self._asks_local_first = asks_local_first(rules)
 
     def ask(self, places: Iterable[Place]) -> dict[Place, tuple[SocketLookup, ...]]:
-        """Make every lookup that a socket may make, except lookups whose result is known.
+        """Make the lookups of all sockets, except lookups with the same result as an earlier one.
 
         Returns:
             The lookups for each place, UDP first. For each protocol, lookups without a source come
@@ -107,8 +107,9 @@ class Sockets:
         is_tcp: bool,
     ) -> Iterator[SocketLookup]:
         for source, probes in sorted(by_source.items()):
-            # If no rule or route matches on sources, the kernel refuses a source for all
-            # destinations or for none, so one probe is enough.
+            # If no rule or route matches on sources, the result is that of the first lookup, unless
+            # the kernel refuses the source. It refuses a source for all destinations or for none,
+            # so one probe is enough.
             if not self._has_source and self._can_send(source, probes[0], is_tcp=is_tcp):
                 continue
             for result in self._look_up(probes, source=source, is_tcp=is_tcp):
@@ -138,7 +139,7 @@ class Sockets:
         return is_elsewhere or self._depends_on_source(first)
 
     def _depends_on_source(self, first: Lookup) -> bool:
-        """Return whether a lookup with a source may give another route than ``first``, without one.
+        """Return whether a lookup may match another route with a source than ``first`` without.
 
         For an address of this host, the result depends on the source only if a rule precedes table
         local's rule.
@@ -146,14 +147,11 @@ class Sockets:
         route = first.route
         if route is None or route.type is not RouteType.LOCAL or not self._asks_local_first:
             return True
-        # Table main may have local entries, too, and a rule with a source may precede main's rule.
+        # Over IPv6, main may have local entries, and a rule with a source may precede main's rule.
         return self._family is Family.IPV6 and self._has_source and route.table == Table.MAIN
 
     def _can_send(self, source: IpAddress, probe: IpAddress, *, is_tcp: bool) -> bool:
-        """Return whether the kernel sends packets from an entry's ``src``.
-
-        The kernel refuses if the ``src`` isn't an address of this host.
-        """
+        """Return whether the kernel accepts a source, because it is an address of this host."""
         return self._kernel.lookup([probe], source=source, is_tcp=is_tcp)[0].route is not None
 
     def _by_source(
@@ -175,7 +173,7 @@ class Sockets:
                 unrouted.append(probe)
             else:
                 groups.setdefault(source_key_to(probe, route), (route, []))[1].append(probe)
-        # The packets whose source is looked up, each with the probes that have the same source.
+        # Each entry whose source the kernel must select, with all probes that match the entry.
         sent: list[tuple[Sent, list[IpAddress]]] = [
             ((None, [probe]), [probe]) for probe in unrouted
         ]
@@ -239,9 +237,9 @@ def called_addresses(
             the source, too.
         devs: the uplinks. Addresses on the loopback interface count, too, because hosts with BGP
             have their addresses there.
-        rules: the policy rules. If a rule matches on the protocol, every address counts: the first
-            TCP lookup also shows where replies from most addresses leave, but isn't judged if it
-            only selects a client's source (``decides``).
+        rules: the policy rules. If a rule matches on the protocol, every address counts. The TCP
+            lookup without a source shows where replies from most addresses leave, but it isn't
+            judged if it only selects a client's source (``decides``).
     """
     has_protocol = separates_tcp(rules)
     return [

@@ -36,7 +36,7 @@ def cautions_about(
     state: State,
     settings: HostSettings,
     lost: Iterable[Loss],
-    fixed: Fib,
+    after: Fib,
     keeping: Keeping,
 ) -> Iterator[Caution]:
     """Yield a caution for each kind of traffic that a fix moves.
@@ -46,7 +46,7 @@ def cautions_about(
         settings: the host's DNS servers, and the interfaces that drop packets if the reply would
             leave elsewhere.
         lost: the packets that the fix diverts or drops.
-        fixed: the tables after the fix.
+        after: the tables after the fix.
         keeping: the interfaces from whose addresses the fix diverts packets.
     """
     for line, of_neighbours in lines_with_losses(lost):
@@ -59,7 +59,7 @@ def cautions_about(
         yield Caution(f"what else the fix moves isn't known: {settings.unread}")
     for server in settings.nameservers if state.family is Family.IPV4 else ():
         now = state.fib.lookup(server).route
-        then = fixed.lookup(server).route
+        then = after.lookup(server).route
         if now is not None and then is not None and now.devs != then.devs:
             moved = f"through {','.join(then.devs)}, not {','.join(now.devs)}"
             yield Caution(f"the node then reaches the DNS server {server} of resolv.conf {moved}")

@@ -22,12 +22,12 @@ from hostrouting.overlap._fewest_prefixes import Segment
 from hostrouting.overlap._places import (
     Constraint,
     Judgement,
-    MayBeCovered,
     NeedsRoute,
     NoRoute,
     Place,
     SocketLookup,
     Span,
+    Unchanged,
 )
 from hostrouting.overlap._state import State
 from hostrouting.overlap._static_routes import Entries, Path
@@ -71,7 +71,7 @@ class Constraints:
             return self._within_reason(place, self._of_failure(place, expected, judgement))
         return self._of_other_failures(place, judgement)
 
-    def _of_local(self, expected: ExpectedCidr, judgement: Judgement) -> MayBeCovered:
+    def _of_local(self, expected: ExpectedCidr, judgement: Judgement) -> Unchanged:
         """Return the constraint for a local address, which no route may take away.
 
         A route in main takes a local address away only if a rule looks up main before table local.
@@ -81,7 +81,7 @@ class Constraints:
         """
         next_hops = self._entries.next_hops(expected, judgement.address)
         length = self._longest_without_effect(judgement.lookup, next_hops)
-        return MayBeCovered(length_max=self._bits if isinstance(length, Obstacle) else length)
+        return Unchanged(length_max=self._bits if isinstance(length, Obstacle) else length)
 
     def _within_reason(
         self,
@@ -97,7 +97,7 @@ class Constraints:
         longer = f"that takes {needed} routes longer than /{constraint.longer_than}"
         advice = "change the rule that skips shorter ones"
         obstacle = Obstacle(f"{longer}: {advice}", is_policy=True)
-        return NoRoute(obstacle, MayBeCovered(constraint.entry))
+        return NoRoute(obstacle, Unchanged(constraint.entry))
 
     def _of_other_failures(self, place: Place, judgement: Judgement) -> Constraint:
         """Return the constraint for a place whose unconnected datagrams leave as expected.
@@ -112,7 +112,7 @@ class Constraints:
                 continue
             if longest is None or found.longer_than > longest.longer_than:
                 longest = found._replace(entry=entry)
-        return longest or MayBeCovered(entry)
+        return longest or Unchanged(entry)
 
     def _of_failure(
         self,
@@ -135,13 +135,13 @@ class Constraints:
             return NoRoute(forbidden)
         bridge = self._diversions.bridge_around(failure)
         if bridge is not None and bridge not in path.devs:
-            return NoRoute(_of_bridge(bridge), MayBeCovered(_in_main(failure.route)))
+            return NoRoute(_of_bridge(bridge), Unchanged(_in_main(failure.route)))
         entry = _in_main(failure.route) or self._fib.longest_match(Table.MAIN, Flow(address))
         if (question := self._question_about(place, failure)) is not None:
-            return NoRoute(question, MayBeCovered(entry))
+            return NoRoute(question, Unchanged(entry))
         found = self._of_unwanted(expected, failure, path)
         if isinstance(found, Obstacle):
-            return NoRoute(found, MayBeCovered(entry))
+            return NoRoute(found, Unchanged(entry))
         return NeedsRoute(max(found, path.length_min - 1), path.dev, entry)
 
     def _of_unwanted(
@@ -235,10 +235,9 @@ class Constraints:
             # The loop goes on after the first rule that looks up main, because a later rule may
             # suppress fewer prefixes.
             if self._looks_up_main(rule, dev):
-                suppressed = rule.suppress_prefix_length  # and all shorter ones
-                length = -1 if found is None else longest_behind(found)
-                lengths.append(length if suppressed is None else max(length, suppressed))
+                lengths.append(_longest_ignored(rule, found))
         if lengths:
+            # A longer prefix changes the lookup at one of these rules at least.
             return min(lengths)
         return self._why_main_is_not_asked(lookup, last)
 
@@ -332,7 +331,7 @@ def segment_of(span: Span, dev: str | None, bits: int) -> Segment:
     return Segment(span.first, span.last, length_max=_longest_cover(span, cover, bits))
 
 
-def _longest_cover(span: Span, cover: MayBeCovered, bits: int) -> int:
+def _longest_cover(span: Span, cover: Unchanged, bits: int) -> int:
     """Return the maximum length of a route that may cover a span."""
     if cover.entry is None:
         return cover.length_max
@@ -347,12 +346,12 @@ def _longest_cover(span: Span, cover: MayBeCovered, bits: int) -> int:
 def _is_settled(place: Place, failure: Judgement) -> bool:
     """Return whether the config itself excludes the interfaces through which packets leave now.
 
-    The config excludes these interfaces if an expected CIDR around the place has its own ``devs``,
-    and at least one interface isn't among them.
+    An expected CIDR with its own ``devs`` excludes all other interfaces. It also settles the
+    question for packets that leave through no interface.
     """
     for expected in place.judgements:
-        already_does = bool(failure.devs) and expected.allows_all(failure.devs)
-        if expected.devs is not None and not already_does:
+        is_allowed = bool(failure.devs) and expected.allows_all(failure.devs)
+        if expected.devs is not None and not is_allowed:
             return True
     return False
 
@@ -368,6 +367,19 @@ def unmodelled(address: IpAddress, family: Family, source: IpAddress | None = No
     passed = " (the kernel skips routers that don't answer)" if family is Family.IPV6 else ""
     see = f"see: {family.ip} route get fibmatch {address}{f' from {source}' if source else ''}"
     return Obstacle(f"the kernel's answer doesn't follow from its tables and rules{passed}; {see}")
+
+
+def _longest_ignored(rule: Rule, found: Route | None) -> int:
+    """Return the longest prefix with which a rule doesn't find a new entry in main, or -1.
+
+    Args:
+        rule: a rule that looks up main.
+        found: the entry that the rule finds now, or None.
+    """
+    length = -1 if found is None else longest_behind(found)
+    # The rule ignores an entry of this length or a shorter one (suppress_prefixlength).
+    suppressed = rule.suppress_prefix_length
+    return length if suppressed is None else max(length, suppressed)
 
 
 def longest_behind(found: Route) -> int:
@@ -446,7 +458,7 @@ def _of_port(port: Link) -> Obstacle:
 
 
 def _beyond_bound(failure: Judgement, why_no_default: str) -> Obstacle | None:
-    """Return the obstacle if a failure only exceeds a bound of an exemption, or else None.
+    """Return the obstacle if packets fail only because of an exemption's bound, or else None.
 
     Args:
         failure: the judgement of a failing lookup.

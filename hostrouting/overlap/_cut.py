@@ -13,10 +13,10 @@ have the same result, even if they form several spans, so one lookup is enough::
     places                |  a   | b |  a   |c|     a      |      3 probes: 172.16.0.0, 172.16.1.0,
                                                                            172.16.3.10
 
-Most routes in a large FIB lead through the uplinks. A plain route affects the result only inside a
-*suspect*, so a plain route cuts only inside suspects. A suspect is a prefix in which packets may
-leave through other interfaces. Suspects are the destinations of rules and of routes that aren't
-plain, and prefixes that the caller names. All suspects cut.
+Most routes in a large FIB are *plain*: they lead through the uplinks (``kernel.selection``). A
+*suspect* is a prefix in which packets may leave through other interfaces. Suspects are the
+destinations of rules and of routes that aren't plain, and prefixes that the caller names. All
+suspects cut. A plain route changes the result only inside a suspect, so it cuts only there.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Cutter:
         rules: the policy rules, in evaluation order.
         suspects: prefixes that always cut, as if there were routes to them through another
             interface.
-        sources: the host's addresses. A route with any other source address isn't plain: it may
-            break all connections.
+        sources: the host's addresses. A route with any other src isn't plain: connections through
+            it may fail.
         subnets: the uplinks' subnets. In such a subnet, a route via a default route's gateway isn't
             plain: it sends neighbours' packets to the router.
         mtus: the interfaces' MTUs. A route with a larger MTU than its interface isn't plain: it
@@ -77,7 +77,7 @@ class Cutter:
             if rule.destination is not None:
                 self._named.add(numbers(rule.destination))
         if not _falls_through_to_default(rules):
-            self._named.add((0, 0))
+            self._named.add((0, 0))  # all addresses are suspects
 
     def suspects(self, routes: Iterable[Route], possible: Iterable[Prefix] = ()) -> list[Prefix]:
         """Return the suspects inside the CIDRs, and each CIDR that lies inside a suspect.
@@ -166,14 +166,15 @@ def _falls_through_to_default(rules: Sequence[Rule]) -> bool:
     A rule for only some of our packets (``_is_for_some``) may jump or discard, but its lookup of
     main doesn't count.
     """
-    nowhere = Flow(IPv4Address(0))
+    # The rules that are matched have no destination, so the flow's destination is of no importance.
+    anywhere = Flow(IPv4Address(0))
     for rule in rules:
         if rule.destination is not None:
             if rule.is_inverted:
                 return False
             continue
         is_for_some = _is_for_some(rule)
-        if rule.action is RuleAction.NOP or not (is_for_some or matches(rule, nowhere)):
+        if rule.action is RuleAction.NOP or not (is_for_some or matches(rule, anywhere)):
             continue
         if rule.action is not RuleAction.TO_TABLE:
             return False

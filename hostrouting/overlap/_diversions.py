@@ -1,4 +1,4 @@
-"""Find the routes that divert packets to another interface, and tell if that may be wanted.
+"""Find the routes that divert packets to another interface, and tell if they may be wanted.
 
 A private network of a cloud, a storage network and a tunnel look like an overlap, but a host may
 need them. A static route would divert their traffic. So no route is proposed until the config says
@@ -181,7 +181,7 @@ class Diversions:
         return None
 
     def taken_from_pods(self, failure: Judgement) -> str:
-        """Return a clause that names the pods' network in which a route takes packets, or ""."""
+        """Return a clause on the pods' network from which a route takes packets, or ""."""
         devs = self._diverting(failure)
         found = self._bounds.network_of_pods(failure.address) if devs else None
         if found is None or found[1] in devs:
@@ -261,7 +261,7 @@ class Diversions:
         return networks, PrefixIndex(networks, self._state.family.bits)
 
     def _is_of_cluster(self, dev: str) -> bool:
-        """Return whether an interface that is up may be connected to the cluster's network."""
+        """Return whether an interface is up and may be connected to the cluster's network."""
         if not self._links[dev].is_up or dev in self._bridges:
             return False
         return not self.is_infiniband(dev) and not self._bounds.is_of_pods(dev)
@@ -334,7 +334,7 @@ class Diversions:
         return frozenset(bridges - of_uplinks - self._uplinks)
 
     def _is_connected(self, route: Route | None) -> bool:
-        """Return whether a route without gateways leads to (part of) a subnet of its interface."""
+        """Return whether a route has no gateway and leads to (part of) its interface's subnet."""
         if route is None or any(hop.gateway is not None for hop in route.hops):
             return False
         indexes = (self._subnets[dev] for dev in route.devs if dev in self._subnets)

@@ -50,7 +50,7 @@ class Diverted:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """Return a sentence for each kind of packets, with what to do."""
+        """Return a sentence for each kind of packets; those in ``kept`` come with the advice."""
         return (*self.others, *(f"{clause}; {self.how_to_keep}" for clause in self.kept))
 
 
@@ -152,7 +152,7 @@ def _offered(offered: Sequence[Loss], keeping: Keeping, config: Config) -> Itera
 
 
 def _how_to_keep(found: Iterable[Loss], keep: Sequence[Keep], config: Config) -> str:
-    """Return the advice to add entries of ``keep`` for the interfaces that sent packets."""
+    """Return the advice to add ``keep`` entries for the interfaces that send the lost packets."""
     devs = _senders(found)
     listed = tuple(entry.dev for entry in config.static_routes.keep)
     is_listed = any(is_like(dev, listed) for dev in devs)
@@ -189,8 +189,8 @@ class HasHops:
 def may_divert(plan: RoutePlan, backend: RouteBackend) -> bool:
     """Return whether a plan for one family may divert any packets, without a model of the host.
 
-    Without policy rules, routes can only divert the packets of entries that overlap these routes
-    and have other next hops. Most tables have few such entries.
+    Without policy rules, a plan's routes can only divert packets of entries that overlap these
+    routes and have other next hops. Most tables have few such entries.
     """
     changed = [*_changed(plan)]
     hops = {route.hops for route in changed}

@@ -27,8 +27,8 @@ from hostrouting.overlap.uplinks import Uplinks
 # The blackhole route for Calico's own block has protocol 80; BIRD's has protocol 12.
 CNI_PROTOCOLS = (Protocol.BIRD, 80)
 
-# Interfaces to which kube-proxy and DNS caches add their addresses. Routes with these protocols
-# don't show which blocks belong to pods.
+# Interfaces to which kube-proxy and DNS caches add addresses of Services. They aren't pods', even
+# if their names match containerDevs.
 _SERVICE_DEVS = ("kube-ipvs0", "kube-dummy-if", "nodelocaldns", "localdns")
 
 _LINK_LOCAL = IPv4Network("169.254.0.0/16")
@@ -258,7 +258,7 @@ class Bounds:
 
     @cached_property
     def _pods(self) -> list[tuple[int, int, int]]:
-        """Return the table and destination of each route to a pod's interface, sorted."""
+        """Return the table and destination of each route through a pod's interface, sorted."""
         return sorted(
             (route.table, *numbers(route.destination))
             for route in self._routes

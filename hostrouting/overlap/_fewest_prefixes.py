@@ -2,8 +2,10 @@
 
 This module does no I/O.
 
-A chosen prefix may contain addresses that match a longer prefix, because the longest prefix wins.
-Other chosen prefixes may be nested in it::
+A *target* is a range of addresses that must be covered, by a prefix longer than a given length. A
+chosen prefix *serves* a target if it covers the target and is long enough. A chosen prefix may
+contain addresses that match a longer prefix, because the longest prefix wins. Other chosen prefixes
+may be nested in it::
 
     172.16.0.0/16    dev ib0     must be covered by prefixes longer than /16
     172.16.1.0/24    dev eth0    isn't affected by prefixes shorter than /24
@@ -157,7 +159,8 @@ def fewest_prefixes(
         if is_served(first, length, around):
             return 0, ()
         inner = part(first, length)
-        # Any larger prefix has all segments in the same half.
+        # Go on with the smallest prefix that contains the same segments: in larger ones, all of
+        # these segments are in the same half.
         first, length, is_whole = smallest_around(inner, first, length)
         may_be_chosen = is_whole and min(useless_to[inner]) < length <= min(lengths_max[inner])
         may_be_chosen = may_be_chosen and (first, length) not in taken
@@ -165,12 +168,15 @@ def fewest_prefixes(
             return 1, ((first, length),)
         if length == bits or (is_whole and min(exceeds[inner]) >= length + _SPLITS):
             return _TOO_MUCH, ()
-        without, found = cheapest_halves(first, length, around)
-        if may_be_chosen and without > 1:
-            cost, more = cheapest_halves(first, length, length)
-            if cost + 1 < without:
-                return cost + 1, ((first, length), *more)
-        return without, found
+        cost_of_halves, in_halves = cheapest_halves(first, length, around)
+        # A single smaller prefix is better, because it covers fewer addresses.
+        if not may_be_chosen or cost_of_halves <= 1:
+            return cost_of_halves, in_halves
+        # If this prefix is chosen, the halves need prefixes only for targets that it doesn't serve.
+        cost_inside, inside = cheapest_halves(first, length, length)
+        if 1 + cost_inside < cost_of_halves:
+            return 1 + cost_inside, ((first, length), *inside)
+        return cost_of_halves, in_halves
 
     def cheapest_halves(
         first: int,

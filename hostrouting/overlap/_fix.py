@@ -123,7 +123,7 @@ class _SearchWithRules:
     """The search for rules, and for routes on a host with these rules.
 
     Args:
-        first: the routes found without rules.
+        first: the result of the search for routes without new rules.
         findings: see ``find_fix``.
         moment: see ``find_fix``.
         config: see ``find_fix``.

@@ -34,7 +34,7 @@ def notes_on_host(overlap: RouteOverlap, state: State, places: Places) -> Iterab
     """Yield the notes on a host's default routes, interfaces, source addresses and policy rules."""
     of_pods = container_devs(overlap, state.links)
     if any(expected.devs is None for expected in overlap.expected_cidrs):
-        yield from _contested(state, places, of_pods, overlap)
+        yield from _about_defaults(state, places, of_pods, overlap)
     yield from _pending(state)
     yield from _without_carrier(state)
     yield from _foreign_sources(state, places)
@@ -53,13 +53,13 @@ def notes_on_host(overlap: RouteOverlap, state: State, places: Places) -> Iterab
         yield Note(NoteKind.RULE, text)
 
 
-def _contested(
+def _about_defaults(
     state: State,
     places: Places,
     of_pods: Collection[str],
     overlap: RouteOverlap,
 ) -> Iterable[Note]:
-    """Yield notes on default routes through several interfaces or a container's interface."""
+    """Yield the notes on the host's default routes, which may leave it open what the uplink is."""
     if state.uplinks.is_verified and state.family is Family.IPV4:
         yield from _moved(state)
         return
@@ -229,7 +229,7 @@ def _settling(state: State, default: Route, naming: str) -> str:
 
 
 def _rival_defaults(state: State, default: Route) -> list[Route]:
-    """Return the live default routes through interfaces other than the chosen default route's.
+    """Return the default routes through other interfaces than the chosen default route's.
 
     If uplinks are named, only routes through an uplink are returned for IPv4. For IPv6, see
     ``_rival_defaults6``.

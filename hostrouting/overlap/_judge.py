@@ -245,8 +245,9 @@ class Judge:
         if entry is None:
             return Judgement(FindingKind.BLACKHOLE, lookup)
         if entry.type is not discarded_by:
-            # The kernel refuses to send from a loopback address through another interface, whatever
-            # the entry's type.
+            # The model's entry doesn't discard the packet, so the kernel refuses the packet itself:
+            # for example, it sends nothing from a loopback address through another interface. Only
+            # a unicast entry is then reported.
             named = entry if entry.type is RouteType.UNICAST else None
             return Judgement(FindingKind.BLACKHOLE, lookup, (), named)
         is_block = self._bounds.is_block(entry, expected.cidr)
@@ -332,7 +333,7 @@ def _refuses_tcp(lookups: Sequence[SocketLookup]) -> bool:
 
 
 def _rank(judgement: Judgement) -> tuple[bool, bool, bool]:
-    """Return a sort key: unconnected datagrams first, and among these, failures.
+    """Return a sort key: unconnected datagrams come first, and failures first among these.
 
     If the kernel alternates between default routes, unconnected datagrams have several judgements.
     """

@@ -41,13 +41,13 @@ from hostrouting.routes.verify_policy import verify_policy
 _INFINIBAND = "ib*"
 
 
-def _cut_off(state: State, added: Iterable[Route], fixed: Fib) -> list[Address]:
+def _cut_off(state: State, added: Iterable[Route], after: Fib) -> list[Address]:
     """Return the addresses from which packets no longer reach all neighbours of their interface.
 
     Args:
         state: the host's state before the fix.
         added: the fix's routes.
-        fixed: the tables after the fix.
+        after: the tables after the fix.
     """
     if state.family is not Family.IPV4:
         return []
@@ -58,7 +58,7 @@ def _cut_off(state: State, added: Iterable[Route], fixed: Fib) -> list[Address]:
         for address in state.addresses
         if address.dev not in state.uplinks.devs
         and address.scope == Scope.UNIVERSE
-        and any(_leaves(fixed, to, address) for to in neighbours(address, index, own))
+        and any(_leaves(after, to, address) for to in neighbours(address, index, own))
     ]
 
 
@@ -78,7 +78,7 @@ def keepable(state: State) -> list[Address]:
 
 
 def _keepable_devs(links: Iterable[Link]) -> set[str]:
-    """Return the interfaces that ``keep`` can name, and that are up and no ports except VRFs'."""
+    """Return the interfaces that are up, can be named in ``keep``, and have no master but a VRF."""
     vrfs = {link.name for link in links if link.kind == "vrf"}
     return {
         link.name
@@ -112,8 +112,8 @@ def _leaves(fib: Fib, to: IpAddress, address: Address) -> bool:
 def entries_for(devs: Sequence[str], state: State) -> tuple[Keep, ...]:
     """Return entries of ``staticRoutes.keep`` for some interfaces.
 
-    If ``devs`` are all of several InfiniBand interfaces in use, one entry names them by a pattern.
-    The pattern may also match InfiniBand interfaces that aren't up or have no address yet.
+    If ``devs`` are several, and all InfiniBand interfaces in use, one entry names them by a
+    pattern, which may also match InfiniBand interfaces that aren't up or have no address yet.
     """
     ready = {link.name for link in state.links if link.is_up}
     ready.intersection_update(address.dev for address in state.addresses)
@@ -152,7 +152,7 @@ class KeepSearch:
     """The search for interfaces to keep, each proven on the model to work and to harm nothing.
 
     Entries for InfiniBand interfaces belong to the fix, because nothing else reaches their
-    neighbours. Entries for other interfaces don't belong to the fix, but a line suggests them.
+    neighbours. Entries for other interfaces don't belong to the fix, but a caution offers them.
 
     Args:
         before: the host before the fix.
@@ -227,7 +227,7 @@ class KeepSearch:
         addresses: Iterable[Address],
         devs: Container[str],
     ) -> Keeping | str:
-        """Return the host with ``keep`` entries, or why these entries aren't proposed."""
+        """Return a ``Keeping`` with the host after ``keep`` entries, or why not to propose them."""
         after = with_kept(self._host, keep, self._config)
         if isinstance(after, str):
             return after
@@ -280,6 +280,7 @@ def lost_by_keeping(
     lost = losses(host, after)
     if any(loss.source not in kept for loss in lost):
         return None
+    # Entries of keep are meant to take their interfaces' packets from the uplinks.
     return taken_away(loss for loss in lost if loss.before != host.state.uplinks.devs)
 
 
@@ -325,6 +326,7 @@ def with_kept(host: ModelledHost, keep: Sequence[Keep], config: Config) -> Model
     wanted = config.static_routes
     everything = attrs.evolve(wanted, enabled=True, keep=(*wanted.keep, *keep))
     try:
+        # Raises if the config's own entries contradict the new ones.
         routing_of(host.state, everything, config.uplinks)
         routing = routing_of(host.state, StaticRoutes(enabled=True, keep=keep), config.uplinks)
         if claimed := _claimed_gateway(routing.routes, host.model.fib):

@@ -106,8 +106,8 @@ def _first_lost(state: State, cidrs: Sequence[Prefix], kernel: Lookups) -> _Lost
             return None
     # Ask the kernel about packets from this host, and the model about packets that come in.
     from_here = _lost_from_here(_sent_to(asked, state, is_first=is_first), state, kernel)
-    # As long as IPv6 has never had another rule, the kernel searches local and main, whatever the
-    # rules say.
+    # As long as no IPv6 rule was ever added to the kernel's own, the kernel searches local and main
+    # without looking at the rules.
     usual = {*kernel_rules(Family.IPV6)}
     if state.family is Family.IPV6 and {*state.rules} <= usual:
         return from_here
@@ -142,7 +142,7 @@ def _addresses_to_ask_about(state: State, cidrs: PrefixSet) -> Iterator[Address]
 
 
 def _usable(state: State) -> Iterator[Address]:
-    """Yield the addresses of interfaces that are up, without link-local addresses and VRFs."""
+    """Yield the addresses on interfaces that are up, except link-local ones and those in VRFs."""
     vrfs = _vrfs(state)
     # The lookup of a packet that comes in through a port of a VRF starts in the VRF's table.
     left_out = {link.name for link in state.links if not link.is_up or link.master in vrfs}

@@ -8,10 +8,10 @@ the change may affect are compared. These prefixes are cut into places at each p
 model. Then both models are asked about one address of each place. Three kinds of packets are
 compared: without a source, from each of the host's own addresses, and from outside.
 
-A packet to a failing address isn't a loss, because the change is meant to divert the packet. But
-the packet may be wanted on the interface that carries it now in two cases, in which it counts as a
-loss: the destination is in the interface's connected network, or the source is one of the
-interface's addresses.
+A packet to a failing address isn't a loss, because the change is meant to divert the packet. In two
+cases, the packet may be wanted on the interface that carries it now, and counts as a loss: the
+destination is in the interface's connected network, or the source is one of the interface's
+addresses.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class Loss:
         sender: the interface that has the source, or an empty string.
         arrives_on: the interface through which packets from outside come in, or an empty string for
             packets from this host.
-        before: the interfaces that carry the packets before the change; the loopback interface if
-            the packets are delivered here.
-        after: the interfaces that carry the packets after the change; empty if the packets are
-            dropped.
+        before: the interfaces that carry the packets before the change, with gateways if only
+            gateways change; the loopback interface if the packets are delivered here.
+        after: the interfaces that carry the packets after the change, with gateways if only
+            gateways change; empty if the packets are dropped.
         network: the connected network of an interface in ``before`` that contains the destinations,
             or None.
         neighbours_of: the interfaces that are connected to ``network``.
@@ -205,7 +205,7 @@ class _Result:
     Args:
         devs: the interfaces that carry the packet; empty if it is dropped.
         hops: the next hops.
-        destination: the destination of the entry.
+        destination: the destination of the entry that the packet matches.
     """
 
     devs: tuple[str, ...] = ()
@@ -278,6 +278,7 @@ class _Comparison:
         self._connected = PrefixIndex(self._networks, self._bits)
         self._protocols = (UDP, TCP) if separates_tcp(self._rules) else (UDP,)
         self._places = self._cut(changed, intended)
+        # The places as cut without the intended ranges; see ``_alike``.
         self._undivided = self._cut(changed, ()) if intended else self._places
 
     def _cut(self, changed: Sequence[Prefix], intended: Iterable[IpNetwork]) -> Places:
@@ -287,9 +288,9 @@ class _Comparison:
 
     def losses(self) -> tuple[Loss, ...]:
         alike = self._alike()
-        uncompared = self._count(places[0] for places in alike)
-        if uncompared > _COMPARED_MAX:
-            return (Loss((), None, "", "", (), (), uncompared=uncompared),)
+        count = self._count(places[0] for places in alike)
+        if count > _COMPARED_MAX:
+            return (Loss((), None, "", "", (), (), uncompared=count),)
         groups: dict[_Change, list[Span]] = {}
         for places in alike:
             spans = [span for place in places for span in place.spans]
@@ -356,8 +357,9 @@ class _Comparison:
         if not change.is_intended:
             return change.senders.addresses
         if change.devs == (self._loopback,):
-            # The host receives these packets before the change. Besides its own addresses, it
-            # receives all addresses of a local route, for example a route to a whole prefix.
+            # This host receives these packets before the change. Packets to its own addresses
+            # aren't losses here. It also receives packets to all addresses of a local route, such
+            # as a route to a whole prefix. Of those, packets without a source are losses.
             is_own = all(span.place.probe in self._own_addresses for span in spans)
             return [] if is_own else [each for each in change.senders.addresses if each is None]
         near = change.senders.near(change.devs, change.network)
@@ -426,7 +428,7 @@ class _Comparison:
     def _is_loss(self, address: IpAddress, before: _Result, after: _Result) -> bool:
         """Return whether packets that were sent before a change are diverted or dropped after it.
 
-        Packets to an address that becomes this host's own aren't lost.
+        Packets to an own address that are delivered here after the change aren't lost.
         """
         if before in (_DROPPED, after) or _BROADCAST in (before, after):
             return False

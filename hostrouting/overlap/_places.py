@@ -1,4 +1,4 @@
-"""The places into which the expected CIDRs are cut, and all that is known about each of them.
+"""The places into which the expected CIDRs are cut, with what each step of a check finds there.
 
 This module does no I/O.
 """
@@ -78,8 +78,8 @@ class Judgement(NamedTuple):
         gateway: the local address that is the gateway of ``route``, if any. If packets are sent to
             that address itself, ``route`` is the default route.
         port: the expected interface whose master takes the replies, if any.
-        would_be_exempt: whether the address fails only because the expected CIDR names its
-            interfaces. Otherwise it would be exempt, as pods' or as a CNI's block.
+        would_be_exempt: whether the address fails only because the expected CIDR has its own
+            ``devs``. In a CIDR without ``devs``, a route to pods or a CNI's block would be exempt.
     """
 
     kind: FindingKind | NoteKind | None
@@ -101,9 +101,9 @@ class Judgement(NamedTuple):
 
     @property
     def discarded_by(self) -> RouteType | None:
-        """Return the type of the entry that discards packets.
+        """Return the type of the entry that discards packets, or None.
 
-        Connections are also discarded by a broadcast or multicast entry.
+        A broadcast or multicast entry discards connections, too.
         """
         if self.kind is FindingKind.BLACKHOLE and self.lookup.route is not None:
             return self.lookup.route.type
@@ -156,8 +156,8 @@ class NeedsRoute(NamedTuple):
     entry: Route | None
 
 
-class MayBeCovered(NamedTuple):
-    """The constraint of a place that a route may cover if it doesn't change the lookups there.
+class Unchanged(NamedTuple):
+    """The constraint of a place in which no route may change a lookup.
 
     Args:
         entry: the entry in table main that covers the place, or None. A route may cover the place
@@ -179,10 +179,10 @@ class NoRoute(NamedTuple):
     """
 
     obstacle: Obstacle
-    cover: MayBeCovered = MayBeCovered()
+    cover: Unchanged = Unchanged()
 
 
-Constraint = NeedsRoute | NoRoute | MayBeCovered
+Constraint = NeedsRoute | NoRoute | Unchanged
 
 
 @attrs.define(eq=False, repr=False)
@@ -210,7 +210,7 @@ class Place:
     judgements: dict[ExpectedCidr, tuple[Judgement, ...]] = attrs.field(
         factory=dict[ExpectedCidr, tuple[Judgement, ...]]
     )
-    constraint: Constraint = attrs.field(factory=MayBeCovered)
+    constraint: Constraint = attrs.field(factory=Unchanged)
     refused: Obstacle | None = None
 
     @property

@@ -197,7 +197,7 @@ class Questions:
             if not left:
                 proven.append(answer._replace(effect=outcome.effect))
             elif answer.kind is not AnswerKind.UNWANTED:
-                continue
+                continue  # only this kind of answer may leave a part of the addresses failing
             elif _size(part for parts, _ in left for part in parts) == _size(unfixable.ranges):
                 reasons = dict.fromkeys(each.obstacle.sentence() for _, each in left)
                 question = question._replace(otherwise="; ".join(reasons))
@@ -267,7 +267,7 @@ class Questions:
         is_sent = judgement.kind is None or judgement.kind is FindingKind.OVERLAP
         devs = {*judgement.devs} if is_sent else set[str]()
         now = devs & self._devs
-        # A single place may have routes through several uplinks.
+        # Routes may lead parts of a place through several uplinks, so all of them are named.
         if not devs.isdisjoint(self._uplinks) or (judgement.is_failure and not now):
             return now.union(self._uplinks)
         return now

@@ -253,7 +253,7 @@ def _with_routes(
     select = partial(except_plain, devs, sources=sources, mtus=state.mtus)
     wanted = select(inside=(*assumed, *subnets))
     routes = tuple(backend.entries(wanted))
-    if selects_source((), routes, state.family):
+    if selects_source((), routes, state.family):  # an IPv6 route has a source prefix
         return attrs.evolve(state, routes=read_routes(backend)), cutter
     suspects = [*cutter.suspects(routes), *_cidrs_with_blocks(overlap, routes)]
     if not all(map(PrefixSet(assumed, state.family.bits).covers, suspects)):
@@ -329,7 +329,7 @@ def _subnets_with_gateways(state: State) -> list[Prefix]:
 
 
 def _cidrs_with_blocks(overlap: RouteOverlap, routes: Iterable[Route]) -> list[Prefix]:
-    """Return the expected CIDRs with a blackhole route that may be a CNI's, for its own block.
+    """Return the expected CIDRs with a blackhole route that a CNI may have added for its block.
 
     Whether the route is a CNI's depends on plain routes to other nodes in the same CIDR.
     """

@@ -40,11 +40,11 @@ from hostrouting.overlap._modelled_host import (
     why_ineffective,
 )
 from hostrouting.overlap._places import (
-    MayBeCovered,
     NeedsRoute,
     NoRoute,
     Place,
     Span,
+    Unchanged,
     distinct,
 )
 from hostrouting.overlap._read import Moment
@@ -275,7 +275,7 @@ class RouteSearch:
             place.refused = Obstacle(f"apply would refuse a route that fixes this: {why}")
             needed = place.constraint
             assert isinstance(needed, NeedsRoute)
-            cover = MayBeCovered(needed.entry)
+            cover = Unchanged(needed.entry)
             is_failure = place.unconnected.is_failure
             place.constraint = NoRoute(place.refused, cover) if is_failure else cover
 
@@ -322,8 +322,8 @@ class RouteSearch:
                 by_constraint.setdefault((devs, obstacle), []).append(span)
             # Spans are cut at the destinations of existing routes. So an entry fixes all of a span
             # or none of it, and it is enough to look for the span's first address. If no entry
-            # fixes the span, an existing route has the destination: a place that needs too many
-            # routes has the constraint ``NoRoute``.
+            # fixes the span, an existing route has the destination that the entry would need.
+            # Places that would need too many routes have the constraint ``NoRoute``.
             elif _needs_route(span) and span.first not in fixable:
                 by_destination.setdefault((devs, in_the_way), []).append(span)
         return by_constraint | by_destination

@@ -223,7 +223,7 @@ class RuleSearch:
         return Sockets(model, rules, state.routes, self._family, called).ask(places)
 
     def _kept_network(self, networks: Iterable[IpNetwork], priority: int) -> IpNetwork | None:
-        """Return a kept interface's network if an entry would precede its rules, or None."""
+        """Return a network of ``keep`` whose rules a new entry would precede, or None."""
         if priority > KEEP_PRIORITIES[-1]:
             return None
         for address in self._state.addresses:
@@ -311,6 +311,7 @@ class RuleSearch:
         model = self.now.with_rules(state.rules)
         bits = self._family.bits
         cidrs = PrefixSet((numbers(rule.to) for rule in rules), bits)
+        # Copies, because the present places keep their lookups and judgements.
         copies = {place: Place(place.probe, lookups=place.lookups) for place in self._places}
         spans = [Span(span.first, span.last, copies[span.place]) for span in self._places.spans]
         for span in spans:

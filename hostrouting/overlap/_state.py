@@ -86,7 +86,7 @@ class State:
 
     @property
     def default_expires(self) -> int | None:
-        """Return how many more seconds an uplink has a default route.
+        """Return for how many more seconds an uplink has a default route.
 
         None if the uplinks have no default route, or one that never expires.
         """

@@ -1,4 +1,4 @@
-"""Make the static routes through the expected interfaces. This module does no I/O."""
+"""Make the static routes that a fix proposes. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -87,9 +87,7 @@ class Entries:
         return subnets | of_default
 
     def path(self, expected: ExpectedCidr, address: IpAddress) -> Path | Obstacle:
-        """Return by which interface and next hops a static route would lead to an address.
-
-        If no static route is proposed for the address, return the reason.
+        """Return the path of a static route to an address, or why no route is proposed.
 
         Args:
             expected: the expected CIDR, which may name the interface.

@@ -189,10 +189,10 @@ def _joined_fixes(fixes: Sequence[Fix]) -> Fix:
 
 
 def _with_uplinks_of_both(config: Config, reports: dict[Family, OverlapReport]) -> list[Fix]:
-    """Return each family's fix, with answers that don't divert the other family's traffic.
+    """Return each family's fix, with answers that name the uplinks which either family needs.
 
-    The config names uplinks for the whole node. An answer for one family must therefore not divert
-    wanted traffic of the other family.
+    The config's ``uplinks`` apply to both families, so an answer for one family must not divert
+    traffic of the other family.
     """
     wanted: set[str] = set()
     for family, report in reports.items():
@@ -204,8 +204,9 @@ def _with_uplinks_of_both(config: Config, reports: dict[Family, OverlapReport]) 
             wanted.update(report.default_devs)
 
     def completed(answer: Answer) -> Answer:
-        is_wider = _keeps_uplinks(answer)
-        return answer._replace(uplinks=tuple(sorted(wanted))) if is_wider else answer
+        if not _keeps_uplinks(answer):
+            return answer
+        return answer._replace(uplinks=tuple(sorted(wanted)))
 
     fixes: list[Fix] = []
     for report in reports.values():

@@ -29,7 +29,8 @@ from hostrouting.overlap._cut import Cutter
 from hostrouting.overlap._fewest_prefixes import networks_of
 from hostrouting.overlap._places import Place, Places, SocketLookup, Span, distinct
 
-# The number of places to try first, because most attempts fail for one of the first places.
+# To find out whether a change can be left out, this many places are looked up first. Most changes
+# turn out to be needed for one of them.
 _TRIED_FIRST = 16
 
 
@@ -332,8 +333,10 @@ class _Comparison:
         """
         touching = {place: self._touching(place) for place in wanted}
         changes = set().union(*touching.values())
+        # A change is needed if it is the only one that touches a place.
         certain = set().union(*(each for each in touching.values() if len(each) == 1))
         if changes != certain and not self._restores(changes, wanted):
+            # Other changes matter, too, so start with all of them.
             changes = {*self.changes.all}
             certain = set()
             touching = dict.fromkeys(wanted, changes)

@@ -174,6 +174,7 @@ class _Offers:
         dev = address.dev
         if keep is None and self._diversions.is_vpn(dev):
             return
+        # If the gateway isn't known, the entry is proven with a neighbour as its gateway.
         stand_in = self._neighbour_of(address)
         proven = keep or (None if stand_in is None else _entry(dev, stand_in))
         if proven is None:

@@ -18,17 +18,17 @@ from hostrouting.model.rules import HIDES_SELECTORS, Rule
 from hostrouting.model.text import shortened
 
 OFFER = "add to hostRouting.staticRoutes.keep"
-"""A caution's clause that offers to keep interfaces, before the entries."""
+"""The words that precede the entries in a caution that offers to keep interfaces."""
 
 # A line of text names at most this many CIDRs.
 _SHOWN_CIDRS = 4
 
 
 class AnswerKind(StrEnum):
-    """The statement of an answer about packets that bypass the uplinks."""
+    """The meaning of an answer: where packets that bypass the uplinks now are to go."""
 
     NEAR = "near"
-    """The packets belong into the connected network of an interface that doesn't carry them now."""
+    """The packets are for the connected network of an interface that doesn't carry them now."""
     WANTED = "wanted"
     """The packets are meant to leave through the interfaces that carry them now."""
     UNWANTED = "unwanted"
@@ -145,7 +145,7 @@ class Obstacle(NamedTuple):
         is_policy: whether a route could fix the addresses, but isn't proposed because the traffic
             may be wanted.
         question: the question to the user before a route is proposed, or None.
-        change: the change that helps, or None if a model can't show it.
+        change: the change that the owner is advised to make, or None if it can't be modelled.
         is_hidden: whether the snapshot may lack selectors of the rule, so that the rule may match
             other packets.
     """

@@ -54,7 +54,7 @@ def taken_networks(backend: RouteBackend) -> dict[IpNetwork, tuple[str, ...]]:
 
 
 def _platform(backend: RouteBackend, usual: set[str]) -> Iterator[tuple[IpNetwork, set[str]]]:
-    """Yield the platform addresses reached through interfaces other than ``usual``, with these."""
+    """Yield platform addresses, each with the interfaces other than ``usual`` that lead to it."""
     for lookup in backend.lookup(_PLATFORM):
         if lookup.route is None or lookup.route.type is not RouteType.UNICAST:
             continue
