@@ -6,12 +6,16 @@ tests/boot/test_roll_out.py runs the modules.
 from __future__ import annotations
 
 import json
+import os
 import runpy
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from file_trees import write_file
 from wanted import section
 
 COLLECTION = Path(__file__).parents[3] / "deploy/ansible/ansible_collections/hostrouting"
@@ -56,3 +60,21 @@ def test_a_document_without_notes_has_no_warnings(
     paths: dict[str, Any] = {name: tmp_path / name for name in ("COPY", "MISSING")}
     paths["CONFIG"] = write({"hostRouting": section()})
     assert warnings_of(run, *(paths.get(word, word) for word in words)) == []
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("tag", ["warn", "strict"])
+def test_a_roll_out_asks_for_the_config(tmp_path: Path, tag: str) -> None:
+    pytest.importorskip("ansible", reason="Ansible isn't installed")
+    play = str(Path(sys.executable).with_name("ansible-playbook"))
+    nodes = str(write_file(tmp_path / "nodes", "n1 ansible_connection=local\n"))
+    paths = {"ANSIBLE_COLLECTIONS_PATH": str(COLLECTION.parents[1]), "HOME": str(tmp_path)}
+    words = ["-i", nodes, "hostrouting.hostrouting.roll_out", "--tags", tag]
+    done = subprocess.run(
+        [play, *words],
+        env=os.environ | paths,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, "Set hostrouting_config, for example" in done.stdout) == (2, True)
