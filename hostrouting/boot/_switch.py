@@ -101,7 +101,7 @@ def _remove_stage(stage: Path) -> None:
 
 
 def remove_old_stages(layout: Layout) -> None:
-    """Remove the staged scripts of killed and failed runs, which the list doesn't name."""
+    """Remove the staging folders that the list doesn't name: those of killed and failed runs."""
     _remove_unless_folder(layout.stages)
     listed = files.read_text(layout.gate_list) or ""
     for stage in files.matching(layout.stages, "*"):

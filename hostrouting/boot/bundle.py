@@ -24,14 +24,15 @@ IGNITION_VERSION = "3.4.0"
 # machine, except for the path of Python in the watcher's unit.
 _SYSROOT = Layout("/sysroot")
 _GZIP = 16 + zlib.MAX_WBITS
-# A lower level means smaller blocks, which suit a script that ends in many similar rows.
+# The values of zlib's memLevel to try. A lower memLevel makes smaller blocks, which may compress a
+# script that ends in many similar rows better.
 _MEM_LEVELS = (5, 6, 7)
 
 
 def rendered_files(config: Config, layout: Layout) -> list[BootFile]:
     """Return the files that a config needs on a fresh host, in the order to write them.
 
-    The manifest comes first. The manifest lists all parent folders as created by hostrouting. If
+    The manifest comes first, and lists all parent folders as if hostrouting had created them. If
     the config enables nothing, there are no files.
     """
     wanted = Wanted.of(config, layout)

@@ -161,9 +161,10 @@ def rewrite(path: Path, edit: Callable[[BinaryIO], str | None]) -> bool:
     """Atomically replace the content of another program's file, keeping its mode and owner.
 
     If the file's owner also owns the folder, the owner can replace the file with a symlink at any
-    time. So symlinks are resolved only once, the resolved folders are opened one below the other
-    without following any, and all other steps use the last one's descriptor. As root, a symlink is
-    only followed if only root can have made it, because a symlink may lead to any file.
+    time. So symlinks are resolved only once. Then the folders of the resolved path are opened one
+    after the other, without following symlinks, and all other steps use the last folder's
+    descriptor. As root, only symlinks that root has made are followed, because another user's
+    symlink may lead to any file.
 
     Args:
         path: the file, or a symlink to it.

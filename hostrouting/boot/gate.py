@@ -14,9 +14,9 @@ the gate:
 The drop-ins don't depend on which parts are installed. Otherwise a reload could remove the command
 that systemd is running for a unit, and systemd would then skip the other commands of the same
 setting. Only the script list depends on the installed parts, and the gate script rereads the list
-before each step. A reload may also remove another program's command, so the gate's commands are
-spread over two settings. All lines differ, because systemd would confuse identical lines and skip
-the lines between them.
+before each step. The same happens if the reload removes another program's command, so the gate's
+commands are spread over two settings. All lines differ, because systemd would confuse identical
+lines and skip the lines between them.
 
 If an ``ExecCondition=`` fails, for example because a working directory doesn't exist yet, systemd
 skips the unit: it reports no error and ignores ``Restart=``. So the gate's ``ExecCondition=`` has
@@ -44,9 +44,9 @@ _LAST = ("ExecStartPre", "+", f"{_SCRIPT} last")
 # too early, so test(1) looks for the file.
 _PASS = f"/{RUN_DIR}/passed/${{INVOCATION_ID}}"
 _PASSED = ("ExecStartPre", "+", f"/usr/bin/test -f {_PASS} -o -e {Layout().gate_off}")
-# The gate works without _AGAIN, which only repeats the check after a failure of _HOLD, because
-# systemd ignores that failure. An instance's drop-in may remove _AGAIN by resetting ExecStartPre=.
-# _LAST and _PASSED are in a later drop-in, so they stay.
+# _AGAIN repeats the check if _HOLD has failed, because systemd ignores this failure. The gate also
+# works without _AGAIN, which an instance's drop-in removes if it resets ExecStartPre=. _LAST and
+# _PASSED are in a later drop-in, so they stay.
 _NEEDED = (_HOLD, _LAST, _PASSED)
 
 _HEAD = f"""\
@@ -80,8 +80,8 @@ SETTINGS = (
     "RuntimeDirectoryPreserve",
 )
 
-# Maps each setting to a harmful pattern and its consequence.
 _ONE_NAME = "gives all starts one name: an earlier pass is mistaken for theirs"
+# Maps each setting to a harmful pattern and its consequence.
 _NAMELESS = {
     "Environment": (r'(^|[ "])INVOCATION_ID=', _ONE_NAME),
     "UnsetEnvironment": (

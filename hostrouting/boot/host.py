@@ -1,7 +1,4 @@
-"""The host that tasks operate on: its routes, its service manager and its files.
-
-Of the files, ``Host.verified`` reads the record of verified uplinks.
-"""
+"""The host that tasks operate on: its routes, its service manager and its files."""
 
 from __future__ import annotations
 
@@ -175,7 +172,7 @@ class Host:
     def has_another_network(self) -> bool:
         """Return whether this process shares PID 1's files but not its network namespace.
 
-        If unknown, return False.
+        If that can't be determined, return False.
         """
         if self.snapshot is not None or not (self._layout is None or self._layout.is_this_host):
             return False
@@ -309,11 +306,10 @@ class Host:
         return f"/{VERIFIED_PATH}" if self._layout is None else str(self._layout.verified)
 
     def with_verified(self, config: Config) -> Config:
-        """Return a config with this host's verified uplinks, or unchanged if it keeps no uplinks.
+        """Return a config with this host's verified uplinks, or unchanged if it doesn't need them.
 
-        A config keeps uplinks only in STRICT mode with an expected CIDR, and only on a running
-        host. If the config ``is_as_installed``, the installed check determines whether it keeps
-        uplinks.
+        A STRICT config with a CIDR needs the verified uplinks. A config that ``is_as_installed``
+        needs them, too, if the installed check expects them. An image has no verified uplinks.
 
         Raises:
             FileError: the record of verified uplinks can't be read.

@@ -43,7 +43,7 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
     """Clean up after killed runs and write the manifest of all current and planned files.
 
     Args:
-        undo: collects the rollback steps, of which the last restores the gate's previous scripts.
+        undo: collects the rollback steps.
 
     Raises:
         FileError: a file can't be written or removed.
@@ -168,7 +168,7 @@ def _loaded(units: UnitManager, manifest: Manifest) -> dict[str, dict[str, str]]
 
 
 def _unread(loaded: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Return the units whose files have changed since systemd loaded them, as by a killed run."""
+    """Return the units whose files have changed since systemd read them, as after a killed run."""
     return [name for name, properties in loaded.items() if properties["NeedDaemonReload"] == "yes"]
 
 

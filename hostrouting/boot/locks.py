@@ -29,7 +29,7 @@ E = TypeVar("E", bound=BaseException)
 LOCK_WAIT_SECONDS = 60
 _POLL_SECONDS = 0.05
 
-# How long another run may hold the run lock. The other run may wait up to 10 min for the network,
+# How long to wait for the run lock. The run that holds it may wait up to 10 min for the network,
 # and 1 min for the routing table's lock.
 _RUN_WAIT_SECONDS = 660
 

@@ -138,7 +138,10 @@ def _told(changeable: Path | None) -> str:
 
 
 def _changeable_in_image(layout: Layout, python: str) -> Path | None:
-    """Return a path in an image as ``_changeable_path`` does, or None without this Python there."""
+    """Return a path in an image at which another user can change what this Python runs, or None.
+
+    If the image lacks this Python, return None, too.
+    """
     if not layout.followed(python).is_file():
         return None
     root = layout.root.stat()

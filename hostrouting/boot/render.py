@@ -33,8 +33,8 @@ from hostrouting.model.parsing import reserved_blocks
 
 PACKAGE = "hostrouting.boot"
 
-# The address ranges between the reserved blocks. The first block begins with the lowest address,
-# and the last block ends with the highest.
+# The address ranges between the reserved blocks. No range is before the first block or after the
+# last one: these blocks contain the lowest and the highest address.
 _JUDGED = {
     family: [
         (int(one.broadcast_address) + 1, int(other.network_address) - 1)

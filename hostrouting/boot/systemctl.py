@@ -27,7 +27,8 @@ ANSWER_SECONDS = 60.0
 LAST_ANSWER_SECONDS = 5.0
 _HANGS = "see whether systemd hangs"
 _WITHOUT = "nothing can be changed for the next boot"
-# An installed gate's next start would remove routes that only --routes-only installed.
+# This hint isn't given if a gate is installed, because the gate would remove these routes at the
+# next start of the consumer.
 _ROUTES_ONLY = (
     "hostrouting apply --routes-only changes only the kernel's routes and rules; "
     "without routes in CONFIG it removes ours"

@@ -24,7 +24,8 @@ from phases import CancelScope
 _UNIT = "hostrouting-trial"
 _TIMER = f"{_UNIT}.timer"
 _SERVICE = f"{_UNIT}.service"
-# If the script fails when a trial is ended, it runs again after this time.
+# If the timer is lost when a trial is ended, a new timer runs the script after this time, unless
+# the script has ended the trial by then.
 _RETRY_SECONDS = 60
 
 

@@ -29,7 +29,7 @@ class CellKind(NamedTuple):
 # The number of cells in a bar, if they fit next to the label.
 _CELLS = 64
 
-# What happens to the addresses of a CIDR that aren't as expected: each kind with its ranges.
+# The unexpected kinds of a CIDR's addresses, each with the ranges of these addresses.
 Bar = list[tuple[CellKind, tuple[IpNetwork, ...]]]
 
 

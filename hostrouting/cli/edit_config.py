@@ -121,7 +121,7 @@ def set_sections(
             )
         _require_keys_once(document, sections, path)
         new = [key for key in sections if _sorted(document.get(key)) != _sorted(sections[key])]
-        # A file on one line has no layout to keep, so it gets ours.
+        # A file that has only our keys, on one line, has no layout to keep, so it gets ours.
         if new and _has_only_ours_on_one_line(text, sections):
             return to_json_text(document | sections)
         for key in new:

@@ -208,7 +208,7 @@ _NAME_ONE = "this is the default CONFIG; name another, or the CIDRs to expect: -
 
 
 def _introduce(error: ConfigError, options: argparse.Namespace, host: Host) -> None:
-    """Print the line before CONFIG's problems. If the default CONFIG can't be read, add a hint."""
+    """Print a line before CONFIG's problems, or give the error of an unreadable file a hint."""
     path = str(config_path(options, host))
     if not any(where == path for where, _ in error.problems):
         complain(f"{bad('hostrouting:')} {clean(path)} breaks the rules:")

@@ -73,7 +73,7 @@ def fix_lines(
     shows_entries: bool = False,
     is_verbose: bool = False,
 ) -> list[str]:
-    """Return lines with the verdict, the failures, those that no route fixes, and side effects.
+    """Return lines with the verdict, the failures, why no route fixes some of them, and cautions.
 
     Args:
         report: the check's report.

@@ -148,7 +148,7 @@ def units(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def modes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that only root can write our files and what runs as root, and can open the locks."""
+    """Check that only root can change our files and Python's files, and can open the locks."""
     layout = examined.layout
     trusted = _trusted(examined)
     for path in sorted(trusted):
@@ -211,7 +211,8 @@ def _trusted(examined: ExaminedHost) -> set[Path]:
     )
     passed = {step for path in ours for step in layout.passed(layout.relative(path))}
     for folder in folders:
-        # Only root reads the watcher's folder. No other user can change what is in it, either.
+        # Only root can read the watcher's folder. If another user runs the doctor, its files are
+        # skipped.
         with suppress(PermissionError):
             passed |= all_in(layout, folder)
     for python in _pythons(layout):

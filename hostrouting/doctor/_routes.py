@@ -138,7 +138,8 @@ def _verify_complete(policies: Iterable[PolicyPlan], backends: Iterable[RouteBac
 
 def networkd(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that systemd-networkd doesn't remove our routes and rules."""
-    # The message describes an experiment. Before systemd 257, no setting prevents these removals.
+    # The message says what an experiment has shown. Before systemd 257, no setting prevents these
+    # removals.
     message = (
         "systemd-networkd removes our routes on it when the link goes down or loses its carrier; "
         "before systemd 257, or without ManageForeignRoutes=no in networkd.conf, also at "

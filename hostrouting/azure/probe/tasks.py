@@ -95,8 +95,8 @@ def plan_probe(
     if host.is_image:
         return ProbeReport(probe.device, changes=boot)
     node = node_or_default(host, node, LinuxProbeNode)
-    # If probe rewriting is installed already, don't ask the metadata service, whose wrong response
-    # would remove the installation.
+    # If probe rewriting is installed already, don't ask the metadata service, because a wrong
+    # response would remove the installation.
     uses_metadata = probe.ipv6_detection is Ipv6Detection.METADATA
     needs_ipv6 = uses_metadata and not is_installed(host, PROBE)
     if needs_ipv6 and not node.assigned_addresses(scope or CancelScope()):
