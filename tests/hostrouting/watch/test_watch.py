@@ -349,7 +349,7 @@ def test_an_unreadable_record_ends_no_watcher_and_moves_nothing(world: World, be
     assert begin <= when < begin + 2
     problem = f"can't read {path}: none of its lines is an interface and its MAC address; "
     problem += "to record the default route's interface: "
-    problem += "rm -r /etc/hostrouting/uplink && hostrouting apply"
+    problem += f"rm -r {path} && hostrouting apply"
     assert problem in [event.message for _, event in world.of_kind(EventKind.PROBLEM)]
 
 
