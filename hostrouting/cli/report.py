@@ -388,9 +388,9 @@ def nagios(report: OverlapReport) -> tuple[int, str]:
         report: the check's report.
 
     Returns:
-        The exit code, and a line. Codes: 0 OK, 1 failures in WARN mode, 2 failures in STRICT mode,
-            3 unknown. The line has the status, the failures and, after ``|``, the number of failing
-            CIDRs.
+        The exit code, and a line. Codes: 0 OK, 1 failures in WARN mode or a note START, 2 failures
+            in STRICT mode, 3 unknown. The line has the status, the failures and, after ``|``, the
+            number of failing CIDRs.
     """
     if not report.cidrs:
         return nagios_unknown("no CIDRs are expected: there is nothing to check")
@@ -403,11 +403,10 @@ def nagios(report: OverlapReport) -> tuple[int, str]:
         status = _CRITICAL if is_strict else _WARNING
         said = f"{_counts(report)}: {report.findings[0].message}"
     else:
-        status = _OK
+        start = [note.message for note in report.notes if note.kind is NoteKind.START]
+        status = _WARNING if start else _OK
         all_of_them = "1 expected CIDR leaves" if total == 1 else f"{total} expected CIDRs leave"
-        said = f"{all_of_them} through {','.join(report.default_devs)}"
-        start = (note.message for note in report.notes if note.kind is NoteKind.START)
-        said = "; ".join((said, *start))
+        said = "; ".join((*start, f"{all_of_them} through {','.join(report.default_devs)}"))
     # With a threshold of 0, any other value raises an alert. In STRICT mode, 0 is the critical
     # threshold, and in WARN mode the warning threshold.
     thresholds = ";0" if is_strict else "0;"

@@ -199,7 +199,7 @@ def test_a_check_tells_of_rules_that_hold_the_next_start(
     (message,) = [note["message"] for note in notes if note["kind"] == "START"]
     assert f"note: {message}" in out
     code, line, _ = run("check", path, "--output", "nagios")
-    assert (code, told.removeprefix("note: ") in line) == (0, True)
+    assert (code, line.startswith(told.replace("note:", "HOSTROUTING WARNING -"))) == (1, True)
     (commands,) = re.findall(r"higher preference: (.*?);", out)
     for command in commands.split(" && "):
         kernel.ip(command.removeprefix("ip -4 "))
@@ -221,6 +221,7 @@ def test_interfaces_that_are_not_kept_are_told(
             assert (code, out.count(f"note: {unkept} {path}\n")) == (0, int(name == "lacking"))
             notes = json.loads(run("check", *words, "--output", "json")[1])["notes"]
             assert ("START" in [each["kind"] for each in notes]) == (name == "lacking")
+            assert run("check", *words, "--output", "nagios")[0] == int(name == "lacking")
         if name == "kept":
             kernel.ip("rule del from 172.16.0.10 table 2170000")
     judging = ("judge", path, tmp_path / "kept.json", tmp_path / "lacking.json")
