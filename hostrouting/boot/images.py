@@ -36,7 +36,7 @@ def _refuse_unsuitable(layout: Layout) -> None:
     _refuse_this_hosts_folders(layout)
     for path in _touched(layout):
         _refuse_links(layout, path)
-    # A partition for /usr alone has lib/systemd/system, too.
+    # If only the partition for /usr is mounted, its root has lib/systemd/system, too, but no usr.
     has_usr = (layout.root / "usr").is_dir()
     if not (has_usr and any((layout.root / name).is_dir() for name in _SYSTEM)):
         lacking = f"{layout.root} has no system: it lacks {_SYSTEM[0]}"

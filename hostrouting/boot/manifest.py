@@ -237,7 +237,8 @@ class Manifest:
         """Return the installed watcher's metrics file, or None."""
         try:
             name = self.read_as(_watch).textfile
-        # Someone has edited the manifest. The metrics file stays, and the rest can be removed.
+        # The manifest was edited and isn't valid any more. The metrics file stays, but all other
+        # files can be removed.
         except FileError:
             return None
         if name is None:
@@ -250,7 +251,7 @@ class Manifest:
         return layout.followed(folder) / last
 
     def with_parts(self, names: Collection[str], parts: dict[str, InstalledPart]) -> Manifest:
-        """Return a copy of the manifest with the named parts replaced.
+        """Return a copy of the manifest in which the given parts replace the named ones.
 
         All parts have the same values of ``SHARED_KEYS``: the parts that stay get the new values.
         """

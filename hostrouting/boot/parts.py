@@ -262,7 +262,7 @@ def is_watched(config: Config) -> bool:
 
 
 def wanted_manifest(manifest: Manifest, wanted: Wanted, layout: Layout) -> Manifest:
-    """Return a manifest with the wanted parts replaced.
+    """Return the manifest after the wanted parts have been installed and other named parts removed.
 
     The wanted consumer replaces the manifest's consumer only if a wanted part is gated.
     """

@@ -42,9 +42,9 @@ def why_unsuitable(layout: Layout) -> str:
 
     Another user may own PYTHONPATH's folders, the working directory or the user's site-packages.
     Units and scripts therefore run Python with ``-I``, which ignores all of these. At boot, this
-    Python judges hosts that the scripts can't judge, so it must be protected as well as the scripts
-    are. This Python is unsuitable if it doesn't find hostrouting with ``-I``, or if another user
-    can change a file that it imports.
+    Python judges hosts that the scripts can't judge, so it needs the same protection as the
+    scripts. This Python is unsuitable if it doesn't find hostrouting with ``-I``, or if another
+    user can change a file that it imports.
 
     Raises:
         FileError: running the interpreter times out, or this user can't look at Python's files.

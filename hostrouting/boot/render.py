@@ -67,7 +67,7 @@ def render_static_routes(config: Config) -> str:
 
 
 def render_no_routes() -> str:
-    """Render the static routes script without routes, which removes all of ours."""
+    """Render a static routes script that has no routes, and so removes all of ours."""
     return fill(
         "static-routes.sh",
         WAIT_SECONDS="0",

@@ -19,7 +19,7 @@ RUNNING = ("active", "activating", "reloading")
 
 
 class UnitManager(Protocol):
-    """A service manager, running or for an image; all methods raise ``UnitError`` on failure."""
+    """The service manager of a running host or of an image; all methods may raise ``UnitError``."""
 
     def within(self, scope: CancelScope) -> UnitManager:
         """Return a copy whose methods stop waiting for systemd once the scope is cancelled.

@@ -98,7 +98,7 @@ class Paint(NamedTuple):
     ink: int = 16
 
     def on(self, text: str) -> str:
-        """Return the text as cells of one colour, of which only the middle character is visible.
+        """Return the text on cells of one colour, with only the middle character in another colour.
 
         If a user copies the cells from the terminal, the copy contains the whole text.
         """
@@ -151,7 +151,7 @@ def legend(
     Args:
         drawn: the kinds of the cells, in the order in which they appear.
         default_devs: the expected interfaces.
-        meanings: the meaning of the expected interfaces, and that of others.
+        meanings: the legend's word for expected interfaces, and its word for other interfaces.
 
     Returns:
         The paint of each kind: first that of expected cells, then those of failures, of notes and

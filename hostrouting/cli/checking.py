@@ -752,7 +752,7 @@ def doctor(options: argparse.Namespace, host: Host) -> Result:
 
 
 def _config_name(options: argparse.Namespace, *, is_there: bool) -> str:
-    """Return a command's argument for CONFIG, or an empty string for the default CONFIG."""
+    """Return a command's argument for CONFIG, empty for the default CONFIG if that exists."""
     if options.config is None:
         return "" if is_there else "CONFIG"
     return shlex.quote(options.config or "CONFIG")

@@ -53,7 +53,7 @@ def refuse_to_remove(document: Mapping[str, Any], host: Host) -> None:
 
 
 def refuse_in_place(document: Mapping[str, Any], config: Config, host: Host) -> None:
-    """Raise an error if a fix may not be written into the default CONFIG.
+    """Raise an error if a fix must not be written into the default CONFIG.
 
     Applying the default CONFIG must change nothing but routes, rules and kept interfaces.
 

@@ -178,7 +178,7 @@ class _Member(NamedTuple):
 
 
 def _members(text: str) -> Iterator[_Member]:
-    """Yield the keys of a JSON object."""
+    """Yield the keys of a JSON object, with the positions of their values in the text."""
     decode = json.JSONDecoder().raw_decode
     at = _begin(text, _begin(text, 0) + 1)
     while text[at] != "}":
@@ -215,7 +215,7 @@ def _with_value(text: str, key: str, value: object) -> str:
 
 
 def _styled(value: object, indent: str | None) -> str:
-    """Return a value as JSON: on one line, or with the indent that the lines of its object have."""
+    """Return a value as JSON: on one line, or indented like the keys of its object."""
     if indent is None:
         return json.dumps(value)
     return json.dumps(value, indent=indent).replace("\n", f"\n{indent}")

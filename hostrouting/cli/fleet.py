@@ -149,7 +149,7 @@ def _cautions(group: HostGroup) -> list[str]:
 
 
 def _brief_cautions(group: HostGroup) -> list[str]:
-    """Return the cautions without their details, and the number of the others if they are many."""
+    """Return the first cautions without their details, and the number of the others."""
     lines = [
         clean(f"caution: {'; '.join(brief(line))}") for line in group.cautions[:_SHOWN_CAUTIONS]
     ]

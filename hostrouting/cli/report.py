@@ -106,7 +106,7 @@ def _more(told: Iterable[str], *, is_verbose: bool) -> list[str]:
 
 
 def _shown_failures(report: OverlapReport) -> list[str]:
-    """Return a line for each failing CIDR, and the number of the others if they are many."""
+    """Return a line for each of the first failing CIDRs, and the number of the others."""
     first = {finding.cidr: finding.failure for finding in reversed(report.findings)}
     failures = [*reversed(first.values())]
     return clean(shortened(failures, "\n", _ROWS)).splitlines()
@@ -304,7 +304,7 @@ def _expected_lines(report: OverlapReport) -> Page:
 
 
 def since_text(verified_since: str | None) -> str:
-    """Return since when the verified uplinks are expected, or an empty string if it is unknown."""
+    """Return a clause with the date since which the uplinks are verified, or an empty string."""
     return "" if verified_since is None else f", the verified uplink since {verified_since}"
 
 

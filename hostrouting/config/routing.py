@@ -435,9 +435,9 @@ class RouteOverlap(Section):
         container_devs: shell patterns for pod interfaces. Setting this key replaces the default
             list. Traffic through a pod interface is reported as a note, not a failure, if its route
             may lead to pods. A route can't lead to pods if its destination is wider than /8 (IPv6:
-            /16) or contains an address or gateway of an uplink. A network in an uplink's subnet
-            can't lead to pods either, unless the subnet is /11 or wider (IPv6: /64 or wider), but a
-            single address in an uplink's subnet may. Traffic to 168.63.129.16 through a pod
+            /16) or contains an address or gateway of an uplink. In an uplink's subnet, a route to a
+            single address may lead to pods. A route to a network there may lead to pods only if the
+            subnet is /11 or wider (IPv6: /64 or wider). Traffic to 168.63.129.16 through a pod
             interface is a failure. So is traffic to 169.254.0.0/16, except to this host's own
             addresses, and to single addresses in 169.254.172.0/22, which EKS gives to pods.
         allowed_devs: shell patterns for interfaces that may carry expected traffic, such as

@@ -103,7 +103,7 @@ def swapped_routes(
 
 
 def _is_edited(config: Config, was: VerifiedUplink) -> bool:
-    """Return whether ``uplinks`` lacks an uplink's former name, so that the config was edited."""
+    """Return whether ``uplinks`` lacks an uplink's former name, because the config was edited."""
     return config.uplinks is not None and not is_like(was.name, config.uplinks)
 
 

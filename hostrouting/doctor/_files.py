@@ -33,7 +33,7 @@ _EXECUTABLE = 0o111
 _GATE_SECONDS = 5
 
 # Ignore the path of Python, because the doctor may run with another Python than apply. In an image,
-# there is no path. Anything but a path isn't ignored, because it may be a command.
+# there is no path. Only a path is ignored: any other value may be a command.
 _PYTHON = re.compile(
     rb"""(?<=^readonly PYTHON=)(?:/[\w@%+=:,./-]+|'[^'\n]*')$"""
     rb"""|(?<=^ExecStart=)(?:/[\w@+=:,./-]+|"/[^"\n]+")(?= -I -m hostrouting )""",

@@ -457,7 +457,7 @@ class Run:
 
         Raises:
             RouteOverlapError: the mode is STRICT, and a CIDR fails or the verdict is unknown.
-            HostRoutingError: a removal or the check failed; another run completes what is left.
+            HostRoutingError: a removal or the check failed; the next run does the remaining steps.
         """
         self.done.add(installation.apply_removals(self.boot, self.host, scope))
         overlap = self._check(scope)

@@ -37,8 +37,8 @@ from phases import CancelScope
 _NAMED_FINDINGS = 3
 _NOT_INSTALLED = "apply can't install this here"
 
-# The check's result with the planned routes, the fact on which it depends whether the routes can be
-# installed, or why they can't be installed.
+# The check's report with the planned routes in the kernel. If these routes can't be installed, the
+# reason. If it isn't known whether they can be installed, the error about the unknown fact.
 _Outcome: TypeAlias = OverlapReport | UnknownFactError | str
 
 
@@ -211,7 +211,7 @@ def _outcome(
     missing: str | None,
     scope: CancelScope,
 ) -> _Outcome:
-    """Return the result of the plan (see ``_Outcome``)."""
+    """Return the check's report for a plan, or why there is none (see ``_Outcome``)."""
     if planned is None:
         return f"the static routes can't be installed without {missing}"
     scope.check()

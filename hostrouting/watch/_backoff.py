@@ -32,7 +32,7 @@ class Failures:
 
     @property
     def wait_seconds(self) -> float:
-        """Return how long to wait after the last failure; no time after one or two failures."""
+        """Return the seconds to wait after the last failure; 0 after one or two failures."""
         if self.count <= _ACCIDENTS_MAX:
             return 0.0
         doublings = min(self.count - _ACCIDENTS_MAX - 1, _DOUBLINGS_MAX)

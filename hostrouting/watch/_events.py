@@ -110,7 +110,7 @@ _REPAIRED = {
 
 
 def of_routes(repair: Repair, managers: Mapping[str, str]) -> Iterator[Event]:
-    """Yield events for repaired and contested routes.
+    """Yield events for repaired routes, and for routes that another program keeps removing.
 
     Args:
         repair: the result of the repair.

@@ -70,7 +70,7 @@ class Reconciler:
     """A reconciler that keeps our routes in the table and tracks their state between checks.
 
     Args:
-        kept: our routes that were in the table after the last check, by route key.
+        kept: our routes that were in the table after the last repair, by route key.
         former: our wanted routes as they last were in the table, by route key. A lost route stays
             in here.
         failures: for each route key, how often the route was lost or couldn't be written.
