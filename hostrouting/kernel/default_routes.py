@@ -213,7 +213,7 @@ def default_beside_main(
     tables: Container[int],
     by: tuple[str, ...] | None = None,
 ) -> Route | None:
-    """Return the first live default route with a gateway in certain tables, if any.
+    """Return the first live default route that is in certain tables and has a gateway, or None.
 
     Args:
         routes: entries from any tables.

@@ -164,8 +164,8 @@ class Fib:
         lengths = self.tables.get(table, {})
         for length in sorted(lengths, reverse=True):
             for route in lengths[length].get(number >> (32 - length) << (32 - length), ()):
-                # Skip routes with a tos, routes with a smaller scope than required, and routes
-                # without a usable hop.
+                # Skip routes with a tos, routes with a wider scope (a smaller number) than
+                # required, and routes without a usable hop.
                 if (
                     not route.tos
                     and route.scope >= flow.scope

@@ -13,7 +13,7 @@ missing in the later snapshot, because no kernel would accept the entry.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain
 from operator import attrgetter
@@ -49,8 +49,13 @@ class HostChangeKind(StrEnum):
     RULE = "rule"
 
 
-# For a link its kind and its name, for a rule its kind and its preference, and so on.
+# A kind, and the key of a value of this kind: for example, LINK and the name of a link, or RULE and
+# a preference.
 ChangeKey = tuple[HostChangeKind, Any]
+
+# The index of the earlier or the later of two snapshots.
+_EARLIER = 0
+_LATER = 1
 
 
 @attrs.frozen(cache_hash=True)
@@ -86,12 +91,14 @@ class HostChanges:
     def __init__(self, before: Snapshot, after: Snapshot, family: Family) -> None:
         self._bits = family.bits
         self._known = before.known(family), after.known(family)
-        self._sides = [_values(known) for known in self._known]
+        # The links, addresses and so on of each snapshot, by key.
+        self._snapshots = [_values(known) for known in self._known]
         self._ignoring = [snapshot.ignoring_linkdown or () for snapshot in (before, after)]
         self.all = tuple(self._changes())
         self.owners = {key: change for change in self.all for key in change.keys}
         self._locals = [
-            {each.local for each in _each(side, HostChangeKind.ADDRESS)} for side in self._sides
+            {each.local for each in _each(values, HostChangeKind.ADDRESS)}
+            for values in self._snapshots
         ]
 
     @property
@@ -102,16 +109,18 @@ class HostChanges:
     @property
     def reach(self) -> list[Prefix]:
         """Return the prefixes in which lookups may differ."""
-        changed = ({key: side.get(key, ()) for key in self.owners} for side in self._sides)
-        routes = [route for values in changed for route in _each(values, HostChangeKind.ROUTE)]
+        routes: list[Route] = []
+        for values in self._snapshots:
+            changed = {key: values.get(key, ()) for key in self.owners}
+            routes += _each(changed, HostChangeKind.ROUTE)
         if self.everywhere or any(route.type is RouteType.LOCAL for route in routes):
             return [(0, 0)]
         return [numbers(route.destination) for route in routes]
 
     def _changes(self) -> Iterator[HostChange]:
         objects: dict[tuple[str, ...], list[ChangeKey]] = {}
-        for key in dict.fromkeys(chain(*self._sides)):
-            before, after = (side.get(key, ()) for side in self._sides)
+        for key in dict.fromkeys(chain(*self._snapshots)):
+            before, after = (values.get(key, ()) for values in self._snapshots)
             if before == after:
                 continue
             if (by_object := _nexthop_lines(before, after)) is not None:
@@ -125,7 +134,7 @@ class HostChanges:
     def _routes(self) -> dict[Prefix, list[ChangeKey]]:
         """Return the keys of both snapshots' entries, by destination."""
         keys: defaultdict[Prefix, list[ChangeKey]] = defaultdict(list)
-        for key in dict.fromkeys(chain(*self._sides)):
+        for key in dict.fromkeys(chain(*self._snapshots)):
             if key[0] is HostChangeKind.ROUTE:
                 keys[numbers(key[1][1])].append(key)
         return keys
@@ -134,7 +143,10 @@ class HostChanges:
     def _others(self) -> list[ChangeKey]:
         """Return the keys of all values except entries, sorted by preference or link index."""
         keys = dict.fromkeys(
-            key for side in self._sides for key in side if key[0] is not HostChangeKind.ROUTE
+            key
+            for values in self._snapshots
+            for key in values
+            if key[0] is not HostChangeKind.ROUTE
         )
         index = {link.name: link.index for known in self._known for link in known.links}
         return sorted(
@@ -157,8 +169,8 @@ class HostChanges:
         named = {
             int(route.source)
             for key in keys
-            for side in self._sides
-            for route in side.get(key, ())
+            for values in self._snapshots
+            for route in values.get(key, ())
             if route.source is not None
         }
         for source in named:
@@ -179,7 +191,7 @@ class HostChanges:
         """
         undone = {key for change in back for key in change.keys}
         keys = [*self._others, *entries]
-        mixed = {key: self._sides[key not in undone].get(key, ()) for key in keys}
+        mixed = {key: self._snapshots[_origin(key, undone)].get(key, ()) for key in keys}
         links = tuple(_each(mixed, HostChangeKind.LINK))
         addresses = tuple(_each(mixed, HostChangeKind.ADDRESS))
         rules = tuple(_each(mixed, HostChangeKind.RULE))
@@ -207,23 +219,34 @@ class HostChanges:
     def _possible_entries(
         self,
         mixed: Mapping[ChangeKey, tuple[Any, ...]],
-        undone: Collection[ChangeKey],
+        undone: Container[ChangeKey],
         addresses: Iterable[Address],
     ) -> Iterator[Route]:
-        """Yield the entries whose interfaces and source are as usable as in their snapshot."""
+        """Yield the entries whose interfaces and source are as usable as in their snapshot.
+
+        Args:
+            mixed: the values of the later host without the undone changes, by key.
+            undone: the keys whose values are those of the earlier snapshot.
+            addresses: the addresses in ``mixed``.
+        """
         local = {address.local for address in addresses}
 
-        def is_possible(route: Route, side: bool) -> bool:
-            if route.source in self._locals[side] - local:
+        def is_possible(route: Route, snapshot: int) -> bool:
+            if route.source in self._locals[snapshot] - local:
                 return False
-            devs = [(HostChangeKind.LINK, hop.dev) for hop in route.hops]
-            return all(self._use(dev, side) <= self._use(dev, dev not in undone) for dev in devs)
+            for hop in route.hops:
+                link = HostChangeKind.LINK, hop.dev
+                if self._use(link, _origin(link, undone)) < self._use(link, snapshot):
+                    return False
+            return True
 
         for key, routes in mixed.items():
-            if key[0] is HostChangeKind.ROUTE:
-                for route in routes:
-                    if key not in self.owners or is_possible(route, key not in undone):
-                        yield route
+            if key[0] is not HostChangeKind.ROUTE:
+                continue
+            for route in routes:
+                is_in_both = key not in self.owners
+                if is_in_both or is_possible(route, _origin(key, undone)):
+                    yield route
 
     def _known_order(self, addresses: tuple[Address, ...]) -> tuple[Address, ...] | None:
         """Return the addresses in the order of a snapshot with the same addresses, or None."""
@@ -263,14 +286,18 @@ class HostChanges:
                 sources.update(known.sources)
         return sources
 
-    def _use(self, dev: ChangeKey, side: int) -> int:
-        """Rate an interface: 0 if it is missing, 1 if the kernel ignores its routes, or else 2."""
-        ignoring = self._ignoring[side]
-        found = self._sides[side].get(dev, ())
-        return sum(
-            1 if not link.is_up or (link.name in ignoring and not link.has_carrier) else 2
-            for link in found
-        )
+    def _use(self, key: ChangeKey, snapshot: int) -> int:
+        """Rate a link in a snapshot: 0 if missing, 1 if its routes are ignored, or else 2."""
+        link = next(iter(self._snapshots[snapshot].get(key, ())), None)
+        if link is None:
+            return 0
+        is_ignored = link.name in self._ignoring[snapshot] and not link.has_carrier
+        return 2 if link.is_up and not is_ignored else 1
+
+
+def _origin(key: ChangeKey, undone: Container[ChangeKey]) -> int:
+    """Return the snapshot from which the values of a key are taken if some changes are undone."""
+    return _EARLIER if key in undone else _LATER
 
 
 def _change_of(key: ChangeKey, before: tuple[Any, ...], after: tuple[Any, ...]) -> HostChange:

@@ -19,8 +19,8 @@ This module adds guarantees that the kernel doesn't give:
 - *A deletion matches loosely.* In a request, metric 0 matches any metric, and a missing gateway
   matches any gateway. So ``_delete`` first reads the entries, and refuses a route that isn't among
   them (``refusals.Deletable``).
-- *A lookup has no ports.* A rule for all ports matches every packet, but not a lookup without
-  ports. So ``lookup`` sends a high port, which rules for single services don't select.
+- *A lookup has no ports.* A rule such as ``dport 1-65534`` matches every packet, but no lookup
+  without ports. If there is such a rule, ``lookup`` sends a port that no other rule selects.
 - *A table may be huge.* The decoder gets the ``Selection``, and skips unwanted entries.
 """
 
@@ -208,7 +208,7 @@ class NetlinkBackend(RouteBackend):
         Until the first policy rule is added, tables local and main share one trie, and the kernel
         reports table main (254) for entries of both (fib_trie_unmerge).
 
-        A rule for all ports (``sport 1-65535``) matches every packet, but matches a lookup only if
+        A rule for all ports (``sport 1-65534``) matches every packet, but matches a lookup only if
         the lookup has ports.
 
         Raises:
@@ -362,12 +362,12 @@ class NetlinkBackend(RouteBackend):
 
     def _deletable(self, routes: Sequence[Route]) -> Deletable:
         inside = [numbers(route.destination) for route in routes]
-        places = {
+        tables_and_protocols = {
             (route.table, route.protocol)
             for route in routes
             if 0 <= route.protocol <= rtnl.PROTOCOL_MAX
         }
-        selections = [inside_only(inside, *place) for place in sorted(places)]
+        selections = [inside_only(inside, *pair) for pair in sorted(tables_and_protocols)]
         return Deletable(entry for wanted in selections for entry in self.entries(wanted))
 
     def write_rules(self, change: Write, rules: Sequence[Rule]) -> tuple[RuleFailure, ...]:
@@ -410,6 +410,7 @@ class NetlinkBackend(RouteBackend):
         """
         with rtnl.as_route_errors(LISTENING):
             if inside is None:
+                # Changes of IPv4 matter in both families; see ``RouteBackend.changes``.
                 listener = Listener(everywhere(self.family), Family.IPV4)
             else:
                 listener = Listener(PrefixSet(inside, self.family.bits))

@@ -169,9 +169,9 @@ class NetlinkBackend6(NetlinkBackend):
         with translate_errors(f"read {path}", errnos.ENOENT):
             groups = path.read_bytes().splitlines()
         names = dict.fromkeys(os.fsdecode(line.split()[1]) for line in groups)
-        places = {name: place for place, name in enumerate(names)}
+        order = {name: position for position, name in enumerate(names)}
         return tuple(
-            sorted(super()._addresses(), key=lambda address: places.get(address.dev, len(places)))
+            sorted(super()._addresses(), key=lambda address: order.get(address.dev, len(order)))
         )
 
     # --- writing ----------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class NetlinkBackend6(NetlinkBackend):
         return tuple(failures[key] for key in keys if key in failures)
 
     def _take_old(self, swap: _Swap, now: dict[Router, Route]) -> RouteFailure | None:
-        """Delete a route's old next hops, and add the new next hops that aren't there yet."""
+        """Delete a route's old next hops, and add the new ones if they couldn't be added before."""
         if not swap.can_coexist:
             old = [*swap.old.values()]
             return self._take(old) or self._add_afresh(swap.route, old)
@@ -337,7 +337,7 @@ def _by_hop(route: Route) -> dict[Router, Route]:
 
 
 def _without(hops: dict[Router, Route], others: Collection[Router]) -> list[Route]:
-    return [hop for place, hop in hops.items() if place not in others]
+    return [hop for router, hop in hops.items() if router not in others]
 
 
 @attrs.frozen(eq=False)
@@ -356,7 +356,7 @@ class _Swap:
         has the interface and gateway of an old one, its settings must be unchanged, too. False if
         there are no old next hops.
         """
-        both = [(self.old[place], hop) for place, hop in self.new.items() if place in self.old]
+        both = [(self.old[router], hop) for router, hop in self.new.items() if router in self.old]
         return bool(self.old) and all(_is_unchanged(old, new) for old, new in both)
 
     @property

@@ -32,8 +32,8 @@ from phases import CancelScope
 
 T = TypeVar("T")
 
-# An entry that ``lookup`` returned, and addresses that the entry matches. None instead of an entry
-# means that ``lookup`` failed for the addresses if no source was given.
+# An entry that ``lookup`` returned, and addresses that match the entry. Or None, and addresses for
+# which ``lookup`` without a source failed.
 Sent = tuple[Route | None, Sequence[IpAddress]]
 
 
@@ -312,8 +312,9 @@ def is_relevant(table: int, prefix: Prefix, inside: PrefixSet) -> bool:
     if bits == Family.IPV6.bits:
         return True
     # If the next part of an IPv4 dump begins among entries with the same first address, the kernel
-    # skips as many of them as it has sent (fn_trie_dump_leaf). So a change of an entry with the
-    # same first address as a relevant entry is relevant, too.
+    # skips as many of them as it has sent (fn_trie_dump_leaf). So a change is relevant if an entry
+    # with the same first address may be relevant. The shortest prefix with this first address
+    # contains all such entries.
     while length and not first >> (bits - length) & 1:
         length -= 1
     return table == Table.LOCAL or inside.overlaps(*ends((first, length), bits))
@@ -360,7 +361,7 @@ def read_consistently(
                 if not any(listener.happened() for listener in listeners):
                     return found, None
             now = scope.clock.monotonic()
-            if now + (now - begin) > until:
+            if now + (now - begin) > until:  # another read would end too late
                 break
     except UnstableHostError as error:
         return read(), error

@@ -117,7 +117,7 @@ class Selection:
         """Return the wanted entries among all routes of a FIB."""
         if self == EVERYTHING:
             return WholeEntries(routes)
-        asked = [route for route in routes if self._may_hold(route)]
+        asked = [route for route in routes if self._may_want(route)]
         if self.is_omitted is _none or not asked:
             return WholeEntries(asked)
         inside = PrefixSet(self.inside, asked[0].family.bits)
@@ -127,7 +127,7 @@ class Selection:
             if not self._may_omit(route) or inside.covers(numbers(route.destination))
         )
 
-    def _may_hold(self, route: Route) -> bool:
+    def _may_want(self, route: Route) -> bool:
         is_in_table = self.table in (None, route.table)
         return is_in_table and self.protocol in (None, route.protocol)
 

@@ -107,7 +107,7 @@ def uncovered_addresses(prefixes: Iterable[Prefix], bits: int) -> dict[Prefix, i
     # A stack with the first and last address of each prefix visited so far, the lowest on top. It
     # has no prefix that is nested in another visited prefix.
     behind: list[tuple[int, int]] = []
-    # A dict keeps the order, unlike a set, and a table that is already sorted is sorted fast.
+    # A dict, unlike a set, keeps the order of a table. An ordered table is sorted fast.
     for first, length in sorted(dict.fromkeys(prefixes), reverse=True):
         last = first | (all_ones >> length)
         free = first

@@ -48,7 +48,7 @@ class Lookup:
 
         Args:
             address: the packet's destination.
-            template: a route with the matching entry's attributes, but any destination.
+            template: a route with all attributes of the matching entry except its destination.
             prefix: the destination of the matching entry.
             copy: a function that copies the template with another destination.
         """
@@ -73,7 +73,7 @@ class Lookup:
     def entry(self) -> tuple[Route, Prefix] | None:
         """Return the matching entry as a pair of a template and the entry's own prefix, or None.
 
-        The template is a route with the entry's attributes, but any destination.
+        The template is a route with all attributes of the entry except its destination.
         """
         return None if self.route is None else (self.route, numbers(self.route.destination))
 

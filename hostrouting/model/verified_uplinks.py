@@ -111,15 +111,16 @@ def find_verified(
 def _find(uplink: VerifiedUplink, links: Mapping[str, Link]) -> list[Link]:
     """Return the links that are a verified uplink now, as ``find_verified`` explains."""
     namesake = links.get(uplink.name)
-    by_name = [] if namesake is None else _topmost([namesake], links)
+    found_by_name = [] if namesake is None else _topmost([namesake], links)
     if namesake is not None and _is_bond_with_ports(namesake, links):
-        return by_name
-    by_mac = _topmost(_with_mac_of(uplink, links), links)
-    if not by_mac:
-        return by_name
-    # Azure's VF has the MAC address of its NIC even before it becomes the NIC's port.
-    name_fits = bool(by_name) and by_name[0] in by_mac
-    return by_name if name_fits else by_mac
+        return found_by_name
+    found_by_mac = _topmost(_with_mac_of(uplink, links), links)
+    if not found_by_mac:
+        return found_by_name
+    # Several links may have the MAC address: Azure's VF has that of its NIC even before it becomes
+    # the NIC's port.
+    name_fits = bool(found_by_name) and found_by_name[0] in found_by_mac
+    return found_by_name if name_fits else found_by_mac
 
 
 def _is_bond_with_ports(link: Link, links: Mapping[str, Link]) -> bool:
@@ -184,9 +185,9 @@ def is_vpn_instead(
     links: Sequence[Link],
     devs: Iterable[str],
 ) -> bool:
-    """Return whether one of ``devs`` is a VPN's, and all verified uplinks, once a NIC, are gone.
+    """Return whether one of ``devs`` is a VPN's, and the verified uplinks are gone.
 
-    A VPN's default route alone doesn't show that the VPN has taken a NIC's place.
+    At least one of the verified uplinks must have been another interface than a VPN's.
     """
     was_nic = any(not is_like(uplink.name, VPN_DEVS) for uplink in verified)
     is_gone = was_nic and not find_verified(verified, links)

@@ -83,15 +83,15 @@ def apply_routes(
     Raises:
         RouteError: the kernel rejected a change. ``undo`` covers the changes made so far.
     """
-    # ``_remove`` takes the routes that it can't remove out of this list, so that the rollback
-    # doesn't restore them.
-    removed = [*plan.remove]
-    undo.push(partial(_undo, plan, removed, backend))
+    # The rollback restores the routes in this list. ``_remove`` drops the routes that another
+    # program has already removed.
+    removals = [*plan.remove]
+    undo.push(partial(_undo, plan, removals, backend))
     for verb, failures in _add_and_replace(plan, backend, scope):
         refuse(verb, failures, _ours_around(failures, backend))
     before_removals()
-    _remove(removed, backend, scope)
-    return attrs.evolve(plan, remove=tuple(removed))
+    _remove(removals, backend, scope)
+    return attrs.evolve(plan, remove=tuple(removals))
 
 
 def converge(
@@ -155,9 +155,9 @@ def _converge_once(
         *_write(backend, Write.ADD, by_gateways(plan.add)),
         *_write(backend, Write.REPLACE, [item.new for item in plan.replace]),
     ]
-    removed = _write(backend, Write.DELETE, unwanted)
+    undeleted = _write(backend, Write.DELETE, unwanted)
     is_gone = (errnos.ESRCH, errnos.ENODEV)
-    left = [failure for failure in removed if failure.errno not in is_gone]
+    left = [failure for failure in undeleted if failure.errno not in is_gone]
     return plan, failures, left
 
 
@@ -168,14 +168,19 @@ def _write(
     return backend.write(change, routes) if routes else ()
 
 
-def _undo(plan: RoutePlan, removed: Sequence[Route], backend: RouteBackend) -> None:
+def _undo(plan: RoutePlan, removals: Sequence[Route], backend: RouteBackend) -> None:
     """Restore removed and replaced routes, and remove the added routes and next hops.
 
     Only our own next hops are removed, because another program may have added next hops to an IPv6
     route, before or after ours.
+
+    Args:
+        plan: the plan, of which any part may have been carried out.
+        removals: the routes that have been removed, or may have been.
+        backend: the backend for kernel access.
     """
     added = [*plan.add, *(hop for item in plan.replace for hop in _added_hops(item))]
-    converge([*(item.old for item in plan.replace), *removed], backend, added[::-1])
+    converge([*(item.old for item in plan.replace), *removals], backend, added[::-1])
 
 
 def _added_hops(item: Replacement) -> list[Route]:
@@ -263,20 +268,17 @@ def apply_possible(
             changes made so far.
     """
     refusals: dict[Route, str] = {}
-    # ``_remove`` takes the routes that it can't remove out of this list, so that the rollback
-    # doesn't restore them.
-    removed = [*plan.remove]
-    undo.push(partial(_undo, plan, removed, backend))
+    # As in ``apply_routes``, the rollback restores the routes in this list.
+    removals = [*plan.remove]
+    undo.push(partial(_undo, plan, removals, backend))
     for verb, failures in _add_and_replace(plan, backend, scope):
         ours = _ours_around(failures, backend)
         refusals |= {failure.route: str(explain(verb, failure, ours)) for failure in failures}
     if refusals:
-        removed.clear()
-    _remove(removed, backend, scope)
-    return attrs.evolve(
-        plan.only(lambda route: route not in refusals),
-        remove=tuple(removed),
-    ), refusals
+        removals.clear()
+    _remove(removals, backend, scope)
+    carried_out = plan.only(lambda route: route not in refusals)
+    return attrs.evolve(carried_out, remove=tuple(removals)), refusals
 
 
 def _add_and_replace(

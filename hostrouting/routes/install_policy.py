@@ -58,7 +58,7 @@ def restore_policy(there: PolicyRouting, backend: RouteBackend) -> None:
     """Restore our rules and side tables.
 
     Args:
-        there: our rules and the routes in our side tables.
+        there: our rules and the routes in our side tables, as they are to be again.
         backend: the backend for kernel access.
 
     Raises:

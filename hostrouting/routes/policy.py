@@ -79,7 +79,7 @@ class LeftOut(NamedTuple):
 
 @attrs.frozen
 class PolicyRouting:
-    """The rules of the kernel, and the routes in side tables, that a config needs.
+    """Rules of the kernel and routes in side tables: those that a config needs, or those of a host.
 
     Args:
         rules: the rules, in the order in which they are added.
@@ -189,6 +189,7 @@ def _refuse_early(
 
 
 def _is_early_local(rule: Rule) -> bool:
+    """Return whether a rule that isn't ours looks up table local before the rules of ``keep``."""
     usual = Rule(rule.preference, table=Table.LOCAL, iif=rule.iif, protocol=rule.protocol)
     is_for_own = rule.iif in (None, LOOPBACK)
     return rule == usual and is_for_own and rule.preference < _KEEP and not rule.is_ours

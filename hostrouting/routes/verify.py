@@ -146,7 +146,7 @@ def _is_confirmed(route: Route, answer: Lookup) -> bool:
 
 
 def _is_carried(route: Route, answer: Lookup, wanted: Mapping[tuple[object, ...], Route]) -> bool:
-    """Return whether a lookup found a route, or a wanted route with a lower metric beside it."""
+    """Return whether a lookup found a wanted route: the route, or one that may precede it."""
     winner = answer.route
     if winner is None or winner.destination != route.destination or winner.metric > route.metric:
         return False
@@ -221,7 +221,7 @@ def _has_source_prefix(entry: Route) -> bool:
 
 
 def _is_behind(winner: Route | Rule | None, route: Route) -> bool:
-    """Return whether a lookup used no entry, or one that should lose to the route in its table."""
+    """Return whether a lookup used no entry, or an entry that the route should precede."""
     if not isinstance(winner, Route):
         return winner is None
     is_same = winner.destination == route.destination and winner.metric <= route.metric
@@ -238,14 +238,14 @@ def _covered(
 
     If our own routes, with or without local addresses, cover a route, there is no refusal.
     """
-    places = _destinations(routes)
+    destinations = _destinations(routes)
     locals_ = _destinations(local)
     ours = _destinations(route for route in main if route.is_ours and _is_candidate(route))
-    left_by_locals = uncovered_addresses((*places, *locals_), family.bits)
-    left_by_ours = uncovered_addresses((*places, *locals_, *ours), family.bits)
+    left_by_locals = uncovered_addresses((*destinations, *locals_), family.bits)
+    left_by_ours = uncovered_addresses((*destinations, *locals_, *ours), family.bits)
     losers: list[tuple[Route, Refusal]] = []
-    for route, place in zip(routes, places, strict=True):
-        if left_by_ours[place] is None and left_by_locals[place] is not None:
+    for route, destination in zip(routes, destinations, strict=True):
+        if left_by_ours[destination] is None and left_by_locals[destination] is not None:
             continue
         reason = f"{route} is in the table but never wins: longer prefixes cover all of it"
         # Each search may go through the whole table, so search only for routes that the error
@@ -296,20 +296,21 @@ def unproven(
         return []
     family = wanted[0].family
     asked = [(entry, prefixes) for entry, prefixes in main if _is_candidate(entry)]
-    places = _destinations(wanted)
+    destinations = _destinations(wanted)
     locals_ = _destinations(local)
+    in_main = chain.from_iterable(prefixes for _, prefixes in asked)
     uncovered = uncovered_addresses(
-        chain(*(prefixes for _, prefixes in asked), places, locals_, (_THIS_HOST[family],)),
+        chain(in_main, destinations, locals_, (_THIS_HOST[family],)),
         family.bits,
     )
     winners = _winners(asked) if _do_tables_decide(family, rules) else {}
     covered_by_local = PrefixSet(locals_, family.bits).overlaps
     left: list[tuple[Route, IpAddress | None]] = []
-    for route, place in zip(wanted, places, strict=True):
-        address = uncovered[place]
+    for route, destination in zip(wanted, destinations, strict=True):
+        address = uncovered[destination]
         if address is None:
             left.append((route, None))
-        elif not _wins(route, winners.get(place)) or covered_by_local(address, address):
+        elif not _wins(route, winners.get(destination)) or covered_by_local(address, address):
             left.append((route, family.address(address)))
     return left
 

@@ -40,7 +40,7 @@ def add_device(net: Net, dev: Device) -> None:
 
 
 def set_device_up(net: Net, dev: Device, *, is_up: bool) -> None:
-    """Set IFF_UP (dev_change_flags)."""
+    """Set a device up or down, and update its routes (dev_change_flags)."""
     if dev.is_up == is_up:
         return
     dev.is_up = is_up

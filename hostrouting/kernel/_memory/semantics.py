@@ -192,7 +192,7 @@ def fib_sync_down_dev(
     is_dead: bool = True,
     force: bool = False,
 ) -> None:
-    """Update a device's entries after it goes down or loses its carrier or its last address.
+    """Update the entries through a device that went down, or lost its carrier or last address.
 
     Args:
         net: the namespace.

@@ -35,7 +35,7 @@ from hostrouting.model.routes import (
 
 # Offsets within an entry's message: the prefix length, the RTA_DST header and the address.
 _LENGTH_AT = 17
-_DST_HEADER = slice(36, 40)
+_DST_HEADER_AT = slice(36, 40)
 _ADDRESS_AT = 40
 _EXPIRES = struct.Struct("=8xi")  # in struct rta_cacheinfo, in clock ticks
 _TICKS = os.sysconf("SC_CLK_TCK")  # per second
@@ -45,7 +45,13 @@ _KEPT_MAX = 4096  # limits the cache if each entry has other attributes
 
 @attrs.frozen
 class Attributes:
-    """The attributes of entries that differ only in their destinations, as a template entry."""
+    """The attributes of entries that differ only in their destinations.
+
+    Args:
+        entry: a template: an entry with these attributes, and any destination.
+        copy: a function that copies the template with another destination.
+        is_wanted: whether the selection wants such entries whatever their destinations are.
+    """
 
     entry: Route
     copy: Callable[[IpNetwork], Route] = attrs.field(eq=False)
@@ -77,13 +83,13 @@ class RouteReader:
     _inside: PrefixSet = attrs.field(init=False)
     _any: bytes = attrs.field(init=False)
     _address: slice = attrs.field(init=False)
-    _has_dst: bytes = attrs.field(init=False)
+    _dst_header: bytes = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._inside = PrefixSet(self._selection.inside, self._family.bits)
         self._any = bytes(self._family.bits // 8)
         self._address = slice(_ADDRESS_AT, _ADDRESS_AT + len(self._any))
-        self._has_dst = struct.pack("=HH", 4 + len(self._any), rtm.RTA_DST)
+        self._dst_header = struct.pack("=HH", 4 + len(self._any), rtm.RTA_DST)
 
     def single(self, message: bytes) -> tuple[Attributes, Prefix]:
         """Decode an entry, even an unwanted one, and return its attributes and destination.
@@ -91,7 +97,7 @@ class RouteReader:
         Raises:
             DumpInterrupted: the entry's interface is gone.
         """
-        if message[_DST_HEADER] != self._has_dst:
+        if message[_DST_HEADER_AT] != self._dst_header:
             common = self._attributes(message[HEADER_BYTES:])
             return common, numbers(common.entry.destination)
         address = self._address
@@ -113,19 +119,29 @@ class RouteReader:
         """
         block = stretch.messages
         length = stretch.length
-        step = stretch.step
-        if step == length < len(block) and block[_DST_HEADER] == self._has_dst:
-            # Set the bytes of all destinations to zero, one position in all messages at a time, and
-            # compare the messages.
-            blanked = bytearray(block)
-            zeros = bytes(len(block) // length)
-            for column in (_LENGTH_AT, *range(self._address.start, self._address.stop)):
-                blanked[column::length] = zeros
-            first = bytes(blanked[:length])
-            if blanked == first * len(zeros):
-                return self._alike(block, length, self._attributes(first[HEADER_BYTES:]))
-        singles = (self.single(block[at : at + length]) for at in range(0, len(block), step))
-        return [group for common, prefix in singles for group in self._chosen(common, [prefix])]
+        has_several = stretch.step == length < len(block)
+        if has_several and block[_DST_HEADER_AT] == self._dst_header:
+            blank = self._blank(block, length)
+            if blank is not None:
+                return self._alike(block, length, self._attributes(blank[HEADER_BYTES:]))
+        groups: list[Group] = []
+        for at in range(0, len(block), stretch.step):
+            common, prefix = self.single(block[at : at + length])
+            groups += self._wanted(common, [prefix])
+        return groups
+
+    def _blank(self, block: bytes, length: int) -> bytes | None:
+        """Return the first message of a block with a zeroed destination.
+
+        If the messages differ in more than the destination, return None.
+        """
+        # Zero one byte position in all messages at a time.
+        blanked = bytearray(block)
+        zeros = bytes(len(block) // length)
+        for column in (_LENGTH_AT, *range(self._address.start, self._address.stop)):
+            blanked[column::length] = zeros
+        first = bytes(blanked[:length])
+        return first if blanked == first * len(zeros) else None
 
     def _alike(self, block: bytes, length: int, common: Attributes) -> list[Group]:
         """Return the wanted entries of a block of messages that differ only in the destination."""
@@ -133,11 +149,11 @@ class RouteReader:
         if not common.is_wanted and not self._inside.overlaps(*self._bounds(block, length)):
             return []
         if self._family is Family.IPV4:
-            return self._chosen(
+            return self._wanted(
                 common,
                 [(first, bits) for bits, first in layout.iter_unpack(block)],
             )
-        return self._chosen(
+        return self._wanted(
             common,
             [(high << 64 | low, bits) for bits, high, low in layout.iter_unpack(block)],
         )
@@ -156,8 +172,15 @@ class RouteReader:
         high = (shared + bytes([max(differing)])).ljust(size, b"\xff")
         return int.from_bytes(low, "big"), int.from_bytes(high, "big")
 
-    def _chosen(self, common: Attributes, prefixes: list[Prefix]) -> list[Group]:
+    def _wanted(self, common: Attributes, prefixes: list[Prefix]) -> list[Group]:
+        """Return a group with the wanted entries, or no group if none is wanted.
+
+        Args:
+            common: the attributes of the entries.
+            prefixes: the destinations of the entries.
+        """
         if not common.is_wanted:
+            # Default routes, and entries inside of the selection's prefixes, are wanted anyway.
             prefixes = [
                 prefix for prefix in prefixes if not prefix[1] or self._inside.covers(prefix)
             ]

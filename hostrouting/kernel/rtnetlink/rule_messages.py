@@ -173,7 +173,7 @@ def _has_any_source_port(found: dict[int, bytes]) -> bool:
 
 
 def selects_any_source_port(rules: Iterable[bytes]) -> bool:
-    """Return whether a rule selects all source ports (``sport 1-65535``).
+    """Return whether a rule selects all source ports (``sport 1-65534``).
 
     A rule for all source ports matches TCP's second lookup, but not TCP's first, which has no
     source port.
@@ -185,7 +185,7 @@ def selects_any_source_port(rules: Iterable[bytes]) -> bool:
 
 
 def port_of_any(rules: Iterable[bytes]) -> int | None:
-    """Return a port that no rule selects, apart from rules for all ports (1-65535).
+    """Return a port that no rule selects, apart from rules for all ports (1-65534).
 
     Args:
         rules: rule messages from a dump.
