@@ -33,7 +33,7 @@ def source_key_to(address: IpAddress, entry: Route | None) -> SourceKey:
 def scopes_of_objects(routes: Iterable[Route]) -> set[int]:
     """Return the scopes of the entries that use nexthop objects.
 
-    Each of these entries may have set its object's source.
+    The source of a nexthop object may have been set by any entry that uses the object.
     """
     return {route.scope for route in routes if route.nexthop_id is not None}
 
@@ -167,10 +167,10 @@ def _first_within(scope: int, addresses: Iterable[Address]) -> IpAddress | None:
 
 
 def _compared_gateway(route: Route, hop: NextHop) -> IpAddress | None:
-    """Return the address that the kernel compares with subnets (fib_info_update_nhc_saddr).
+    """Return the address that the kernel looks for in its own subnets to select a hop's source.
 
-    The kernel compares the first four bytes of an IPv6 gateway, or nothing if the hop belongs to a
-    nexthop object.
+    This is the gateway. Of an IPv6 gateway, the kernel uses the first four bytes, or nothing if the
+    hop belongs to a nexthop object (fib_info_update_nhc_saddr).
     """
     if isinstance(hop.gateway, IPv6Address):
         number = 0 if route.nexthop_id is not None else int(hop.gateway) >> 96

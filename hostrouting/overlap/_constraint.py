@@ -281,7 +281,7 @@ class Constraints:
         Args:
             place: the place.
             expected: the expected CIDR that the lookup fails for.
-            failure: the lookup's judgement in these tables.
+            failure: the judgement of the lookup in ``tables``.
             tables: a model of the tables after the fix.
         """
         lookup = failure.lookup
@@ -346,8 +346,8 @@ def _longest_cover(span: Span, cover: Unchanged, bits: int) -> int:
 def _is_settled(place: Place, failure: Judgement) -> bool:
     """Return whether the config itself excludes the interfaces through which packets leave now.
 
-    An expected CIDR with its own ``devs`` excludes all other interfaces. It also settles the
-    question for packets that leave through no interface.
+    An expected CIDR with its own ``devs`` excludes all other interfaces. If packets leave through
+    no interface, any CIDR with ``devs`` counts.
     """
     for expected in place.judgements:
         is_allowed = bool(failure.devs) and expected.allows_all(failure.devs)

@@ -217,7 +217,7 @@ def _decided_earlier(
     """Return the places to add to the wanted ones, each with the preference of the deciding rule.
 
     A place is added if a rule decides about it before main, and the place isn't wanted yet. A
-    wanted place is added again if the rule precedes the one that is known to decide.
+    wanted place is added again if a rule decides that precedes the rule known to decide so far.
 
     Args:
         found: the result of the search for routes on the host with the new rules.

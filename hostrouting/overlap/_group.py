@@ -55,7 +55,7 @@ def findings_and_notes(
         spans = places.inside(numbers(expected.cidr))
         groups = _groups(expected, spans)
         local: set[Span] = set()
-        if groups:  # most CIDRs have none, but may have many spans
+        if groups:  # most CIDRs have no groups, but may have many spans
             local = {span for span in spans if span.place.judgement_for(expected).is_local}
         for group in groups:
             judgement = group[0][1]

@@ -96,7 +96,7 @@ class Judge:
         lookups: Sequence[SocketLookup],
         expected: ExpectedCidr,
     ) -> list[Judgement]:
-        """Judge lookups that decide. TCP may be refused because of another lookup's result."""
+        """Judge the deciding lookups. Another lookup's result may show that TCP is refused."""
         judgements = [self._judge_alone(lookup, expected) for lookup in lookups]
         # For an address that is local or broadcast for a datagram, report only this fact, even if
         # TCP is refused.

@@ -43,8 +43,8 @@ from hostrouting.overlap._state import State
 _SHOWN = 8
 # If a loss has more prefixes, a single prefix around them is shown.
 _EXACT_MAX = 6
-# The most packets from own addresses that are compared. With hundreds of prefixes, and hundreds of
-# addresses that rules distinguish, a comparison would take minutes.
+# At most this many packets from own addresses are compared. With hundreds of prefixes, and hundreds
+# of addresses that rules distinguish, a comparison would take minutes.
 _COMPARED_MAX = 50_000
 
 
@@ -120,8 +120,8 @@ def taken_away(found: Iterable[Loss]) -> list[str]:
 def lines_with_losses(found: Iterable[Loss]) -> Iterator[tuple[str, Loss | None]]:
     """Yield a line for each kind of loss.
 
-    A line about packets without a source to neighbours comes with the loss, any other line with
-    None.
+    A line about packets that have no source and go to neighbours comes with its loss, and any other
+    line with None.
     """
     by_packets: dict[Loss, list[Loss]] = {}
     for loss in found:
@@ -222,7 +222,7 @@ class _Change(NamedTuple):
     """How a change affects packets that are reported together; see ``Loss``.
 
     Args:
-        senders: the senders of the packets.
+        senders: the own addresses that send the packets, or the sender without a source.
         before: the interfaces before the change, with gateways if only gateways change.
         after: the interfaces after the change, with gateways if only gateways change.
         devs: the interfaces before the change, without gateways.

@@ -116,7 +116,7 @@ class Questions:
     def answered(self) -> tuple[Unfixable, ...]:
         """Return the failures that no entry fixes, with the answers to their questions.
 
-        If no answer to its question helps, a failure is returned with a reason instead.
+        A failure whose question has no helpful answer is returned with a reason instead.
         """
         # If an answer names one of the interfaces asked about as an uplink, it must name all of
         # them. Interfaces with a name that no config accepts must be renamed first.

@@ -210,7 +210,7 @@ class RouteSearch:
     # --- the proposal ---------------------------------------------------------------------------
 
     def _propose(self) -> _Proposal:
-        """Return the fewest entries that satisfy the constraints, verified by the host's model."""
+        """Propose the fewest entries that satisfy the constraints, verified on a model."""
         prefixes = self._prefixes()
         network = self._family.network
         entries = tuple(self._entries.entry(network(each), dev) for each, dev in prefixes.items())

@@ -160,7 +160,7 @@ class RuleSearch:
             return []
         bits = self._family.bits
         # Outside of the suspects, where nothing fails, plain routes don't cut places. So main may
-        # have several entries in one place there, of which a place's lookup finds only one.
+        # have several entries in such a place, but the place's lookup finds only one of them.
         is_cut = PrefixSet(_decided(targets), bits).covers
         # No prefix is larger than the one around all targets.
         wanted = [span for place in targets for span in place.spans]

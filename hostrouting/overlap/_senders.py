@@ -22,8 +22,9 @@ from hostrouting.model.links import Address
 from hostrouting.model.routes import Route, Route6, Table
 from hostrouting.model.rules import Rule
 
-# Identifies a run of rules that only differ by their sources, or a route's source prefix. A run is
-# identified by -1 (before the change) or -2 (after the change), and by the run's position.
+# A selector is a run of consecutive rules that differ only by their sources, or the source prefix
+# of an IPv6 route. A run is identified by -1 (in the rules before the change) or -2 (in those after
+# it) and its position, and a source prefix by its address and length.
 _Selector = tuple[int, int]
 # The selectors that match an address as the source.
 _Kind = frozenset[_Selector]

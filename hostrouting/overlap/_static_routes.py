@@ -100,7 +100,8 @@ class Entries:
         if isinstance(dev, Obstacle):
             return dev
         if dev is None:
-            is_near = to_uplinks.subnet is not None  # then the entry inherits nothing
+            # In an uplink's subnet, an entry inherits nothing from the default route.
+            is_near = to_uplinks.subnet is not None
             return (
                 to_uplinks if is_near or not self.why_no_default else Obstacle(self.why_no_default)
             )

@@ -426,7 +426,7 @@ def _naming(devs: Sequence[str]) -> str:
 
 
 def _attached(overlap: RouteOverlap, state: State) -> list[str]:
-    """Return the interfaces with a network around or inside an expected CIDR that may be uplinks.
+    """Return the possible uplinks: the interfaces whose network overlaps an expected CIDR.
 
     Interfaces of pods and InfiniBand, bridges and ports are left out.
     """

@@ -382,11 +382,11 @@ class _Comparison:
     def _restores(self, back: Iterable[HostChange], wanted: Mapping[Place, _Results]) -> bool:
         """Return whether the lookups give the wanted results with the changes ``back`` undone."""
         keys = {key for place in wanted for key in self._keys_around(place.probe)}
-        mixture = model_of(self.changes.without(back, keys))
-        lookups = _Lookups(mixture, self._called)
+        restored = model_of(self.changes.without(back, keys))
+        lookups = _Lookups(restored, self._called)
         try:
             return lookups.results(wanted) == wanted
-        except RouteError:  # a mixture may depend on a fact that neither snapshot shows
+        except RouteError:  # the lookups may depend on a fact that neither snapshot shows
             return False
 
 

@@ -37,8 +37,8 @@ def snapshot_of(host: Host, scope: CancelScope | None = None) -> Snapshot:
         if error.errno != errnos.EAFNOSUPPORT:  # what a kernel without IPv6 says (ipv6.disable=1)
             raise
         routes6 = None
-    # The rules that keep an interface match on sources. A fix may propose such rules, or a config
-    # may have them that isn't installed yet.
+    # The rules that keep an interface match on sources. Such rules may come with a fix, or with a
+    # config that isn't installed yet.
     recorded = take_snapshot(host.routes, routes6, selects_source=True, scope=scope)
     is_kept = host.expects_verified
     return attrs.evolve(

@@ -322,7 +322,7 @@ class _Finder:
             self._sort_by_networks(link.name, entry, own)
 
     def _sort_by_networks(self, dev: str, entry: Keep, own: Sequence[Address]) -> None:
-        """Add an interface to the kept or left out ones, given the addresses that no other has."""
+        """Add an interface to ``kept`` or ``left_out``, given its own, unshared addresses."""
         networks = _networks(own)
         gateway = self._gateway(dev, entry, networks)
         if not (networks or gateway):
