@@ -495,16 +495,19 @@ def _unfixed(config: Config, host: Host, *, has_config: bool) -> OverlapReport:
         return _with_offers(_check_on(config, host, None), config, host, host.routes_of)
     from hostrouting.overlap.planned_host import as_installed, on_top
 
+    planned = None
     try:
         planned = as_installed(config, host)
+        planned.refuse_unkept()
     except RouteError as error:
         report = _check_on(_without_waits(config), host, None)
-        if not report.findings:
+        if report.findings:
+            bare = attrs.evolve(report, fix=Fix(unfixable=report.fix.unfixable))
+            for line in fix_lines(bare):
+                complain(line)
+            raise RouteOverlapError(error.message, report, hint=error.hint) from error
+        if planned is None:
             raise
-        bare = attrs.evolve(report, fix=Fix(unfixable=report.fix.unfixable))
-        for line in fix_lines(bare):
-            complain(line)
-        raise RouteOverlapError(error.message, report, hint=error.hint) from error
     report = _check_on(config, host, planned.backend)
     is_lacking = planned.lacking(config.static_routes).is_wanted
     if is_lacking and report.verdict is not Verdict.UNKNOWN:

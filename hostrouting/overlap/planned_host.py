@@ -34,6 +34,7 @@ from hostrouting.routes.install import refuse
 from hostrouting.routes.plan import RoutePlan, SwappedNamesError, plan_now, plan_or_raise
 from hostrouting.routes.policy import PolicyPlan
 from hostrouting.routes.verify import losing_routes
+from hostrouting.routes.verify_policy import verify_policy
 from phases import CancelScope
 
 
@@ -60,6 +61,13 @@ class PlannedHost:
         for family, model in self.models.items():
             new = _new_routes(self.plan.of(family))
             refuse("add", [*_without_ipv6(new, self.host), *model.refused()])
+
+    def refuse_unkept(self) -> None:
+        """Raise a RouteError if another program's rule would decide about kept addresses."""
+        for policy in self.plan.policies:
+            rules = tuple(rule for rule in policy.wanted.rules if rule.source is not None)
+            kept = attrs.evolve(policy.wanted, rules=rules)
+            verify_policy(kept, self.backend(policy.family))
 
     @property
     def moves(self) -> bool:
@@ -352,10 +360,11 @@ def with_unapplied(
         return report
     try:
         planned = as_installed(config, host, scope)
+        planned.refuse_unkept()
     except SwappedNamesError:  # the report names the swapped interfaces
         return report
     except RouteError as error:
-        return _without_listed(report, config, f"apply can't install them: {error}")
+        return _without_listed(report, config, str(error))
     if not planned.lacking(config.static_routes).is_wanted:
         return report
     config = host.with_verified(config)
@@ -380,7 +389,7 @@ def on_top(
         scope: cancels the reads of the model.
     """
     if after.verdict is Verdict.UNKNOWN:
-        return _without_listed(report, config, f"with these, {after.reason}")
+        return _without_listed(report, config, f"with CONFIG's entries, {after.reason}")
     fix = after.fix
     if planned.moves and config.uplinks is None:
         # The installed static routes would move to a new uplink. Keep the questions in the report's
@@ -392,8 +401,7 @@ def on_top(
             fix = attrs.evolve(fix, unapplied=planned.lacking(config.static_routes))
             fix = _with_losses(fix, planned, config, scope)
         elif not fix.entries.is_wanted:
-            why = f"apply can't install them: {planned.losing[0]}"
-            return _without_listed(report, config, why)
+            return _without_listed(report, config, planned.losing[0])
     left = {_identity(finding): finding for finding in after.findings}
     findings = tuple(
         _with_entries(finding, left.get(_identity(finding))) for finding in report.findings
@@ -438,7 +446,13 @@ def _with_entries(finding: Finding, left: Finding | None) -> Finding:
 
 
 def _without_listed(report: OverlapReport, config: Config, why: str) -> OverlapReport:
-    """Return a report whose fix leaves out the config's entries, with a hint that says why."""
+    """Return a report whose fix leaves out the config's entries, with a hint.
+
+    Args:
+        report: the report.
+        config: the config, which ``apply`` can't install.
+        why: the reason.
+    """
     static = config.static_routes
     listed = {route.destination for route in static.routes}
     ruled = {rule.to for rule in static.rules}
@@ -446,9 +460,12 @@ def _without_listed(report: OverlapReport, config: Config, why: str) -> OverlapR
     routes = _routes_beyond(listed, fix.routes)
     rules = _rules_beyond(ruled, fix.rules)
     keep = tuple(each for each in fix.keep if each not in static.keep)
-    if (routes, rules, keep) == (fix.routes, fix.rules, fix.keep):
-        return report
-    hint = f"CONFIG already lists entries that the kernel lacks: {'; '.join(why.splitlines())}"
+    why = "; ".join(why.splitlines())
+    hint = f"apply can't install CONFIG's entries: {why}"
+    if (routes, rules, keep) != (fix.routes, fix.rules, fix.keep):
+        hint = (
+            f"CONFIG already lists entries that the kernel lacks: apply can't install them: {why}"
+        )
     fix = attrs.evolve(fix, routes=routes, rules=rules, keep=keep, hints=(*fix.hints, hint))
     findings = tuple(
         attrs.evolve(

@@ -323,6 +323,36 @@ def test_a_refused_entry_is_not_called_applicable(run: Run, write: Any, kernel: 
     assert json.dumps({"destination": HALVES[1]}) not in out
 
 
+@pytest.mark.parametrize("listed", [[*HALVES], [*HALVES, "10.96.0.0/17", "10.96.128.0/17"]])
+def test_a_rule_before_kept_addresses_is_named_though_a_cidr_fails(
+    run: Run, write: Any, kernel: FakeKernel, listed: list[str]
+) -> None:
+    """wg-quick's rules come after apply, before ours, so that no apply would succeed."""
+    installed = section(*HALVES, cidrs=[EXPECTED, "10.96.0.0/16"], keep=["ib0"])
+    assert run("apply", "--routes-only", write({"hostRouting": installed}))[0] == 0
+    kernel.ip("link add wg0\naddress add 10.200.0.2/24 dev wg0")
+    kernel.ip("route add default dev wg0 table 51820\nrule add not fwmark 51820 table 51820")
+    kernel.ip("rule add table main suppress_prefixlength 0")
+    path = write({"hostRouting": installed | {"staticRoutes": section(*listed)["staticRoutes"]}})
+    document = json.loads(path.read_text())
+    document["hostRouting"]["staticRoutes"]["keep"] = ["ib0"]
+    path.write_text(json.dumps(document))
+    code, out, _ = run("check", path)
+    assert (code, "kernel lacks it: hostrouting apply" in out) == (1, False)
+    code, _, said = run("fix", "--in-place", path)
+    assert code == 1
+    assert json.loads(path.read_text()) == document
+    for text in (out, said, run("apply", "--routes-only", path)[2]):
+        assert "can't keep 172.16.0.10 on ib0" in text
+        assert "because of the rule 2168: from all lookup main suppress_prefixlength 0" in text
+    (commands,) = re.findall(r": (ip -4 rule add [^;]*);", said)
+    for command in commands.split(" && "):
+        kernel.ip(command.removeprefix("ip -4 "))
+    assert run("fix", "--in-place", path)[0] == 0
+    assert run("apply", "--routes-only", path)[0] == 0
+    assert run("check", path)[0] == 0
+
+
 @pytest.mark.usefixtures("vpn")
 def test_apply_is_not_advised_before_a_listed_route_wins(run: Run, write: Any) -> None:
     """The route to 10.9.1.0/24 wins only after the rule that the fix adds."""
