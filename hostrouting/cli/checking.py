@@ -162,22 +162,24 @@ def _about_start(report: OverlapReport, chosen: Chosen, host: Host) -> str:
     static = chosen.config.static_routes
     if report.verdict is not Verdict.OK or not static.is_wanted:
         return ""
+    from hostrouting.kernel.model import UnknownFactError
     from hostrouting.overlap.planned_host import PlannedHost
     from hostrouting.routes.plan import find_missing, plan_now
 
     config = host.with_verified(chosen.config)
     backends = host.planned_backends(config)
-    is_live = host.snapshot is None
     try:
-        if is_live and (missing := find_missing(config, *backends)):
+        if missing := find_missing(config, *backends):
             waits = f"waits for {missing}, and is then held"
             return f"the next start that the gate checks {waits}"
         if not (static.keep or static.rules):
             return ""
         plan, _ = plan_now(config, *backends)
         unkept = PlannedHost(host, plan).unkept
-        if is_live and not plan.changes and (refusal := _refused_policy(plan, host)):
+        if not plan.changes and (refusal := _refused_policy(plan, host)):
             return f"the next start that the gate checks is held: {refusal}"
+    except UnknownFactError as error:
+        return f"whether the next start is held isn't known: {error.message}"
     except RouteError as error:
         return f"whether all is installed isn't known: {error.message}"
     return f"{unkept}: hostrouting apply {chosen.name}".rstrip() if unkept else ""
@@ -185,11 +187,14 @@ def _about_start(report: OverlapReport, chosen: Chosen, host: Host) -> str:
 
 def _refused_policy(plan: RoutePlan, host: Host) -> str:
     """Return why another program's rule decides before ours, and what to do, or an empty string."""
+    from hostrouting.kernel.model import UnknownFactError
     from hostrouting.routes.verify_policy import verify_policy
 
     try:
         for policy in plan.policies:
             verify_policy(policy.wanted, host.routes_of(policy.family))
+    except UnknownFactError:
+        raise
     except RouteError as error:
         return f"{error.message}: {error.hint}"
     return ""

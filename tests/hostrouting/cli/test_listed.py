@@ -182,7 +182,7 @@ def test_routes_that_lead_neighbours_to_a_router_are_told(
 
 
 def test_a_check_tells_of_rules_that_hold_the_next_start(
-    run: Run, write: Any, kernel: FakeKernel
+    run: Run, write: Any, kernel: FakeKernel, tmp_path: Path
 ) -> None:
     """A VPN that comes up later adds rules before ours. The expected CIDR still leaves right."""
     path = write(LISTED)
@@ -198,12 +198,29 @@ def test_a_check_tells_of_rules_that_hold_the_next_start(
     notes = json.loads(run("check", path, "--output", "json")[1])["notes"]
     (message,) = [note["message"] for note in notes if note["kind"] == "START"]
     assert f"note: {message}" in out
+    snapshot = write_file(tmp_path / "node.json", run("snapshot")[1])
+    assert f"note: {message}" in run("check", path, "--snapshot", snapshot)[1]
     code, line, _ = run("check", path, "--output", "nagios")
     assert (code, line.startswith(told.replace("note:", "HOSTROUTING WARNING -"))) == (1, True)
     (commands,) = re.findall(r"higher preference: (.*?);", out)
     for command in commands.split(" && "):
         kernel.ip(command.removeprefix("ip -4 "))
     assert "held" not in run("check", path)[1]
+
+
+def test_a_snapshot_that_may_hide_selectors_predicts_no_start(
+    run: Run, write: Any, kernel: FakeKernel, tmp_path: Path
+) -> None:
+    path = write(LISTED)
+    assert run("apply", path)[0] == 0
+    kernel.ip("route add default dev ib0 table 51820")
+    kernel.ip("rule add preference 1209 from 172.16.0.10 table 51820")
+    document = json.loads(run("snapshot")[1])
+    old = {"schema": None, "kernel": "Linux 6.16.1", "ip": "ip utility, iproute2-6.1.0"}
+    snapshot = write_file(tmp_path / "node.json", json.dumps(document | old))
+    told = "note: whether the next start is held isn't known: the snapshot doesn't show whether"
+    code, out, _ = run("check", path, "--snapshot", snapshot)
+    assert (code, told in out) == (0, True)
 
 
 def test_interfaces_that_are_not_kept_are_told(
@@ -416,6 +433,8 @@ def test_a_start_that_would_wait_for_the_default_route_is_told(
     code, out, _ = run("check")
     waits = "needed by 172.16.0.0/17, and is then held"
     assert (code, f"note: {told}" in out, waits in out) == (0, True, True)
+    snapshot = write_file(host.layout.config.with_name("node.json"), run("snapshot")[1])
+    assert f"note: {told}" in run("check", "--snapshot", snapshot)[1]
     findings = json.loads(run("doctor", "--output", "json")[1])["findings"]
     (message,) = [each["message"] for each in findings if each["kind"] == "route-waits"]
     assert "; until that is fixed, the gate holds each start of " in message
