@@ -12,6 +12,7 @@ from functools import cache
 from ipaddress import IPv4Address
 from itertools import chain
 
+from hostrouting.config.routing import KEEP_PRIORITIES
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.port import Facts, RouteBackend
 from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, Flow
@@ -213,9 +214,29 @@ def _why_beaten(
     if rule is None:
         return Refusal(where, look)
     reason = f"{where}, because of the rule {rule_words(rule)}"
+    if rule in (copies := _copies_of(ours, fib)):
+        return Refusal(reason, _how_to_delete(copies, fib))
     if rule.preference > ours.preference:
         return Refusal(f"{reason}, as table {word_of(ours.table, Table)} has no route there", look)
     return Refusal(reason, _how_to_move(rule, ours, fib) or f"{_ONLY_LATER}; {look}")
+
+
+def _copies_of(ours: Rule, fib: Fib) -> list[Rule]:
+    """Return the rules that ``fix --format ip`` prints in place of a kept address's rules."""
+    return [
+        each
+        for each in fib.rules
+        if each.preference in KEEP_PRIORITIES
+        and (each.source, each.destination) == (ours.source, ours.destination)
+        and not each.is_ours
+        and _is_expressible(each)
+    ]
+
+
+def _how_to_delete(copies: Iterable[Rule], fib: Fib) -> str:
+    ip = f"ip -{fib.family.value} rule del"
+    commands = " && ".join(f"{ip} {each} preference {each.preference}" for each in copies)
+    return f"delete what hostrouting fix --format ip has printed: {commands}"
 
 
 def _how_to_move(rule: Rule, ours: Rule, fib: Fib) -> str:

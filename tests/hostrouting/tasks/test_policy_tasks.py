@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -245,6 +246,31 @@ def test_apply_and_plan_name_rules(
     assert (code, f"= rule {KEPT}\n" in out) == (0, True)
     code, out, _ = run("remove")
     assert (code, f"removed   rule {KEPT}\n" in out) == (0, True)
+
+
+@pytest.mark.parametrize("has_gateway", [False, True])
+def test_printed_rules_are_to_be_deleted(
+    host: Host,
+    kernel: FakeKernel,
+    run: Callable[..., tuple[int, str, str]],
+    write: Callable[[object], Any],
+    has_gateway: bool,
+) -> None:
+    """Of equal rules, the kernel uses those of fix --format ip, which it has got first."""
+    if has_gateway:
+        kernel.ip("route add default via 172.16.0.254 dev ib0 metric 500")
+    path = write(config(cidrs=["172.16.0.0/16"], uplinks=["eth0"]).to_mapping())
+    for line in run("fix", path, "--format", "ip")[1].splitlines():
+        kernel.ip(line)
+    given = config("172.16.0.0/17", cidrs=["172.16.0.0/16"], uplinks=["eth0"])
+    path = write(with_policy(given, rules=[]).to_mapping())
+    code, _, said = run("apply", path)
+    assert (code, "can't keep 172.16.0.10 on ib0" in said) == (1, True)
+    commands = re.findall(r"has printed: (.*)", said)[0].split(" && ")
+    assert len(commands) == (3 if has_gateway else 1)
+    for command in commands:
+        kernel.ip(command)
+    assert run("apply", path)[0] == 0
 
 
 def test_notes_are_printed(
