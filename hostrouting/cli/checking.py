@@ -52,7 +52,7 @@ from hostrouting.model.changes import Changes
 from hostrouting.model.errors import ConfigError, FileError, HostRoutingError, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import to_json_text
-from hostrouting.model.text import clean
+from hostrouting.model.text import clean, counted, shortened
 from hostrouting.overlap.findings import (
     Note,
     NoteKind,
@@ -69,6 +69,9 @@ from hostrouting.tasks import queries
 
 if TYPE_CHECKING:
     from hostrouting.routes.plan import RoutePlan
+
+# A limit for human-readable lines.
+_SHOWN_ROUTES = 4
 
 
 def check(options: argparse.Namespace, host: Host) -> Result | int:
@@ -109,6 +112,7 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
         config = _without_waits(config)
     # CONFIG may be another host's. So CONFIG's other keys aren't compared with the snapshot.
     result = _check(config, on, document if on.snapshot is None else None)
+    result = _with_removals(result, chosen, on)
     start = () if options.output in ("svg", "prometheus") else _start_notes(result, chosen, on)
     noted = attrs.evolve(result, notes=(*result.notes, *start))
     if options.output == "nagios":
@@ -145,6 +149,27 @@ def _check_text(
         taken = clean(host.snapshot.time or "an unknown time")
         lines.append(f"note: the snapshot was taken at {taken}")
     return "\n".join(lines)
+
+
+def _with_removals(report: OverlapReport, chosen: Chosen, host: Host) -> OverlapReport:
+    """Return the report; if ``apply`` would remove routes, with a caution that names them."""
+    from hostrouting.routes.plan import plan_now
+
+    if chosen.document is None or report.verdict is Verdict.UNKNOWN:
+        return report
+    config = host.with_verified(chosen.config)
+    try:
+        plan, _ = plan_now(config, *host.planned_backends(config))
+    except RouteError:  # other lines say why apply would fail
+        return report
+    if not plan.remove:
+        return report
+    apply = f"hostrouting apply {chosen.name}".rstrip()
+    ours = counted(len(plan.remove), "installed route")
+    listed = shortened([*map(str, plan.remove)], ", ", _SHOWN_ROUTES)
+    line = f"{apply} removes {ours}, not listed in CONFIG; {listed}"
+    fix = attrs.evolve(report.fix, consequences=(*report.fix.consequences, line))
+    return attrs.evolve(report, fix=fix)
 
 
 def _start_lines(notes: Iterable[Note]) -> list[str]:

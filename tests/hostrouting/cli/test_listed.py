@@ -340,6 +340,17 @@ def test_a_refused_entry_is_not_called_applicable(run: Run, write: Any, kernel: 
     assert json.dumps({"destination": HALVES[1]}) not in out
 
 
+def test_routes_that_apply_would_remove_are_named(run: Run, write: Any) -> None:
+    assert run("apply", "--routes-only", write(LISTED))[0] == 0
+    others = [EXPECTED, {"cidr": "10.96.0.0/16", "devs": ["ib0"]}]
+    path = write({"hostRouting": {"routeOverlap": {"expectedCidrs": others}, "waitSeconds": 0}})
+    code, out, _ = run("check", path)
+    caution = f"caution: hostrouting apply {path} removes 2 installed routes, not listed in CONFIG"
+    assert (code, caution in out.splitlines()) == (1, True)
+    assert "removes" not in run("check", write(LISTED))[1]
+    assert "removes" not in run("check", "--cidr", EXPECTED)[1]
+
+
 @pytest.mark.parametrize("listed", [[*HALVES], [*HALVES, "10.96.0.0/17", "10.96.128.0/17"]])
 def test_a_rule_before_kept_addresses_is_named_though_a_cidr_fails(
     run: Run, write: Any, kernel: FakeKernel, listed: list[str]
