@@ -55,7 +55,7 @@ class Log:
 
 
 def _details(error: BaseException | None, path: str) -> dict[str, object]:
-    """Return an error's text with its notes, and its hint.
+    """Return the log fields of an error: its text with notes, and its hint.
 
     For a task around the failed one, return only the text's first line.
     """

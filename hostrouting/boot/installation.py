@@ -159,7 +159,7 @@ def _changes_so_far(plan: BootPlan, layout: Layout, unread: Iterable[str]) -> Ch
 
 
 def _loaded(units: UnitManager, manifest: Manifest) -> dict[str, dict[str, str]]:
-    """Return the loaded properties of our units, and of the old and new consumers' units."""
+    """Return what systemd has loaded for our units and the consumers' units: properties by unit."""
     if not manifest.parts:
         return {}
     ours = [unit for part in manifest.parts.values() for unit in part.units]
@@ -356,14 +356,13 @@ def _remove_all(layout: Layout, paths: Iterable[Path]) -> Iterator[Changes]:
 
 
 # A gate that is being removed has an empty list by now, or only the script that removes our routes.
-# With such a list, a gate that starts now soon admits its unit. A gate that started before takes at
-# most 20 s.
+# The gate script rereads the list before each step, so most starts pass within this time.
 _START_WAIT_SECONDS = 15
 _START_POLL_SECONDS = 0.1
 
 
 def _wait_for_starts(units: UnitManager, consumers: Iterable[str], scope: CancelScope) -> None:
-    """Wait at most 15 s until no instance is running its pre-start commands.
+    """Wait until no instance is running its pre-start commands, but not for ever.
 
     If systemd reloads while it runs a removed command, systemd skips the commands that follow.
     """

@@ -46,7 +46,7 @@ class InstalledPart:
         is_blocking: whether the part's failure blocks the consumer.
         is_gated: whether the gate runs the part's script.
         files: absolute paths on the running system, in write order.
-        config: the config values that the part was rendered from, by section.
+        config: the config values that the part was rendered from, by section and key.
         settle_seconds: how long the part's script waits for addresses of kept interfaces. The
             check's values contain this time, too, but the check may not be installed.
     """
@@ -84,7 +84,7 @@ class Manifest:
 
     Args:
         consumer: the gated unit.
-        parts: the installed parts, in the order in which they are started and checked.
+        parts: the installed parts by name, in the order in which they are started and checked.
         folders: folders created by the installation, as absolute paths on the running system.
         former: previous consumers that still have the gate's drop-ins.
     """
@@ -153,7 +153,7 @@ class Manifest:
 
     @property
     def sections(self) -> dict[str, dict[str, Any]]:
-        """Return the config values that the installed parts were rendered from, by section."""
+        """Return the config values of the installed parts, by section and key."""
         merged: dict[str, dict[str, Any]] = {}
         for part in self.parts.values():
             for section, keys in part.config.items():

@@ -50,7 +50,7 @@ class Part:
     Args:
         name: the base name of the part's unit, and of its script if it has one.
         files: the script, the unit and any other files, in the order in which they are written.
-        config: the config values that the part is rendered from, by section.
+        config: the config values that the part is rendered from, by section and key.
         is_blocking: whether the part's failure blocks the consumer.
         is_gated: whether the gate runs the part's script.
         settle_seconds: how long the script waits for addresses of kept interfaces.

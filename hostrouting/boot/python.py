@@ -24,7 +24,7 @@ _SECONDS = 30.0
 
 # Where a Python looks for packages, below its prefix.
 _SITES = ("lib*/python3*/*-packages", "local/lib*/python3*/*-packages")
-# What the boot check and the watcher load from there, apart from single files.
+# The subfolders from which the boot check and the watcher load code.
 _PACKAGES = ("hostrouting", "phases", "attr", "attrs", "exceptiongroup", "__pycache__")
 
 

@@ -30,7 +30,7 @@ _RETRY_SECONDS = 60
 
 
 def read_trial(path: Path) -> dict[str, Any] | None:
-    """Return a trial's deadline and config from its file, or None if there is no trial.
+    """Return the document of a trial's file, with deadline and config, or None without a trial.
 
     Raises:
         FileError: the file can't be parsed.

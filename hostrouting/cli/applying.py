@@ -167,7 +167,7 @@ def _try_routes(
     )
     scope = phases.CancelScope()
     with cancelled_by_signals(scope):
-        stood = trial_deadline(host.layout.trial)
+        earlier = trial_deadline(host.layout.trial)
         try:
             report = run_task(TryRoutes(config, seconds, host=host), scope)
             until = report.until
@@ -195,7 +195,7 @@ def _try_routes(
         except phases.Cancelled:
             # The task checks for signals before it begins the trial. If the signal came after that
             # check, the trial has begun.
-            if trial_deadline(host.layout.trial) not in (None, stood):
+            if trial_deadline(host.layout.trial) not in (None, earlier):
                 end_trial(host)
             raise
     if not is_kept:

@@ -29,7 +29,7 @@ class CellKind(NamedTuple):
 # The number of cells in a bar, if they fit next to the label.
 _CELLS = 64
 
-# The unexpected kinds of a CIDR's addresses, each with the ranges of these addresses.
+# A CIDR's addresses that aren't as expected: for each kind of cell, the ranges of its addresses.
 Bar = list[tuple[CellKind, tuple[IpNetwork, ...]]]
 
 

@@ -30,10 +30,10 @@ def merged(
     uplinks: Sequence[str] = (),
     watches: bool = False,
 ) -> dict[str, Any]:
-    """Return a config with additional static routes, rules, kept interfaces, CIDRs and uplinks.
+    """Return a document with additional static routes, rules, kept interfaces, CIDRs and uplinks.
 
     Args:
-        document: the config, or None without one.
+        document: the document to extend, or None without a CONFIG.
         entries: the routes, rules and kept interfaces to add. A rule replaces the config's rule for
             the same CIDR.
         cidrs: the CIDRs to add; those that the config already expects are skipped.

@@ -98,9 +98,9 @@ def fix_lines(
     return [*lines, *_more(report.fix.consequences, is_verbose=is_verbose)]
 
 
-def _more(told: Iterable[str], *, is_verbose: bool) -> list[str]:
-    """Return a line that names -v, if details of the ``told`` lines are omitted."""
-    if is_verbose or all("; ".join(brief(line)) == line for line in told):
+def _more(remarks: Iterable[str], *, is_verbose: bool) -> list[str]:
+    """Return a line that names -v, if details of cautions or notes are omitted."""
+    if is_verbose or all("; ".join(brief(remark)) == remark for remark in remarks):
         return []
     return [dim("-v says more about these")]
 
@@ -131,8 +131,8 @@ def overlap_text(
         Lines with colours.
     """
     page = _page(report, width, config, is_verbose=is_verbose)
-    told = (*report.fix.consequences, *(note.message for note in report.notes))
-    return page_text([*page, *_more(told, is_verbose=is_verbose)], width)
+    remarks = (*report.fix.consequences, *(note.message for note in report.notes))
+    return page_text([*page, *_more(remarks, is_verbose=is_verbose)], width)
 
 
 def overlap_picture(report: OverlapReport) -> str:
@@ -184,7 +184,7 @@ def _page(
         page += _fix(report, config)
         page += map(dim, _cautions(report, is_verbose=is_verbose))
     notes = [f"note: {note.kind}: {note.message}" for note in report.notes]
-    return [*page, *map(dim, _remarks(notes, is_verbose=is_verbose))]
+    return [*page, *map(dim, _remark_lines(notes, is_verbose=is_verbose))]
 
 
 def _reason_lines(report: OverlapReport) -> list[str]:
@@ -207,20 +207,20 @@ def _cautions(
     *,
     is_verbose: bool,
 ) -> list[str]:
-    told = [f"{kind}: {line}" for line in report.fix.consequences]
-    return _remarks(told, is_verbose=is_verbose)
+    remarks = [f"{kind}: {line}" for line in report.fix.consequences]
+    return _remark_lines(remarks, is_verbose=is_verbose)
 
 
-def _remarks(told: Sequence[str], *, is_verbose: bool) -> list[str]:
+def _remark_lines(remarks: Sequence[str], *, is_verbose: bool) -> list[str]:
     """Return lines of cautions or notes, with or without their details."""
     if is_verbose:
-        return [line for each in told for line in _clauses(each, str)]
+        return [line for each in remarks for line in _clauses(each, str)]
     lines: list[str] = []
-    for each in told[:_ROWS]:
+    for each in remarks[:_ROWS]:
         lines += _clauses("; ".join(brief(each)), str)
-    more = len(told) - _ROWS
+    more = len(remarks) - _ROWS
     if more > 0:
-        kind = told[0].partition(":")[0]
+        kind = remarks[0].partition(":")[0]
         lines.append(f"and {counted(more, f'more {kind}')}: -v")
     return lines
 

@@ -119,7 +119,7 @@ def _next_start(examined: ExaminedHost) -> str:
 
 
 def _shadowed(examined: ExaminedHost, follows: str) -> Iterator[DoctorFinding]:
-    """Yield each failure with a command that prints or installs its fix, or why there is no fix."""
+    """Yield a finding for each failure. The hint says how to fix the failure, or why it can't."""
     if not examined.report.findings:
         return
     after_apply = examined.report
@@ -364,7 +364,7 @@ def _hides(examined: ExaminedHost, key: str, word: str) -> bool:
     needed = [folder.resolve() for folder in folders]
     if any(mounted.is_relative_to(folder) for folder in needed):
         return True
-    # A path that is mounted onto itself read-only still shows its programs.
+    # A path that is mounted onto itself read-only hides no programs.
     if not is_same:
         needed += _used(layout)
     return any(path.is_relative_to(mounted) for path in needed)

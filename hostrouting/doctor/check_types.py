@@ -256,7 +256,7 @@ def missing_tools(
 
     Args:
         examined: the host to examine.
-        tools: the required programs and the packages that contain them.
+        tools: maps each required program to the package that contains it.
         who: a noun phrase for the components that need the programs.
     """
     for tool, package in tools.items():

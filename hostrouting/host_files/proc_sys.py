@@ -18,7 +18,9 @@ def devs_ignoring_linkdown(
     links: Iterable[Link],
     kernel: str | None,
 ) -> tuple[str, ...] | None:
-    """Return the interfaces whose routes the kernel ignores without a carrier, or None if unknown.
+    """Return the interfaces whose routes the kernel ignores while they have no carrier.
+
+    If that isn't known, return None.
 
     Args:
         kernel: the kernel's name and release, or None if unknown.

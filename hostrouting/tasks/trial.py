@@ -99,9 +99,10 @@ class TryRoutes(ConfigTask):
             if is_overdue(host.layout):
                 end_trial(host)
             # If a process was killed while it confirmed a trial, the trial is still in progress.
-            if stands := trial_deadline(host.layout.trial) or trial_deadline(host.layout.confirmed):
+            layout = host.layout
+            if until := trial_deadline(layout.trial) or trial_deadline(layout.confirmed):
                 raise RouteError(
-                    f"a trial of routes is in progress until {stands}",
+                    f"a trial of routes is in progress until {until}",
                     hint="to keep it: hostrouting confirm; to end it: hostrouting revert",
                 )
             config = host.with_verified(config)

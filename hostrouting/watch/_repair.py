@@ -44,7 +44,7 @@ class Repair:
 
     Args:
         kept: number of our routes that are in the table.
-        repaired: the restored, changed and removed routes, by the reason.
+        repaired: the restored, changed and removed routes by drift.
         lost_again: the routes that were lost since the previous repair, at least the third time.
             Routes with equal failure counters are listed together.
         waiting: the lost routes that another program keeps removing, and that aren't due to be
@@ -73,7 +73,7 @@ class Reconciler:
         kept: our routes that were in the table after the last repair, by route key.
         former: our wanted routes as they last were in the table, by route key. A lost route stays
             in here.
-        failures: for each route key, how often the route was lost or couldn't be written.
+        failures: for each route key, a counter of losses and failed writes of the route.
         policy: the reconciler of our rules and side tables.
         due: the time of the next attempt, on the scope's clock, if a route has to wait or an
             installation was in progress. Otherwise None.
@@ -195,7 +195,7 @@ class Reconciler:
         follows: Container[Hashable],
         now: float,
     ) -> dict[Failures, list[Route]]:
-        """Count a failure for each lost route, and return the routes that now have to wait."""
+        """Count a failure for each lost route, and return those that must wait now, by counter."""
         lost_again: dict[Failures, list[Route]] = {}
         for key, route in _writes(plan).items():
             if key not in self.kept or key in follows:
@@ -258,7 +258,7 @@ def _write_possible(
 
 
 def _by_drift(written: RoutePlan, follows: Container[Hashable]) -> dict[Drift, list[Route]]:
-    """Return the written and removed routes by the reason.
+    """Return the written and removed routes by drift.
 
     Args:
         written: the part of the plan that was carried out.
@@ -378,7 +378,13 @@ def _moves(
     inheriting: Container[tuple[IpNetwork, int]],
     usable: Set[str],
 ) -> bool:
-    """Return whether a route that inherits its interface would move off a usable interface."""
+    """Return whether a route that inherits its interface would move to another one without need.
+
+    Args:
+        pair: the route as it is, and as planned.
+        inheriting: destination and metric of the routes that inherit their interface.
+        usable: the interfaces through which a route may still leave.
+    """
     if (pair.new.destination, pair.new.metric) not in inheriting:
         return False
     devs = _devs_of(pair.old)

@@ -247,7 +247,7 @@ def _pod_rules(state: NodeState) -> list[tuple[str, PodRule]]:
 
 
 def _holders(interfaces: Iterable[Interface], bridge: str) -> dict[str | None, Why]:
-    """Return the MACs of this node and its pods, each with a reason and the interface."""
+    """Map each MAC of this node and its pods to the reason for keeping the MAC's rules."""
     holders: dict[str | None, Why] = {}
     for one in interfaces:
         # A pod's veth interface may have been renamed, so count every port of the bridge.
