@@ -81,7 +81,7 @@ T = TypeVar("T")
 # Maximum number of attempts to read a table that other daemons keep changing.
 _READ_ATTEMPTS = 4
 
-# Lookups use ports from this one on. Rules usually select the lower ports of services.
+# Queries of sources use ports from this one on. Rules usually select the lower ports of services.
 _FIRST_PORT = 50_000
 
 # An address, a destination port or None for any, and an interface index or None.

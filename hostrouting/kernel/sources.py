@@ -167,10 +167,10 @@ def _first_within(scope: int, addresses: Iterable[Address]) -> IpAddress | None:
 
 
 def _compared_gateway(route: Route, hop: NextHop) -> IpAddress | None:
-    """Return the address that the kernel looks for in its own subnets to select a hop's source.
+    """Return the gateway in whose subnet the kernel prefers a hop's source, or None.
 
-    This is the gateway. Of an IPv6 gateway, the kernel uses the first four bytes, or nothing if the
-    hop belongs to a nexthop object (fib_info_update_nhc_saddr).
+    Of an IPv6 gateway, the kernel uses the first four bytes, or nothing if the hop belongs to a
+    nexthop object (fib_info_update_nhc_saddr).
     """
     if isinstance(hop.gateway, IPv6Address):
         number = 0 if route.nexthop_id is not None else int(hop.gateway) >> 96

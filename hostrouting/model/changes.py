@@ -72,7 +72,7 @@ class Changes:
                 files[change.what] = change
             elif earlier.action == "removed":
                 files[change.what] = Change(change.what, "replaced")
-            elif change.action != "replaced":
+            elif change.action != "replaced":  # an added file that is then replaced stays added
                 files[change.what] = change
         units = tuple(dict.fromkeys((*self.units, *later.units)))
         return Changes(

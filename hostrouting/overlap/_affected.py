@@ -110,6 +110,7 @@ def _may_look_up(rule: Rule, tables: set[int]) -> bool:
 
 
 def _selects_source_alone(rule: Rule) -> bool:
+    """Return whether a rule selects packets by their source alone, and suppresses no route."""
     return attrs.evolve(
         rule,
         preference=0,

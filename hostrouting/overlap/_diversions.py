@@ -239,6 +239,7 @@ class Diversions:
         The result is an empty string if there is no such interface, or if it can't be the way to
         the cluster: InfiniBand and networks of containers are no part of the cluster's network.
         """
+        # Next to a connected route, only networks that are at least as narrow count.
         length_min = 1
         if route is not None and self._is_connected(route):
             length_min = route.destination.prefixlen
@@ -315,7 +316,7 @@ class Diversions:
         return is_like(dev, _VPNS) or self._links[dev].is_point_to_point
 
     def is_infiniband(self, dev: str) -> bool:
-        """Return whether an interface is one of InfiniBand, by its type or its name."""
+        """Return whether an interface is an InfiniBand interface, by its type or its name."""
         link = self._links.get(dev)
         if link is None:
             return is_like(dev, INFINIBAND_DEVS)

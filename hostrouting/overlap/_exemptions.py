@@ -44,8 +44,9 @@ def local_gateway(route: Route, addresses: Sequence[Address]) -> Address | None:
     """Return this host's address that is a gateway of a route through another interface, if any.
 
     The kernel still sends to such a gateway, because it looks for the gateway on the route's
-    interface. The router isn't reached reliably, because this host doesn't answer the router's ARP
-    requests. An IPv6 link-local address only counts if it is on the route's own interface.
+    interface. The router isn't reached reliably, because this host doesn't answer ARP requests that
+    come from one of its own addresses. An IPv6 link-local address only counts if it is on the
+    route's own interface.
     """
     if route.type is not RouteType.UNICAST:
         return None
@@ -200,6 +201,7 @@ class Bounds:
         )
 
     def _has_any(self, pods: list[tuple[int, int, int]], table: int, block: Prefix) -> bool:
+        """Return whether a block contains any of the prefixes in ``pods`` with a table."""
         last = ends(block, self.bits)[1]
         return bisect_left(pods, (table, *block)) < bisect_right(pods, (table, last, self.bits))
 

@@ -274,6 +274,7 @@ def _why_useless(stuck: Obstacle | None) -> Obstacle:
 
 
 def _with_new_rules(config: Config, rules: Iterable[StaticRule]) -> Config:
+    """Return the config with a fix's rules, which replace its own rules for the same CIDRs."""
     by_cidr = {rule.to: rule for rule in (*config.static_routes.rules, *rules)}
     static = attrs.evolve(config.static_routes, enabled=True, rules=tuple(by_cidr.values()))
     return attrs.evolve(config, static_routes=static)
@@ -288,6 +289,7 @@ def _with_own_rules(
     """Return a finding with the rules that help at least one of the finding's places."""
 
     def takes(rule: StaticRule) -> bool:
+        """Return whether a rule helps a place in both its CIDR and the finding's ranges."""
         shared = (
             max(part, rule.to, key=_length) for part in finding.ranges if part.overlaps(rule.to)
         )

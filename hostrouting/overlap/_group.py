@@ -240,6 +240,7 @@ def _foreseen(
 
 
 def _would_lose(judgement: Judgement, prefix: IpNetwork) -> bool:
+    """Return whether a connected route to ``prefix`` would precede an expected lookup's route."""
     route = judgement.route
     if judgement.kind is not None or route is None or route.table != Table.MAIN:
         return False

@@ -278,6 +278,7 @@ def lost_by_keeping(
         return None
     kept = {address.local for _, address in packets}
     lost = losses(host, after)
+    # The entries must move only packets from the kept addresses.
     if any(loss.source not in kept for loss in lost):
         return None
     # Entries of keep are meant to take their interfaces' packets from the uplinks.

@@ -64,7 +64,7 @@ class _Outcome:
     effect: str = ""
 
     def left_of(self, ranges: Iterable[IpNetwork]) -> list[tuple[list[IpNetwork], Unfixable]]:
-        """Return the parts of ranges that still fail with the answer, each with its failure."""
+        """Return the failures left in ranges, each after the parts of the ranges that fail."""
         ranges = [*ranges]
         found: list[tuple[list[IpNetwork], Unfixable]] = []
         for each in self.left:
@@ -216,6 +216,7 @@ class Questions:
         return self._outcomes[answer]
 
     def _possible(self, unfixable: Unfixable, question: Question) -> Iterator[Answer]:
+        """Yield the possible answers, the likeliest first."""
         spans = _spans(unfixable, self._places)
         cidrs = dict.fromkeys(expected for expected, _ in _failing(spans))
         if question.is_ours:
@@ -264,6 +265,7 @@ class Questions:
         return carrying
 
     def _carriers(self, judgement: Judgement) -> set[str]:
+        """Return the interfaces that ``_carrying`` includes because of a judgement."""
         is_sent = judgement.kind is None or judgement.kind is FindingKind.OVERLAP
         devs = {*judgement.devs} if is_sent else set[str]()
         now = devs & self._devs
@@ -305,6 +307,7 @@ class Questions:
             return None if self._unasked else _Outcome(effect=waits)
         fix, cautions = self._find_fix(findings, moment, config)
         left = _ranges_of(fix.unfixable)
+        # The answer must neither make further addresses fail, nor hide a failure.
         if not all(map(self._fails_now, left)) or self._hides(_ranges_of(findings)):
             return None
         return _Outcome(fix.unfixable, f"{self._proposed(fix, cautions)}{waits}")

@@ -146,6 +146,7 @@ class RouteSearch:
         self._taken = {numbers(r.destination) for r in self._state.routes if self._is_in_the_way(r)}
 
     def _is_in_the_way(self, route: Route) -> bool:
+        """Return whether an existing route prevents a static route with its destination."""
         if route.table != Table.MAIN:
             return False
         has_our_key = route.tos == 0 and route.metric == self._family.usual_metric
@@ -238,7 +239,7 @@ class RouteSearch:
         return losses(before, proposal.host, intended)
 
     def _prefixes(self) -> dict[Prefix, str | None]:
-        """Return the fewest prefixes that fix every place, each with the interface of its route.
+        """Return the fewest prefixes that fix all places, each with the interface of its route.
 
         None instead of an interface stands for the uplinks.
         """

@@ -245,6 +245,8 @@ class RuleSearch:
             rule = rules[position]
             if rule.preference <= priority or position > end or not _is_to(rule, place.probe):
                 continue
+            # The new rule may move packets from own addresses if the check looks these packets up,
+            # or if table main leads them to pods.
             if own and (asked.issuperset(own) or self._leads_to_pods(main)):
                 continue
             if _leads_elsewhere(fib, rule, flow, main):

@@ -192,6 +192,7 @@ class Entries:
             )
         state = self._state
         main = [route for route in state.routes if route.table == Table.MAIN]
+        # Any destination will do, because only the interface and next hop can be impossible.
         any_address = self._family.network((1 << (self._bits - 1), self._bits))
         entry = self._entry_by(dev, hop, any_address)
         why = why_impossible(entry, state.links, state.addresses, main, state.uplinks.named)

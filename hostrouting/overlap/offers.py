@@ -29,6 +29,7 @@ from hostrouting.overlap.proposals import OFFER
 from hostrouting.routes.verify_policy import ELSEWHERE
 from phases import CancelScope
 
+# The position in a network behind the last address that is tried as a neighbour's.
 _FIRST_ADDRESSES = 5
 # A line of text names at most this many networks.
 _SHOWN_NETWORKS = 4
@@ -104,18 +105,21 @@ class _Offers:
             dev = address.dev
             if dev in done or not self._may_be_meant(dev):
                 continue
+            # An offer for packets to neighbours, if they leave through another interface.
             near = self._neighbour_of(address)
             if near is not None and self._through(near, address) != (dev,):
                 devs = self._devs_in(address.network)
                 done.update(devs)
                 yield from self._offer(address, near, entries_for(devs, self._state))
                 continue
+            # Else an offer for packets to distant hosts, if they leave through another interface.
             through = self._through(ELSEWHERE, address)
             if through not in ((dev,), ()) and not self._diversions.is_infiniband(dev):
                 done.add(dev)
                 yield from self._offer(address, ELSEWHERE, self._with_gateway(address))
 
     def _may_be_meant(self, dev: str) -> bool:
+        """Return whether an interface may be meant to carry packets from its own addresses."""
         is_of_pods = is_like(dev, self._config.route_overlap.container_devs)
         return not (is_of_pods or dev in self._virtual or self._diversions.is_bridge(dev))
 

@@ -62,7 +62,7 @@ class Uplinks:
             container's interface precedes the others. For IPv6, these may be IPv4 default routes.
         unknown: why there is nothing to compare with, or None.
         is_configured: whether the config names the uplinks.
-        is_verified: whether they are the verified uplinks, because the config names none.
+        is_verified: whether the uplinks are the verified ones, because the config names none.
         verified: the verified uplinks, if ``is_verified`` is set.
         since: when the verified uplinks were recorded, or None if unknown or ``is_verified`` isn't
             set.
@@ -179,6 +179,7 @@ def _contested(
     links: Iterable[Link],
     defaults: Sequence[Route],
 ) -> tuple[Route, ...]:
+    """Return the default routes that make the expected interface ambiguous; see ``Uplinks``."""
     expected = config.route_overlap.expected_cidrs
     if config.uplinks is not None or all(each.devs is not None for each in expected):
         return ()

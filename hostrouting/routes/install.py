@@ -215,6 +215,12 @@ def route_of_each_hop(route: Route) -> list[Route]:
 
 
 def _without(route: Route, gone: Collection[Route]) -> Route | None:
+    """Return a route without the next hops in ``gone``, or None if no next hop is left.
+
+    Args:
+        route: the route.
+        gone: routes as returned by ``route_of_each_hop``.
+    """
     parts = [part for part in route_of_each_hop(route) if part not in gone]
     return (
         attrs.evolve(route, hops=tuple(hop for part in parts for hop in part.hops))
@@ -240,6 +246,7 @@ def _gateways(routes: Iterable[Route]) -> PrefixSet:
 
 
 def _covers(route: Route, gateways: PrefixSet) -> bool:
+    """Return whether an IPv6 route that has a gateway contains any of ``gateways``."""
     is_behind = isinstance(route, Route6) and not route.is_near
     return is_behind and gateways.overlaps(*ends(numbers(route.destination), gateways.bits))
 

@@ -72,6 +72,7 @@ def _late_rules(
     backend: RouteBackend,
     read: Callable[[], Fib],
 ) -> Iterator[Refusal]:
+    """Yield a refusal for each rule for table main that another rule deprives of its effect."""
     probes: dict[Rule, list[IpAddress]] = {}
     for rule in wanted.rules:
         if rule.destination is not None and rule.table == Table.MAIN:
@@ -165,6 +166,7 @@ def _has_carrier(routes: Sequence[Route], facts: Facts) -> bool:
 
 
 def _probes(routes: Iterable[Route], facts: Facts) -> Iterator[IpAddress]:
+    """Yield an address of another host to look up for each route of a side table."""
     own = {address.local for address in facts.addresses}
     for route in routes:
         network = route.destination
@@ -179,12 +181,19 @@ def _probes(routes: Iterable[Route], facts: Facts) -> Iterator[IpAddress]:
 
 
 def _is_kept(answer: Lookup, table: int) -> bool:
+    """Return whether a lookup from a kept address has a result that the rules of ``keep`` allow.
+
+    Args:
+        answer: the lookup, for an address of ``_probes``.
+        table: the side table.
+    """
     route = answer.route
     is_far = answer.address == ELSEWHERE
     if route is None:
         return not is_far
     if route.table == table or _is_of_this_host(answer):
         return True
+    # Apart from its default route, table main precedes the side table's default route.
     return is_far and route.table == Table.MAIN and route.destination.prefixlen > 0
 
 
