@@ -17,7 +17,7 @@ from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.links import Hardware, Link, is_infiniband
 from hostrouting.model.routes import Route, RouteType, Table
-from hostrouting.model.text import shortened
+from hostrouting.model.text import shortened, with_runs
 from hostrouting.model.verified_uplinks import VERIFIED_PATH, find_swapped
 from hostrouting.overlap._fewest_prefixes import summary_of
 from hostrouting.overlap._places import Place, Places, SocketLookup, Span
@@ -65,6 +65,7 @@ def _about_defaults(
         return
     if state.uplinks.is_configured:
         yield from _beside_uplinks(state, places)
+        yield from _including_infiniband(state)
     default = state.uplinks.default
     if default is None:
         return
@@ -94,8 +95,7 @@ def _beside_uplinks(state: State, places: Places) -> Iterable[Note]:
     route.
     """
     fabric = _infiniband(state)
-    of_nics = [route for route in state.defaults if not is_of_vpn(route)]
-    best = default_route(of_nics or state.defaults)
+    best = _best_default(state)
     if best is None or not fabric.isdisjoint(best.devs):
         return
     named = ",".join(state.uplinks.devs)
@@ -111,6 +111,32 @@ def _beside_uplinks(state: State, places: Places) -> Iterable[Note]:
         f' ({best}): {when}, set "uplinks": {json.dumps(best.devs)}, then: hostrouting apply'
     )
     yield Note(NoteKind.CONTESTED, text, devs=best.devs)
+
+
+def _including_infiniband(state: State) -> Iterable[Note]:
+    """Yield a note if the config names InfiniBand interfaces as uplinks besides others.
+
+    There is no note if the default route leads through InfiniBand.
+    """
+    fabric = _infiniband(state)
+    devs = [dev for dev in state.uplinks.devs if dev in fabric]
+    best = _best_default(state)
+    is_by_fabric = best is not None and not fabric.isdisjoint(best.devs)
+    if not devs or is_by_fabric or fabric.issuperset(state.uplinks.devs):
+        return
+    named = ", ".join(map(json.dumps, state.uplinks.named or ()))
+    text = (
+        f"the uplinks ({named}) include {', '.join(with_runs(devs))}:"
+        " packets that leave through InfiniBand count as expected; unless the cluster is reached"
+        " through it, name only the node's NICs in hostRouting.uplinks, then: hostrouting apply"
+    )
+    yield Note(NoteKind.CONTESTED, text, devs=tuple(devs))
+
+
+def _best_default(state: State) -> Route | None:
+    """Return the best default route, which is a VPN's only if there is no other."""
+    of_nics = [route for route in state.defaults if not is_of_vpn(route)]
+    return default_route(of_nics or state.defaults)
 
 
 def _take_other_default(state: State, places: Places) -> bool:

@@ -631,6 +631,7 @@ def test_infiniband_and_ports_are_never_offered_as_uplinks() -> None:
     assert detail.endswith(ending)
 
 
+IB0_WINS = f"{NO_DEFAULT}\nroute add default via 172.16.0.1 dev ib0"
 VPN_WINS = "link add wg0\nroute add default dev wg0 scope link"
 
 
@@ -641,8 +642,21 @@ def test_infiniband_alone_as_uplinks_is_a_note(scenario: str) -> None:
     assert note.devs == ("eth0",)
     assert note.message.startswith("hostRouting.uplinks names only InfiniBand, ib0, but another")
     assert 'set "uplinks": ["eth0"], then: hostrouting apply' in note.message
-    both = answered("", uplinks=["ib*", "eth0"], expectedCidrs=["172.16.0.0/16"])
-    assert NoteKind.CONTESTED not in {each.kind for each in both.notes}
+
+
+@pytest.mark.parametrize(
+    ("uplinks", "named"),
+    [(["*"], '("*")'), (["ib*", "eth0"], '("ib*", "eth0")'), (["eth*"], None), (["eth0"], None)],
+)
+@pytest.mark.parametrize(("scenario", "is_by_nic"), [("", True), (IB0_WINS, False)])
+def test_infiniband_besides_nics_as_uplinks_is_a_note(
+    uplinks: list[str], named: str | None, scenario: str, is_by_nic: bool
+) -> None:
+    report = answered(scenario, uplinks=uplinks, expectedCidrs=["172.16.0.0/16", "fd00:10::/48"])
+    told = [each for each in report.notes if each.devs == ("ib0",) and "include" in each.message]
+    assert [each.kind for each in told] == [NoteKind.CONTESTED] * (named is not None and is_by_nic)
+    for note in told:
+        assert note.message.startswith(f"the uplinks {named} include ib0: packets that")
 
 
 INHERITS = "route add default via 10.2.0.1 dev eth1 metric 900"
