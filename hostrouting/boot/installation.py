@@ -99,6 +99,7 @@ def apply_additions(plan: BootPlan, host: Host, undo: Undo) -> Changes:
     switch(layout, _states(plan.gate.switched))
 
     _write_files(plan, host, undo)
+    # Even if this run writes no unit files, systemd must read those that a killed run has written.
     writes_units = _writes_units(plan, layout)
     loaded = {} if writes_units else _loaded(units, plan.manifests.interim)
     unread = _unread(loaded)

@@ -242,6 +242,7 @@ class Systemctl:
             raise NoAnswerError(reason, hint=_HANGS) from None
         except Cancelled:
             self._silence.is_ending = True
+            # If the call has waited long enough, don't let the rollback wait for systemd again.
             if clock.monotonic() - called_at >= LAST_ANSWER_SECONDS:
                 self._silence.until = clock.monotonic() + ANSWER_SECONDS
             raise

@@ -92,7 +92,7 @@ def fix_lines(
         lines += _entry_lines(report.fix)
     lines += _unfixable_lines(report)
     lines += [f"hint: {clean(line)}" for line in report.fix.hints]
-    # If nothing fails, the lines are about the host as it is.
+    # If nothing fails, the lines are about the host as it is, and not about a fix.
     kind = "note" if report.verdict is Verdict.OK else "caution"
     lines += _cautions(report, kind, is_verbose=is_verbose)
     return [*lines, *_more(report.fix.consequences, is_verbose=is_verbose)]

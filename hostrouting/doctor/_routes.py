@@ -348,7 +348,7 @@ def advertisements(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     for each in ignored_advertisements(examined.layout, links, patterns):
         # If accept_ra is 0, any default route is fine, because an unknown program may have added it
         # and may renew it. If the host forwards packets, a route from an advertisement expires.
-        if each.dev not in (lasting if each.is_of_forwarding else having):
+        if each.dev not in (lasting if each.is_due_to_forwarding else having):
             message = (
                 f"{each.reason}, so the kernel ignores its routers' advertisements: "
                 "the IPv6 default route from them is gone, or will expire"

@@ -30,13 +30,13 @@ class IgnoredAdvertisements:
         dev: the interface.
         reason: why the kernel ignores the advertisements, as a clause.
         command: a command that makes the kernel accept the next advertisement.
-        is_of_forwarding: whether the reason is that the host forwards packets.
+        is_due_to_forwarding: whether the reason is that the host forwards packets.
     """
 
     dev: str
     reason: str
     command: str
-    is_of_forwarding: bool
+    is_due_to_forwarding: bool
 
     def __str__(self) -> str:
         return f"{self.dev} ignores router advertisements, because {self.reason}: {self.command}"
@@ -81,8 +81,8 @@ def _ignored(layout: Layout, link: Link) -> IgnoredAdvertisements | None:
         return None
     # Use slashes, because sysctl(8) treats a dot in an interface's name as a separator.
     setting = quote(f"net/ipv6/conf/{link.name}/accept_ra={2 if forwards else 1}")
-    is_of_forwarding = accept_ra == "1"
-    return IgnoredAdvertisements(link.name, reason, f"sysctl -w {setting}", is_of_forwarding)
+    is_due_to_forwarding = accept_ra == "1"
+    return IgnoredAdvertisements(link.name, reason, f"sysctl -w {setting}", is_due_to_forwarding)
 
 
 def why_ignored(

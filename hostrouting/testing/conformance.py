@@ -425,6 +425,7 @@ def _refusals(failures: Iterable[RouteFailure | RuleFailure]) -> list[_Refusal]:
 
 def _difference(what: str, expected: Sequence[object], actual: Sequence[object]) -> str:
     """Return the lines that differ, in ip's words, or as reprs if ip's words are equal."""
+    # Equal values may have different words, such as two messages for an errno. Use the same ones.
     actual = [next((each for each in expected if each == value), value) for value in actual]
     sides = [*map(_words, expected)], [*map(_words, actual)]
     if sides[0] == sides[1]:

@@ -116,7 +116,7 @@ class PolicyReconciler:
         for plan in plans:
             missing.update(plan.rule_steps.add)
             missing.update(route.key for route in plan.add)
-        if self.kept.isdisjoint(missing):
+        if self.kept.isdisjoint(missing):  # nothing new is lost; earlier losses may wait
             return self.failures.due if missing and now < self.failures.due else None
         is_contested = now < self.restored + _CONTEST_SECONDS
         self.failures = self.failures.again(now) if is_contested else Failures()

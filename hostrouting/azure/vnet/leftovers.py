@@ -140,6 +140,7 @@ class _Planner:
                 self._alive.append(endpoint)
             elif endpoint.interface:  # a pod without a known interface may still be running
                 self._dead.append(endpoint)
+        # A pod that isn't in the saved state is new.
         self._half_done = self._without_rules([one for one in veths if one.name not in saved])
 
     def _without_rules(self, added: Iterable[Interface]) -> list[str]:
