@@ -22,7 +22,7 @@ from hostrouting.overlap.findings import FindingKind, Note, OverlapReport, Verdi
 # A snapshot is outdated if the newest snapshot is more than a day newer.
 _SECONDS_MAX = 24 * 3600
 
-# A clock is ahead if its snapshot is from more than an hour after the time of judging.
+# A host's clock is ahead if its snapshot is from more than an hour after the time of judging.
 _SECONDS_AHEAD = 3600
 
 
@@ -307,7 +307,7 @@ def _key_of(host: JudgedHost) -> Hashable:
 def _doubts(report: OverlapReport) -> Hashable:
     """Return a report's questions about the uplinks, and whether a passing check has cautions.
 
-    The uplinks come with these. The result is None without questions and cautions.
+    If there are questions or cautions, the result also contains the uplinks. Otherwise it is None.
     """
     asked = frozenset((note.kind, note.devs) for note in report.decisions)
     has_effects = report.verdict is Verdict.OK and bool(report.fix.consequences)
@@ -325,7 +325,8 @@ def _why_uncompared(host: JudgedHost) -> str | None:
     return since.reason if since is not None and since.differs is None else None
 
 
-# An address in a cause's line, by the kind of cause. A rule's single source is a host's address.
+# For each kind of cause, a pattern for the host's own address in the lines. In a rule, a source
+# without a prefix length is the host's own address.
 _OWN = {
     HostChangeKind.ADDRESS: r"^\S+(?= dev )",
     HostChangeKind.RULE: r"(?<=from )(?!all )[^\s/]+(?= )",
@@ -333,7 +334,7 @@ _OWN = {
 
 
 def _alike(cause: HostChange) -> tuple[object, ...]:
-    """Return a cause without addresses and gateways, which may differ within a group."""
+    """Return a cause's kind and its lines without the addresses that may differ within a group."""
     pattern = _OWN.get(cause.kind, r"(?<=via |src )\S+")
     before = tuple(re.sub(pattern, "", line) for line in cause.before)
     after = tuple(re.sub(pattern, "", line) for line in cause.after)

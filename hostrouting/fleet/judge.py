@@ -137,7 +137,7 @@ def _reports(
     executor: Executor | None,
     scope: CancelScope,
 ) -> Iterator[JudgedHost]:
-    """Yield a report for each snapshot in the order of the snapshots, even with an executor."""
+    """Yield a judged host for each snapshot, in the snapshots' order even with an executor."""
     numbered = enumerate(snapshots, 1)
     total = len(snapshots) if isinstance(snapshots, Sized) else None
     done = 0
@@ -153,7 +153,7 @@ def _reports(
             stack.callback(processes.cancel, "the judging has ended")
             work = partial(judging.judge_in_process, processes)
         while window := tuple(islice(numbered, batches * size)):
-            count = min(size, -(-len(window) // batches))
+            count = min(size, -(-len(window) // batches))  # share a short window among the workers
             starts = range(0, len(window), count)
             try:
                 for reports in executor.map(work, [window[at : at + count] for at in starts]):
@@ -191,7 +191,7 @@ class _Judging:
         return [self.judge_snapshot(*each) for each in batch]
 
     def judge_snapshot(self, number: int, given: SnapshotSource) -> JudgedHost:
-        """Return a snapshot's report, and the changes since the earlier snapshot.
+        """Return the host of a snapshot with its report and the changes since the earlier snapshot.
 
         If the source isn't a valid snapshot, the report says why.
         """
@@ -249,7 +249,7 @@ class _Judging:
         return f"{_in_one_line(str(Path(given).parent))}/{name}" if name in self.shared else name
 
     def judge_in_process(self, scope: CancelScope, batch: _Batch) -> list[JudgedHost]:
-        """Return a report for each snapshot, made by a process with time and memory limits.
+        """Return the judged host of each snapshot, from a process with time and memory limits.
 
         If the process ends during a check, another process checks the snapshots that follow.
         """
@@ -310,7 +310,7 @@ def _why(error: HostRoutingError, source: SnapshotSource) -> str:
 
 
 def _shared_names(snapshots: Iterable[SnapshotSource]) -> frozenset[str]:
-    """Return the names that several files of a list have; none for an iterator."""
+    """Return the names that several files of a list have; none for an iterator, read only once."""
     if not isinstance(snapshots, Sequence):
         return frozenset()
     first: dict[str, str | os.PathLike[str]] = {}
