@@ -65,6 +65,8 @@ def installed(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         if examined.given is not None and not examined.differing:
             message = "nothing is installed, and CONFIG enables nothing: no node is held back"
             hint = f"name routes and CIDRs in CONFIG; {apply}"
+        elif examined.given is None and not examined.host.is_image:
+            hint = f"hostrouting check shows what fails; to install: {apply}"
         yield DoctorFinding("not-installed", subject, message, hint)
         return
     if examined.differing:

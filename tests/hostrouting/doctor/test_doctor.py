@@ -605,6 +605,7 @@ def test_without_an_installation_only_that_is_found(node: Node) -> None:
     report = examine(host=node.host)
     assert kinds(report) == kinds(examine(Config(), host=node.host)) == ["not-installed"]
     assert "gate" not in [each.name for each in report.found]
+    assert report.findings[0].hint.startswith("hostrouting check shows what fails; to install: ")
 
 
 def test_a_watcher_missing_from_the_manifest_is_found(node: Node) -> None:
