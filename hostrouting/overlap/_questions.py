@@ -57,11 +57,18 @@ class _Outcome:
 
     Args:
         left: the failures that the fix of that check leaves.
-        effect: a clause on the fix, and on the packets that it takes away.
+        proposed: a clause on the entries of the fix.
+        after: a clause on the packets that these entries take away, and on waits.
     """
 
     left: tuple[Unfixable, ...] = ()
-    effect: str = ""
+    proposed: str = ""
+    after: str = ""
+
+    @property
+    def effect(self) -> str:
+        """Return both clauses."""
+        return f"{self.proposed}{self.after}"
 
     def left_of(self, ranges: Iterable[IpNetwork]) -> list[tuple[list[IpNetwork], Unfixable]]:
         """Return the failures left in ranges, each after the parts of the ranges that fail."""
@@ -184,6 +191,12 @@ class Questions:
             and any(map(route.destination.overlaps, ranges))
         ]
 
+    def _lists_ours(self, unfixable: Unfixable, question: Question) -> bool:
+        """Return whether the config lists our static routes that a question is about."""
+        listed = {static.destination for static in self._config.static_routes.routes}
+        ours = self._our_routes(unfixable.ranges, {*question.devs})
+        return listed.issuperset(route.destination for route in ours)
+
     # --- possible answers -------------------------------------------------------------------------
 
     def _answered(self, unfixable: Unfixable, question: Question) -> Question:
@@ -195,7 +208,12 @@ class Questions:
                 continue
             left = outcome.left_of(unfixable.ranges)
             if not left:
-                proven.append(answer._replace(effect=outcome.effect))
+                is_kept = answer.kind is AnswerKind.WANTED
+                moves = question.is_ours and not is_kept and self._lists_ours(unfixable, question)
+                effect = outcome.effect
+                if moves:
+                    effect = f", and apply moves them there{outcome.after}"
+                proven.append(answer._replace(effect=effect))
             elif answer.kind is not AnswerKind.UNWANTED:
                 continue  # only this kind of answer may leave a part of the addresses failing
             elif _size(part for parts, _ in left for part in parts) == _size(unfixable.ranges):
@@ -304,13 +322,15 @@ class Questions:
         findings, _ = findings_and_notes(overlap, moment.state, moment.places)
         waits = self._waits(config, moment)
         if not findings:
-            return None if self._unasked else _Outcome(effect=waits)
+            return None if self._unasked else _Outcome(after=waits)
         fix, cautions = self._find_fix(findings, moment, config)
         left = _ranges_of(fix.unfixable)
         # The answer must neither make further addresses fail, nor hide a failure.
         if not all(map(self._fails_now, left)) or self._hides(_ranges_of(findings)):
             return None
-        return _Outcome(fix.unfixable, f"{self._proposed(fix, cautions)}{waits}")
+        proposed = self._proposed(fix)
+        after = self._after(cautions) if proposed else ""
+        return _Outcome(fix.unfixable, proposed, f"{after}{waits}")
 
     def _hides(self, failing: Iterable[IpNetwork]) -> bool:
         """Return whether an answer hides a failure that no question is about.
@@ -353,8 +373,8 @@ class Questions:
         overlap = attrs.evolve(overlap, expected_cidrs=tuple(expected))
         return attrs.evolve(self._config, route_overlap=overlap)
 
-    def _proposed(self, fix: Fix, cautions: Iterable[Caution]) -> str:
-        """Return a clause on the entries proposed only after an answer, and on their losses."""
+    def _proposed(self, fix: Fix) -> str:
+        """Return a clause on the entries proposed only after an answer."""
         now = self._fix
         routes_now = set(map(self._led, now.routes))
         routes = set(map(self._led, fix.routes)) - routes_now
@@ -366,9 +386,12 @@ class Questions:
         proposed = " and ".join(filter(None, counts))
         if not proposed:
             return ""
+        return f", and hostrouting fix proposes {proposed}"
+
+    def _after(self, cautions: Iterable[Caution]) -> str:
+        """Return a clause on the losses that come only with an answer's entries."""
         new = [each.fact for each in cautions if each.fact not in self._facts]
-        after = f", after which {shortened(new, '; ', _SHOWN_LOSSES)}" if new else ""
-        return f", and hostrouting fix proposes {proposed}{after}"
+        return f", after which {shortened(new, '; ', _SHOWN_LOSSES)}" if new else ""
 
     def _led(self, static: StaticRoute) -> tuple[IpNetwork, object, object]:
         """Return a static route's destination, gateway and interface, by default the uplink."""

@@ -320,6 +320,7 @@ def test_a_route_isnt_moved_to_another_uplink_unasked(
     text = err if word == "fix" else out
     assert (code, "hostrouting apply" in text) == (1, False)
     assert "through eth0, but the uplink is now eth1" in text
+    assert '"uplinks": ["eth1"], and apply moves them there' in text
     for dev, is_applied in (("eth0", False), ("eth1", True)):
         assert f'"uplinks": ["{dev}"]' in text
         answered = run("check", path, "--uplink", dev)[1]
