@@ -176,7 +176,7 @@ class Host:
         """
         if self.snapshot is not None or not (self._layout is None or self._layout.is_this_host):
             return False
-        same = os.path.samefile  # a check doesn't import pathlib
+        same = os.path.samefile  # not pathlib's, which a check doesn't import
         try:
             # Files in /proc/1/root and /proc/1/ns require ptrace access to PID 1. The watcher's
             # unit doesn't have it.

@@ -43,7 +43,7 @@ def cells(cidr: IpNetwork, bar: Bar, count: int) -> tuple[CellKind | None, ...]:
 
     Args:
         cidr: the CIDR to draw.
-        bar: the CIDR's unexpected kinds, with their ranges.
+        bar: for each unexpected kind, the ranges of its addresses.
         count: the number of cells. If there are more cells than addresses, each address gets
             several cells.
 

@@ -70,7 +70,7 @@ from hostrouting.tasks import queries
 if TYPE_CHECKING:
     from hostrouting.routes.plan import RoutePlan
 
-# A limit for human-readable lines.
+# The most routes that a line names.
 _SHOWN_ROUTES = 4
 
 

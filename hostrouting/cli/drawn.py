@@ -22,7 +22,7 @@ _THEME = TerminalTheme(
     (214, 222, 235),
     [(255, 255, 255), (255, 123, 114), (127, 219, 138)],
 )
-# The rules in rich's SVG that load fonts from the web.
+# The two rules in rich's SVG that load fonts from the web.
 _FONT = re.compile(r"@font-face {.*?}", re.DOTALL)
 _FONTS = 2
 # Characters that aren't allowed in XML 1.0 (section 2.2).

@@ -108,7 +108,7 @@ def _counts(report: FleetReport) -> str:
 
 
 def _remarks(report: FleetReport, *, is_verbose: bool) -> list[str]:
-    """Return lines on snapshots whose time, host or number is suspicious."""
+    """Return lines on snapshots with an odd time or host, and on hosts without a later snapshot."""
     newest = f"more than a day older than the newest ({clean(report.newest or '')})"
     newer = "newer than the later snapshot, so what came is shown as what went"
     remarks = (

@@ -111,7 +111,7 @@ def _policy_findings(policy: PolicyPlan, examined: ExaminedHost) -> Iterator[Doc
         message = "it isn't in the kernel, or comes after another one of ours"
         yield DoctorFinding("rule-missing", rule_words(rule), message, repairing)
     for item in policy.wanted.left_out:
-        if item.is_there:  # the config may be meant for several hosts
+        if item.is_there:  # a missing one may exist on another host with this config
             message = f"it isn't kept: {item.reason}"
             hint = "change that, or leave it out of hostRouting.staticRoutes.keep"
             yield DoctorFinding("not-kept", item.name, message, hint, Severity.RISK)

@@ -30,7 +30,7 @@ def devs_ignoring_linkdown(
     """
     name = "ignore_routes_with_linkdown"
     # The kernel ORs the value of "all" with that of the interface (IN_DEV_ORCONF). Some kernels
-    # before Linux 5.11 ignore "all".
+    # before Linux 5.11 ignore "all", so it isn't known whether 1 has an effect there.
     is_old = (numbers_of(kernel) or (5, 11)) < (5, 11)
     if is_old and _value(layout, "all", name) == "1\n":
         return None

@@ -72,8 +72,8 @@ def wait_for_network(
         return find_gone_uplink(config, host.routes)
 
     if config.static_routes.routes:
-        # If a verified uplink doesn't appear, the interface of the default route becomes the
-        # uplink.
+        # Wait for a missing verified uplink, but don't fail without it: then the interface of the
+        # default route becomes the uplink.
         look_until(host.routes, scope, started, config.wait_seconds, look_for_uplink)
     # The IPv6 backend also notices IPv4 changes.
     missing = look_until(backends[-1], scope, started, config.wait_seconds, look)

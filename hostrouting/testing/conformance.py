@@ -377,7 +377,7 @@ def _chosen_sources(kernel: Kernel) -> list[object]:
         if len(route.hops) == 1:
             sent += [(route, those[-1:]), (route, those)]
         elif not has_oif and _has_predictable_sources(route):
-            # The source depends only on the device, so any two addresses are enough.
+            # The source depends only on the device, so two addresses, even equal ones, are enough.
             sent += [(route, [each, each]) for each in those if int(each) < _FIRST_MULTICAST][:1]
     chosen = kernel.sources(sent)
     return [*zip((route for route, _ in sent), chosen, strict=True)]

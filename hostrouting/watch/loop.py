@@ -51,9 +51,9 @@ from phases import Cancelled, CancelScope, TimedOut
 # link goes down, or a program removes a nexthop object or an address. Each round pings systemd's
 # watchdog, so the time is a third of the unit's WatchdogSec=.
 LOOK_SECONDS = 60.0
-# A burst of changes ends when nothing changes for this long. During a burst, rounds go on at
-# increasing intervals.
+# A burst of changes ends when nothing changes for this long.
 QUIET_SECONDS = 0.1
+# During a burst, a round waits at most this long. The time doubles with each round of the burst.
 _BURST_SECONDS = 1.0
 _LONGEST_BURST_SECONDS = 8.0
 # A timeout with which has_changed only sees changes that have already happened. With 0, it would
