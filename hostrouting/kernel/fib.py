@@ -7,7 +7,7 @@ module does no I/O.
 
 The steps of a lookup, each of which calls the next:
 
-- ``lookup`` returns what inet_rtm_getroute would. It refuses some addresses, such as a source that
+- ``lookup`` returns what inet_rtm_getroute would: it refuses some addresses, such as a source that
   isn't local, and calls ``decide``. In the result, the type is the packet's, for example
   ``multicast``. While tables local and main share one trie, the result shows table main for both.
 - ``decide`` goes through the policy rules by ``evaluated_rules``, until one ends the lookup. A rule

@@ -225,7 +225,8 @@ class Fib6(Fib):
             address: the destination.
             route: the entry, or None; see ``sources_to``.
             is_ordered: whether the host's addresses are in the order in which the kernel considers
-                them. If they aren't, the result has an equally good address of each interface.
+                them. If the order is unknown, the result has an equally good address of each
+                interface.
         """
         ranks = _RANKS if self.labels is not None else _RANKS_BEFORE_LABELS
         found = self._by_hop(address, route, ranks)

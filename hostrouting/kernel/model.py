@@ -276,6 +276,7 @@ class Model(RouteBackend):
         return PrefixSet(self.changed, self.family.bits)
 
     def _lookup(self, address: IpAddress, source: IpAddress | None, *, is_tcp: bool) -> Lookup:
+        """Look up an address, and raise a RouteError if an unknown fact may change the result."""
         found = self.fib.lookup(address, source, is_tcp=is_tcp)
         if self.known.is_live:
             return found
@@ -289,6 +290,7 @@ class Model(RouteBackend):
         return found
 
     def _refuse_doubt(self, flow: Flow) -> None:
+        """Raise a RouteError if a rule with an unknown selector may change a lookup's result."""
         known = self.fib.decide(flow)
         for rule, other in self.fib.possible_decisions(flow):
             if other is None or (other.errno, other.route) != (known.errno, known.route):
@@ -524,6 +526,7 @@ class Model6(Model):
         return tuple(sorted(found))
 
     def _refuse_unknown_sources(self, entry: Route | None, addresses: Sequence[IpAddress]) -> None:
+        """Raise a RouteError if an unknown fact decides about the sources."""
         known = self.known
         has_src = entry is not None and entry.source is not None
         if addresses and known.has_odd_sources and not has_src:

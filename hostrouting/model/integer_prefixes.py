@@ -104,8 +104,8 @@ def uncovered_addresses(prefixes: Iterable[Prefix], bits: int) -> dict[Prefix, i
     """
     uncovered: dict[Prefix, int | None] = {}
     all_ones = (1 << bits) - 1
-    # A stack with the first and last address of each prefix visited so far, the lowest on top. It
-    # has no prefix that is nested in another visited prefix.
+    # A stack with the first and last address of each prefix visited so far, the lowest on top.
+    # Prefixes that are nested in another visited prefix have been taken off the stack.
     behind: list[tuple[int, int]] = []
     # A dict, unlike a set, keeps the order of a table. An ordered table is sorted fast.
     for first, length in sorted(dict.fromkeys(prefixes), reverse=True):

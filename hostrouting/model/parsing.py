@@ -226,7 +226,7 @@ def parse_any_prefix(value: str | IpNetwork) -> IpNetwork:
         The network.
 
     Raises:
-        ValueError: the value is invalid. If it has host bits set, the message suggests the masked
+        ValueError: the value is invalid. If host bits are set, the message suggests the masked
             prefix.
     """
     if isinstance(value, (IPv4Network, IPv6Network)):

@@ -108,8 +108,8 @@ class Sockets:
     ) -> Iterator[SocketLookup]:
         for source, probes in sorted(by_source.items()):
             # If no rule or route matches on sources, the result is that of the first lookup, unless
-            # the kernel refuses the source. It refuses a source for all destinations or for none,
-            # so one probe is enough.
+            # the kernel refuses the source. The kernel refuses a source for all destinations or for
+            # none, so one probe is enough.
             if not self._has_source and self._can_send(source, probes[0], is_tcp=is_tcp):
                 continue
             for result in self._look_up(probes, source=source, is_tcp=is_tcp):

@@ -254,6 +254,12 @@ class Constraints:
         lookup: SocketLookup,
         last: Rule | None,
     ) -> Obstacle:
+        """Return why no entry in main changes a lookup.
+
+        Args:
+            lookup: the lookup.
+            last: the last rule that the lookup evaluates and that matches, or None.
+        """
         decision = self._fib.decide(lookup.flow)
         if last is None or decision.rule is None:
             return Obstacle("no policy rule leads to table main", change=self._add_main)

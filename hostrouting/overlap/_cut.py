@@ -166,7 +166,7 @@ def _falls_through_to_default(rules: Sequence[Rule]) -> bool:
     A rule for only some of our packets (``_is_for_some``) may jump or discard, but its lookup of
     main doesn't count.
     """
-    # The rules that are matched have no destination, so the flow's destination is of no importance.
+    # Rules with a destination are skipped before, so the flow may have any destination.
     anywhere = Flow(IPv4Address(0))
     for rule in rules:
         if rule.destination is not None:

@@ -27,8 +27,8 @@ from hostrouting.overlap.uplinks import Uplinks
 # The blackhole route for Calico's own block has protocol 80; BIRD's has protocol 12.
 CNI_PROTOCOLS = (Protocol.BIRD, 80)
 
-# Interfaces to which kube-proxy and DNS caches add addresses of Services. They aren't pods', even
-# if their names match containerDevs.
+# Interfaces to which kube-proxy and DNS caches add addresses of Services. These interfaces aren't
+# pods', even if their names match containerDevs.
 _SERVICE_DEVS = ("kube-ipvs0", "kube-dummy-if", "nodelocaldns", "localdns")
 
 _LINK_LOCAL = IPv4Network("169.254.0.0/16")
@@ -122,6 +122,7 @@ class Bounds:
         return self._reasons[route]
 
     def _why_beyond(self, network: IpNetwork) -> str:
+        """Return why a network can't be one of pods, or an empty string."""
         if network.prefixlen < self._widths.pods_min:
             return f"{network} is wider than any network of pods"
         for what, address, dev in self._uplink_addresses:

@@ -18,8 +18,8 @@ the sum of the costs of its halves. If it is chosen, 1 is added, but its halves 
 the example, 172.16.0.0/16 can't be chosen, so it costs what its halves do::
 
     172.16.128.0/17   1: chosen, it is enough
-    172.16.0.0/17     3: chosen (1), only 172.16.2.0/24 needs more, and costs 2 (its halves);
-                         not chosen, each part around the two /24s would need a prefix of its own
+    172.16.0.0/17     3: if chosen, 1 and 2 more, for the halves of 172.16.2.0/24;
+                         if not chosen, more, for each part around the two /24s
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _SPLITS = 12
 # The maximum prefix length in either family.
 _ANY_LENGTH = 128
 
-# Stands for the length of the innermost chosen prefix if no prefix around a segment is chosen. It
-# serves no target.
+# Stands for the length of the innermost chosen prefix if no prefix around a segment is chosen. A
+# prefix of this length would serve no target.
 _NONE_AROUND = -1
 # Stands for the length that a chosen prefix must exceed to serve a segment that isn't a target.
-# It is less than _NONE_AROUND, because such a segment needs no prefix.
+# Even _NONE_AROUND exceeds this number, because the segment needs no prefix.
 _NOT_NEEDED = -2
 
 

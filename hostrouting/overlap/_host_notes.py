@@ -272,7 +272,8 @@ def _rival_defaults(state: State, default: Route) -> list[Route]:
 def _rival_defaults6(state: State, default: Route) -> list[Route]:
     """Return IPv6 default routes that the kernel may prefer to the chosen default route.
 
-    They have the same metric as the chosen route, and lead through interfaces that aren't uplinks.
+    These routes have the metric of the chosen route, and lead through interfaces that aren't
+    uplinks.
     """
     uplinks = {*state.uplinks.devs}
     same_metric = [route for route in state.defaults if route.metric == default.metric]

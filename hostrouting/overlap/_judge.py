@@ -167,6 +167,7 @@ class Judge:
         route: Route,
         expected: ExpectedCidr,
     ) -> Judgement:
+        """Judge a lookup of a local or broadcast address that no route can change."""
         if (lost := self._bounds.lost_router(lookup.address)) is not None:
             default, own = lost
             return Judgement(FindingKind.GATEWAY, lookup, default.devs, default, gateway=own)

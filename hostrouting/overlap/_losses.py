@@ -69,8 +69,8 @@ class Loss:
         is_intended: whether the change diverts other packets to the destinations on purpose.
         is_partial: whether the ranges contain other addresses, too, because the exact prefixes are
             too many.
-        uncompared: the number of packets if there are too many to compare, or else 0. If they
-            aren't compared, the losses are unknown, and ``losses`` returns only this ``Loss``.
+        uncompared: the number of packets if there are too many to compare, or else 0. If there are
+            too many, the losses are unknown, and ``losses`` returns only this ``Loss``.
     """
 
     ranges: tuple[IpNetwork, ...]
@@ -358,8 +358,8 @@ class _Comparison:
             return change.senders.addresses
         if change.devs == (self._loopback,):
             # This host receives these packets before the change. Packets to its own addresses
-            # aren't losses here. It also receives packets to all addresses of a local route, such
-            # as a route to a whole prefix. Of those, packets without a source are losses.
+            # aren't losses here. This host also receives packets to all addresses of a local route,
+            # such as a route to a whole prefix. Of those, packets without a source are losses.
             is_own = all(span.place.probe in self._own_addresses for span in spans)
             return [] if is_own else [each for each in change.senders.addresses if each is None]
         near = change.senders.near(change.devs, change.network)

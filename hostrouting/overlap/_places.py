@@ -73,8 +73,8 @@ class Judgement(NamedTuple):
             this local address. Such an address is on a pods' interface, which is exempt.
         bound: why the exemption for pods' interfaces doesn't cover this failure, or an empty
             string.
-        uplink_subnet: for an exempt network or an answered address, the uplink's subnet in which it
-            lies, in words; or an empty string.
+        uplink_subnet: the uplink's subnet around an exempt network or an answered address, in
+            words, or an empty string.
         gateway: the local address that is the gateway of ``route``, if any. If packets are sent to
             that address itself, ``route`` is the default route.
         port: the expected interface whose master takes the replies, if any.

@@ -231,7 +231,7 @@ def _with_routes_if_default(
     Whether they have one isn't known before all routes are read: an IPv6 table ends with the
     default routes.
     """
-    # Only the existence of the default route matters, so it needs no next hops.
+    # Only the existence of a default route matters, so the assumed one needs no next hops.
     assumed = Route(state.family.network((0, 0)), ())
     uplinks = attrs.evolve(state.uplinks, default=assumed)
     return _with_routes(overlap, attrs.evolve(state, uplinks=uplinks), backend)
@@ -269,7 +269,7 @@ def _sources(addresses: Iterable[Address]) -> set[IpAddress]:
 
 def _cutter(overlap: RouteOverlap, state: State, sources: Collection[IpAddress]) -> Cutter:
     cidrs = [numbers(expected.cidr) for expected in overlap.expected_cidrs]
-    # A CIDR that isn't allowed on all uplinks is a suspect. Without a default route, every CIDR is
+    # A CIDR whose ``devs`` leave out an uplink is a suspect. Without a default route, every CIDR is
     # a suspect.
     elsewhere = [
         expected.cidr

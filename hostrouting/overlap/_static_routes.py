@@ -112,6 +112,7 @@ class Entries:
         return Path(dev, (dev,), next_hops, to_uplinks.subnet, refused)
 
     def _path_to_uplinks(self, address: IpAddress) -> Path:
+        """Return the path by which a static route leads packets for an address to the uplinks."""
         subnet = self.subnet_around(address)
         default = self._default
         if subnet is not None:

@@ -228,6 +228,7 @@ class _Lookups:
         return tuple(sorted(found, key=str))
 
     def _each(self, lookup: SocketLookup, source: IpAddress | None) -> Iterator[LookupResult]:
+        """Yield a result for each source that the kernel may select, or only for ``source``."""
         route = lookup.route
         if route is None:
             discarded = lookup.result.discarded_by

@@ -77,8 +77,8 @@ def apply_routes(
         before_removals: called when all routes are added and replaced, and none is removed.
 
     Returns:
-        The plan. Its ``remove`` has only the routes and next hops that this call removed, and not
-            those that another program had already removed.
+        The plan, without the routes and next hops in ``remove`` that another program had already
+            removed.
 
     Raises:
         RouteError: the kernel rejected a change. ``undo`` covers the changes made so far.

@@ -6,11 +6,11 @@ packets to the host's own addresses stay, even if another program has moved tabl
 rule behind ours. The second rule looks up table main.
 
 An entry of ``keep`` names an interface on which packets from its own addresses stay. A kept
-interface has a side table, with routes to its connected networks and to its gateway. If it has no
-gateway, there is one rule for each address, which looks up the side table. If it has a gateway,
-there are three rules for each address. The first rule looks up the side table without its default
-route. The second rule looks up table main without its default route, because main has the routes to
-this host's pods. The third rule looks up all of the side table.
+interface has a side table, with routes to its connected networks and to its gateway. For an
+interface without a gateway, there is one rule for each address, which looks up the side table. For
+an interface with a gateway, there are three rules for each address. The first rule looks up the
+side table without its default route. The second rule looks up table main without its default route,
+because main has the routes to this host's pods. The third rule looks up all of the side table.
 
 ``resolve_policy`` returns the wanted rules and routes, and ``PolicyPlan`` compares them with the
 host's rules and routes.

@@ -214,6 +214,7 @@ class _Resolver:
         return NextHop(dev, gateway)
 
     def _default_device(self, gateway: Gateway, hops: tuple[NextHop, ...]) -> str:
+        """Return the one interface of the default route's hops that a configured gateway is on."""
         devs = sorted({hop.dev for hop in hops if hop.dev is not None})
         if len(devs) > 1 and gateway is not None and gateway != ONLINK:
             devs = [dev for dev in devs if self._is_reachable(gateway, dev)] or devs
