@@ -17,9 +17,20 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from nightly import by_day
 
-from hostrouting import Config, ConfigError, Host, Layout, RouteOverlap, cli
+from hostrouting import (
+    Config,
+    ConfigError,
+    Host,
+    Keep,
+    Layout,
+    RouteOverlap,
+    StaticRoute,
+    StaticRoutes,
+    StaticRule,
+    cli,
+)
 from hostrouting.azure import HostNetworking
-from hostrouting.config.routing import METRIC_MAX, Watch
+from hostrouting.config.routing import METRIC_MAX, ExpectedCidr, Watch
 from hostrouting.config.validation import key_fields
 from hostrouting.config.values import parse_pattern
 from hostrouting.model.jsonable import json_key
@@ -91,46 +102,54 @@ textfiles = mostly(
 )
 
 
-def objects(cls: type, **values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+def objects(
+    cls: type, required: tuple[str, ...] = (), **values: st.SearchStrategy[Any]
+) -> st.SearchStrategy[dict[str, Any]]:
+    """Draw JSON objects for a section or an item of the config, mostly without some of the keys."""
     # hostNetworking uses hostRouting's consumer.
     undrawn = {field.name for field in key_fields(cls)} - values.keys() - {"consumer"}
-    assert not undrawn, f"draw {cls.__name__}'s {undrawn} too"
-    return st.fixed_dictionaries(
-        {}, optional={json_key(name): value for name, value in values.items()}
-    )
+    assert not undrawn, f"draw {cls.__name__}'s {undrawn} in {Path(__file__).name}, too"
+    drawn = {json_key(name): value for name, value in values.items()}
+    always = {key: drawn.pop(key) for key in required}
+    return st.fixed_dictionaries(always, optional=drawn)
 
 
-routes = st.fixed_dictionaries(
-    {"destination": cidrs},
-    optional={
-        "gateway": mostly(["onlink", "10.1.0.1", ""], addresses | st.just("ONLINK")),
-        "dev": mostly([*names, ""], st.sampled_from([".", "..", "a/b", "x" * 16])),
-        "metric": mostly([0, 1, METRIC_MAX], st.just(METRIC_MAX + 1)),
-    },
+routes = objects(
+    StaticRoute,
+    required=("destination",),
+    destination=cidrs,
+    gateway=mostly(["onlink", "10.1.0.1", ""], addresses | st.just("ONLINK")),
+    dev=mostly([*names, ""], st.sampled_from([".", "..", "a/b", "x" * 16])),
+    metric=mostly([0, 1, METRIC_MAX], st.just(METRIC_MAX + 1)),
 )
-rules = st.fixed_dictionaries(
-    {
-        "to": cidrs | st.sampled_from(["fd00:1::/48", "fd00:2::/48"]),
-        "priority": mostly([1, 9, 2169, 2173, 5269, 32765], st.integers(-1, 32767))
-        | st.integers(2169, 2173),
-    }
+priorities = mostly([1, 9, 2169, 2173, 5269, 32765], st.integers(-1, 32767))
+rules = objects(
+    StaticRule,
+    required=("to", "priority"),
+    to=cidrs | st.sampled_from(["fd00:1::/48", "fd00:2::/48"]),
+    priority=priorities | st.integers(2169, 2173),
 )
-keep = patterns | st.fixed_dictionaries(
-    {"dev": patterns},
-    optional={"gateway": mostly(["onlink", "10.1.0.1", ""], addresses | st.just("fd00:1::1"))},
+keep = patterns | objects(
+    Keep,
+    required=("dev",),
+    dev=patterns,
+    gateway=mostly(["onlink", "10.1.0.1", ""], addresses | st.just("fd00:1::1")),
 )
-expected = st.fixed_dictionaries(
-    {"cidr": cidrs}, optional={"devs": st.lists(patterns, min_size=1, max_size=2)}
+expected = objects(
+    ExpectedCidr,
+    required=("cidr",),
+    cidr=cidrs,
+    devs=st.lists(patterns, min_size=1, max_size=2),
 )
 sections = objects(
     Config,
-    static_routes=st.fixed_dictionaries(
-        {"enabled": st.just(True)},
-        optional={
-            "routes": st.lists(routes, max_size=3),
-            "rules": st.lists(rules, max_size=3),
-            "keep": st.lists(keep, max_size=3),
-        },
+    static_routes=objects(
+        StaticRoutes,
+        required=("enabled",),
+        enabled=st.just(True),
+        routes=st.lists(routes, max_size=3),
+        rules=st.lists(rules, max_size=3),
+        keep=st.lists(keep, max_size=3),
     ),
     route_overlap=objects(
         RouteOverlap,

@@ -13,7 +13,9 @@ import tempfile
 from fnmatch import fnmatchcase
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
+from typing import Any, TypeVar
 
+import attrs
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
@@ -40,7 +42,10 @@ from hostrouting.config.routing import (
     PRIORITY_MAX,
     ExpectedCidr,
 )
+from hostrouting.config.validation import key_fields
 from hostrouting.tasks.trial import render_trial
+
+Value = TypeVar("Value")
 
 unicast = st.one_of(st.integers(1 << 24, (127 << 24) - 1), st.integers(128 << 24, (224 << 24) - 1))
 
@@ -60,39 +65,60 @@ names = st.from_regex(r"[A-Za-z0-9_.-]{1,15}", fullmatch=True).filter(
 patterns = st.from_regex(r"[][A-Za-z0-9_.*?-]+", fullmatch=True)
 seconds = st.integers(0, 600)
 uplinks = st.one_of(st.none(), st.lists(patterns, min_size=1, max_size=3))
+
+
+def drawn(cls: type[Value], **values: st.SearchStrategy[Any]) -> st.SearchStrategy[Value]:
+    """Draw a section or an item of the config, with all of its keys."""
+    undrawn = {field.name for field in key_fields(cls)} - values.keys()
+    assert not undrawn, f"draw {cls.__name__}'s {undrawn} in {Path(__file__).name}, too"
+    return st.builds(cls, **values)
+
+
 routes = st.lists(
-    st.builds(
-        StaticRoute, destinations, gateways, st.one_of(st.none(), names), st.integers(0, METRIC_MAX)
+    drawn(
+        StaticRoute,
+        destination=destinations,
+        gateway=gateways,
+        dev=st.one_of(st.none(), names),
+        metric=st.integers(0, METRIC_MAX),
     ),
     max_size=5,
     unique_by=lambda route: (route.destination, route.metric),
 )
 priorities = st.integers(1, PRIORITY_MAX).filter(lambda number: number not in KEEP_PRIORITIES)
 rules = st.lists(
-    st.builds(StaticRule, st.one_of(destinations, st.just("fd00:1::/48")), priorities),
+    drawn(
+        StaticRule,
+        to=st.one_of(destinations, st.just("fd00:1::/48")),
+        priority=priorities,
+    ),
     max_size=3,
     unique_by=lambda rule: rule.to,
 )
-keep = st.lists(st.one_of(patterns, st.builds(Keep, patterns, gateways)), max_size=3)
-static_routes = st.builds(
-    lambda *wanted: StaticRoutes(any(wanted), *wanted),
-    routes,
-    rules,
-    keep,
+keep = st.lists(
+    st.one_of(patterns, drawn(Keep, dev=patterns, gateway=gateways)),
+    max_size=3,
 )
-overlaps = st.builds(
+static_routes = drawn(
+    StaticRoutes,
+    enabled=st.just(True),
+    routes=routes,
+    rules=rules,
+    keep=keep,
+).map(lambda static: attrs.evolve(static, enabled=static.is_wanted))
+expected = drawn(
+    ExpectedCidr,
+    cidr=networks,
+    devs=st.lists(patterns, min_size=1, max_size=2),
+)
+overlaps = drawn(
     RouteOverlap,
-    st.lists(
-        st.one_of(
-            networks, st.builds(ExpectedCidr, networks, st.lists(patterns, min_size=1, max_size=2))
-        ),
-        max_size=4,
-    ),
-    st.sampled_from(["WARN", "STRICT"]),
-    st.lists(patterns, max_size=3),
-    st.lists(patterns, max_size=3),
-    st.none() | seconds,
-    st.lists(networks, max_size=3),
+    expected_cidrs=st.lists(st.one_of(networks, expected), max_size=4),
+    mode=st.sampled_from(["WARN", "STRICT"]),
+    container_devs=st.lists(patterns, max_size=3),
+    allowed_devs=st.lists(patterns, max_size=3),
+    settle_seconds=st.none() | seconds,
+    foreseen=st.lists(networks, max_size=3),
 )
 
 
