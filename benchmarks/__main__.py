@@ -63,7 +63,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--docs",
         metavar="FOLDER",
         type=Path,
-        help="write the page with its pictures and figures into its explanation/",
+        help="write the page with its pictures and figures into its contributing/",
     )
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.names if name not in NAMES]:

@@ -54,7 +54,7 @@ work on this host makes times longer, but changes CPU times little.""",
         "--docs",
         metavar="FOLDER",
         type=Path,
-        help="write the page and its figures into its explanation/",
+        help="write the page and its figures into its contributing/",
     )
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.names if name not in PEERS]:

@@ -18,6 +18,15 @@ from kernels.hosts import VARIABLE, differences
 from kernels.packages import SUITES, NoKernelError, find_or_fetch
 from kernels.results import record, results_of, total
 
+_USAGE = f"""\
+usage: ./run kernels [SUITE...] [-- PYTEST-ARGUMENT...]
+
+Runs the kernel tests on Debian's kernels as processes, up to an hour each. If no test is selected,
+or whole files, docs/contributing/kernels.json gets their results.
+
+SUITE is one of {", ".join(SUITES)} (default: all). PYTEST-ARGUMENT selects tests:
+  ./run kernels bullseye -- tests/kernel/test_facts.py -k broadcast"""
+
 _TESTS = (
     *(
         "-m",
@@ -35,6 +44,9 @@ _TESTS = (
 
 def main(arguments: Sequence[str]) -> int:
     """Run the tests on each kernel in turn, and return 0 if they pass on all of them."""
+    if arguments and arguments[0] in ("-h", "--help"):
+        print(_USAGE)
+        return 0
     names = list(arguments)
     selected = names[names.index("--") + 1 :] if "--" in names else []
     names = names[: names.index("--")] if "--" in names else names
