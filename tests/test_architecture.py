@@ -151,9 +151,10 @@ def side_of(name: str) -> str:
 
 
 def test_a_module_imports_only_public_modules_below_it() -> None:
-    assert [
+    found = [
         why for module, source in sorted(sources().items()) for why in objections(module, source)
-    ] == []
+    ]
+    assert not found, "\n".join(found)
 
 
 def test_the_picture_of_the_layers_shows_the_same_rows() -> None:

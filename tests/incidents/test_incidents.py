@@ -32,14 +32,14 @@ def expected(document: dict[str, Any]) -> Outcome:
     return Outcome(**{key: tuple(value) for key, value in document["expect"].items()})
 
 
-def pasted(found: Outcome) -> str:
-    """Return an outcome as JSON for the case's file."""
+def to_paste(found: Outcome, file: str) -> str:
+    """Return what to do about an outcome that a case's file doesn't expect."""
     kept = {
         key: value
         for key, value in attrs.asdict(found).items()
         if value or key in ("leaves", "says")
     }
-    return f'"expect": {json.dumps(kept)}'
+    return f'if this is right, paste it into {file}:\n"expect": {json.dumps(kept)}'
 
 
 def turned_round(told: Outcome) -> list[Outcome]:
@@ -74,7 +74,7 @@ def test_an_incident_ends_as_its_file_expects(name: str, tmp_path: Path) -> None
             "this kernel finds the entries of a table whose rule is gone until a rule is added"
         )
     found = outcome(case, tmp_path)
-    assert found == told, pasted(found)
+    assert found == told, to_paste(found, f"tests/incidents/cases/{name}.json")
     assert found not in turned_round(told)
     # It is an incident, and what isn't found has a reason.
     assert any(way != probe.expected for probe, way in zip(case.probes, found.leaves, strict=True))
@@ -120,7 +120,7 @@ def test_no_fix_moves_traffic_of_a_healthy_host(name: str, tmp_path: Path) -> No
     document = HEALTHY[name]
     case, told = Case.of(document), expected(document)
     found = outcome(case, tmp_path)
-    assert found == told, pasted(found)
+    assert found == told, to_paste(found, f"tests/incidents/healthy/{name}.json")
     assert found not in turned_round(told)
     assert found.leaves == tuple(probe.expected for probe in case.probes)
     assert found.breaks == ()
