@@ -205,7 +205,7 @@ class Manifest:
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
     def gates(self, layout: Layout) -> list[Path]:
-        """Return the gate's drop-ins for the consumer and for its former consumers."""
+        """Return the gate's drop-ins for the consumer and for former consumers."""
         if not self.has_gate:
             return []
         consumers = filter(None, (self.consumer, *self.former))

@@ -569,7 +569,7 @@ def _propose(
     from hostrouting.cli.edit_config import merged
 
     if options.format != "config":
-        return _in_words(options.format, report, host, config)
+        return _in_format(options.format, report, host, config)
     watches = _needs_watcher(config, host, report.fix)
     if watches:
         complain(_WATCHES)
@@ -639,7 +639,7 @@ def _needs_watcher(config: Config, host: Host, fix: Fix) -> bool:
     return bool(fix.rules or fix.keep) and not is_set and removes_our_rules(host)
 
 
-def _in_words(
+def _in_format(
     form: str,
     report: OverlapReport,
     host: Host,
@@ -655,6 +655,7 @@ def _in_words(
     routes = (*plan.wanted, *side)
     owners = {each.local: each.dev for each in host.routes.facts().addresses}
     uplink = next(iter(report.default_devs), "")
+    # A rule is written into the file of the interface that owns its source, or else the uplink's.
     rules = [
         formats.PlacedRule(
             rule,

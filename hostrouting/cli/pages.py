@@ -132,12 +132,12 @@ def doctor_page(report: DoctorReport) -> Page:
             page.append(Row(good("✓"), each.name, [each.fine]))
         for (severity, hint, cause), alike in groupby(findings, _SHARED):
             names = by_cause[cause] if cause else [each.name]
-            if each.name != names[0]:
+            if each.name != names[0]:  # the first check with this cause reports it for all
                 continue
-            told = [f"{finding.subject}: {finding.message}" for finding in alike]
+            messages = [f"{finding.subject}: {finding.message}" for finding in alike]
             if len(names) > 1:
-                told = [f"{cause}, so these can't be examined: {', '.join(names)}"]
-            wrong = clean("\n".join(told)).splitlines()
+                messages = [f"{cause}, so these can't be examined: {', '.join(names)}"]
+            wrong = clean("\n".join(messages)).splitlines()
             first, *others = clean(hint).splitlines()
             said = [*map(bad, wrong), f"do: {first}", *map(dim, others)]
             page.append(Row(_MARKS[severity], each.name, said))

@@ -268,7 +268,7 @@ def access(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             with locked(layout.lock, examined.scope, seconds=_GATE_SECONDS):
                 return
         except FileError as error:
-            if error.errno is not None:
+            if error.errno is not None:  # another error than the timeout
                 raise
         lock = layout.relative(layout.lock)
         message = (

@@ -171,8 +171,8 @@ class Reconciler:
         self._count_refusals(written, refused, now)
 
         # Without a refusal, all attempts have succeeded, even removals that ``written`` lacks
-        # because the route was gone or another program's by then. After a refusal, no route was
-        # removed.
+        # because the route was gone or another program's by then. After a refusal, no route of the
+        # same family was removed, so only ``written`` has succeeded.
         succeeded = _changes(written if refused else attempted)
         postponed = {key: self.failures[key] for key in _changes(plan) if key not in succeeded}
         self.kept = {route.key: route for route in plan.unchanged} | _writes(written)
