@@ -16,7 +16,8 @@ from hostrouting.boot.layout import GATE_NAMES, SEARCH_PATH, Layout
 from hostrouting.boot.trial_timer import trial_deadline
 from hostrouting.doctor.check_types import DoctorFinding, ExaminedHost, Severity
 from hostrouting.model.errors import FileError, RouteError, UnitError
-from hostrouting.overlap.findings import NoteKind, UnknownReason, Verdict
+from hostrouting.model.links import is_infiniband
+from hostrouting.overlap.findings import Note, NoteKind, UnknownReason, Verdict
 from hostrouting.overlap.summary import reasons
 
 
@@ -79,9 +80,7 @@ def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         if note.kind is NoteKind.MOVED:
             hint = "hostrouting check"
             yield DoctorFinding("moved", examined.consumer, note.message, hint, Severity.RISK)
-        # If the config names uplinks, only a note about another interface matters.
-        is_other = {*report.default_devs}.isdisjoint(note.devs)
-        if note.kind is NoteKind.CONTESTED and (config.uplinks is None or is_other):
+        if note.kind is NoteKind.CONTESTED and _asks_for_uplinks(note, examined):
             hint = (
                 "name the node's uplinks in CONFIG as hostRouting.uplinks, then: "
                 f"{examined.command('apply')}"
@@ -89,6 +88,20 @@ def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             yield DoctorFinding("contested", examined.consumer, note.message, hint, Severity.RISK)
     yield from _shadowed(examined, follows)
     yield from _unrecorded(examined)
+
+
+def _asks_for_uplinks(note: Note, examined: ExaminedHost) -> bool:
+    """Return whether a note asks to name the uplinks, or to name others than the config does.
+
+    If the config names uplinks, a note about some of them asks for others only if these are
+    InfiniBand besides NICs.
+    """
+    devs = {*examined.report.default_devs}
+    if examined.manifest.config.uplinks is None or devs.isdisjoint(note.devs):
+        return True
+    links = examined.host.routes.facts().links
+    fabric = {link.name for link in links if is_infiniband(link)}
+    return fabric.issuperset(note.devs) and not fabric.issuperset(devs)
 
 
 def _unrecorded(examined: ExaminedHost) -> Iterator[DoctorFinding]:

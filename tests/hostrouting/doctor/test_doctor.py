@@ -608,6 +608,14 @@ def test_without_an_installation_only_that_is_found(node: Node) -> None:
     assert report.findings[0].hint.startswith("hostrouting check shows what fails; to install: ")
 
 
+@pytest.mark.parametrize(("uplinks", "found"), [(["*"], ["contested"]), (["eth*"], [])])
+def test_infiniband_among_the_uplinks_is_found(
+    node: Node, uplinks: list[str], found: list[str]
+) -> None:
+    phases.run(Configure(config(SHADOWED, uplinks=uplinks), host=node.host))
+    assert kinds(examine(host=node.host)) == found
+
+
 def test_a_watcher_missing_from_the_manifest_is_found(node: Node) -> None:
     watched = attrs.evolve(config(SHADOWED), watch={"enabled": True})
     phases.run(Configure(watched, host=node.host))
