@@ -131,7 +131,7 @@ def _lines(
 
 
 def _ranges_text(ranges: Sequence[IpNetwork]) -> str:
-    """Return the first ranges or, if that is shorter, the CIDR around them all without its gaps.
+    """Return the first ranges or, if shorter, the CIDR around all of them and the gaps in it.
 
     Args:
         ranges: the ranges, which don't overlap, by address.

@@ -44,7 +44,7 @@ def _is_file_in_place(change: Change, host: Host) -> bool:
 
 
 def _is_unit_in_place(change: Change, host: Host) -> bool:
-    """Return whether a unit is still enabled. A rollback undoes no other changes of units."""
+    """Return whether a unit is still enabled, the only change of a unit that a run rolls back."""
     name = str(change.what).removesuffix(".service")
     return change.action == "enabled" and is_present(host.layout.enablement(name))
 
