@@ -448,7 +448,7 @@ def _rules(key: str, family: Family, default: object) -> Key:
         partial(convert, family=family) for convert in (_ip_rules.read_rule, _ip_rules.write_rule)
     )
     listed = _list(key, parse, default, show)
-    # Another tool may have sorted the entries.
+    # Another tool may have changed the order of the rules in the file.
     return listed._replace(
         parse=lambda items: tuple(sorted(listed.parse(items), key=attrgetter("preference")))
     )

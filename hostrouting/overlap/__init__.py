@@ -32,7 +32,7 @@ or ends. All addresses with the same innermost prefix are one place, which may c
 spans. Only the place's first address (its *probe*) is looked up, once for each kind of socket. A
 FIB may have 100,000 *plain* routes (``kernel.selection``): routes with tos 0 that send all of their
 packets through uplinks. *Suspects* are the destinations of other routes, and prefixes that a rule
-names. Plain routes cut only inside a suspect. Outside of suspects, they aren't even read.
+names. Plain routes cut only inside a suspect. Outside of suspects, plain routes aren't even read.
 
 Ask (``_ask``). Three kinds of sockets send to a place, and all must leave as expected:
 

@@ -133,8 +133,8 @@ class Sockets:
         return (self._has_source or has_src) and self._depends_on_source(first)
 
     def _needs_server_lookup(self, first: Lookup) -> bool:
-        # If an entry of another table than local makes an address local, IPv4 clients connect to
-        # the address from this same address, but a server may reply from another one.
+        # If an entry of another table than local makes an address local, an IPv4 client connects
+        # from the address itself, but a server may reply from another address.
         is_elsewhere = first.route is not None and first.route.table != Table.LOCAL
         return is_elsewhere or self._depends_on_source(first)
 

@@ -376,7 +376,9 @@ def unmodelled(address: IpAddress, family: Family, source: IpAddress | None = No
 
 
 def _longest_ignored(rule: Rule, found: Route | None) -> int:
-    """Return the longest prefix with which a rule doesn't find a new entry in main, or -1.
+    """Return the longest prefix with which a rule still doesn't find a new entry in main.
+
+    Return -1 if the rule finds a new entry with any prefix around the address.
 
     Args:
         rule: a rule that looks up main.

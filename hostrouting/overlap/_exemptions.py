@@ -217,7 +217,7 @@ class Bounds:
         return None if inner is None else networks[inner]
 
     def has_pods(self, network: IpNetwork) -> bool:
-        """Return whether a network overlaps one of this host's pods."""
+        """Return whether a network overlaps a network of this host's pods."""
         return bool(self._networks_of_pods[1].meeting(numbers(network)))
 
     @cached_property

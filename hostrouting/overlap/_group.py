@@ -139,7 +139,7 @@ def _note(
 
 
 def _about_local(expected: ExpectedCidr, judgement: Judgement, state: State) -> str:
-    """Return a clause on the meaning of a local address for the cluster."""
+    """Return a clause that says what a local address means for traffic to the cluster."""
     if judgement.is_answered and judgement.uplink_subnet:
         whose = f"it lies in {judgement.uplink_subnet}, so another node may have it"
         return f", it is answered on this host (containerDevs); {whose}"

@@ -59,7 +59,7 @@ def _about_defaults(
     of_pods: Collection[str],
     overlap: RouteOverlap,
 ) -> Iterable[Note]:
-    """Yield the notes on the host's default routes, which may leave it open what the uplink is."""
+    """Yield the notes on default routes that leave open which interface is the uplink."""
     if state.uplinks.is_verified and state.family is Family.IPV4:
         yield from _moved(state)
         return

@@ -228,7 +228,7 @@ def _with_routes_if_default(
 ) -> tuple[State, Cutter]:
     """Return the result of ``_with_routes``, assuming that the named uplinks have a default route.
 
-    Whether they have one isn't known before all routes are read: an IPv6 table ends with the
+    Whether the uplinks have one isn't known before all routes are read: an IPv6 table ends with the
     default routes.
     """
     # Only the existence of a default route matters, so the assumed one needs no next hops.

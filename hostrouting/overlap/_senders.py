@@ -97,8 +97,7 @@ class OwnAddresses:
         sources = PrefixIndex(found.by_source, bits)
         self.kinds: dict[Address, _Kind] = {}
         self._kinds_with: dict[_Selector, dict[_Kind, None]] = {}
-        # The first address of each kind, of each kind on an interface, and of each kind and
-        # interface in a connected network.
+        # The first address of each kind: of all addresses, by interface, and by connected network.
         self._first_of: dict[_Kind, Address] = {}
         self._by_dev: dict[str, dict[_Kind, Address]] = {}
         self._by_network: dict[Prefix, dict[tuple[str, _Kind], Address]] = {}

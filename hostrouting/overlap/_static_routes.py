@@ -289,7 +289,7 @@ class Entries:
         - Verified uplinks, and uplinks by the default route: no. A verified uplink is inherited
           even under a new name.
         - Uplinks that the config names: yes if several of their default routes are tied for the
-          lowest metric. An entry inherits the first of these, which may then be another one.
+          lowest metric. An entry inherits the first of these, and their order may change.
         - IPv6 uplinks by the IPv4 default route: yes, because this route may change.
         """
         uplinks = self._state.uplinks

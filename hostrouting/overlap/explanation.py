@@ -194,7 +194,7 @@ def explain(
             raise contested_error(uplinks, links=moment.state.links)
         whole = attrs.evolve(moment.state, routes=read_routes(backend))
         is_judged = uplinks.unknown is None
-        # Whether a discard is a CNI's own block depends on the whole CIDR.
+        # Whether a discarding entry is for a CNI's own block depends on the whole CIDR.
         judged = attrs.evolve(narrowed, expected_cidrs=around or (network,))
         judge = Judge(judged if is_judged else anything, whole)
         (place,) = moment.places
