@@ -152,7 +152,7 @@ def _check_text(
 
 
 def _with_removals(report: OverlapReport, chosen: Chosen, host: Host) -> OverlapReport:
-    """Return the report; if ``apply`` would remove routes, with a caution that names them."""
+    """Return the report, with a caution that names the routes that ``apply`` would remove."""
     from hostrouting.routes.plan import plan_now
 
     if chosen.document is None or report.verdict is Verdict.UNKNOWN:

@@ -128,7 +128,7 @@ def _remarks(report: FleetReport, *, is_verbose: bool) -> list[str]:
 
 
 def _repeated(report: FleetReport, *, is_verbose: bool) -> list[str]:
-    """Return a line on the hosts of which there are several snapshots, by their host names."""
+    """Return a line that names each host with several snapshots, and their files, if any."""
     files: dict[str, list[str]] = {}
     for group in report.groups:
         for name in group.hosts:

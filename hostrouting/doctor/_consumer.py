@@ -91,10 +91,10 @@ def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _asks_for_uplinks(note: Note, examined: ExaminedHost) -> bool:
-    """Return whether a note asks to name the uplinks, or to name others than the config does.
+    """Return whether a note means that the config should name the uplinks, or other ones.
 
-    If the config names uplinks, a note about some of them asks for others only if these are
-    InfiniBand besides NICs.
+    A note about uplinks that the config names counts only if they are InfiniBand interfaces, while
+    other uplinks are NICs.
     """
     devs = {*examined.report.default_devs}
     if examined.manifest.config.uplinks is None or devs.isdisjoint(note.devs):
