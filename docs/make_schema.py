@@ -63,7 +63,7 @@ STRINGS: dict[object, str] = {
     parsing.parse_device: r"(?!\.{1,2}$)[A-Za-z0-9_.\-]{1,15}",
     values.parse_pattern: r"[\]\[A-Za-z0-9_.*?\-]+",
     values.parse_consumer: r"(?!-|.{237})[A-Za-z0-9:_.\-]+@?\.service",
-    values.parse_textfile: r"(/(?!\.\.?/)[^/\u0000-\u001f\u007f]+)+(?<!/)\.prom",
+    values.parse_textfile: r"(/(?!\.\.?/)[^/\u0000-\u001f\u007f]+){3,}(?<!/)\.prom",
     IPv4Address: rf"{OCTET}{REST}",
     IPv4Interface: rf"{OCTET}{REST}/(3[0-2]|[12]?[0-9])",
     IPv4Network: rf"{OCTET}{REST}/(3[0-2]|[12]?[0-9])",

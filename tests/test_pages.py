@@ -723,7 +723,7 @@ WORDS = {
     "docs/explanation/ipv6.md": 1000,
     "docs/explanation/limits.md": 300,
     "docs/explanation/policy-routing.md": 1180,
-    "docs/explanation/security.md": 2040,
+    "docs/explanation/security.md": 2045,
     "docs/explanation/verdict.md": 1850,
     "docs/reference/dependency.md": 550,
     "docs/reference/doctor.md": 960,

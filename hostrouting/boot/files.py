@@ -199,6 +199,21 @@ def rewrite(path: Path, edit: Callable[[BinaryIO], str | None]) -> bool:
     return True
 
 
+def followed_folder(path: Path) -> Path:
+    """Return a new file's path with resolved symlinks, of which ``rewrite`` would follow each.
+
+    The file's folder may be missing, too.
+
+    Raises:
+        FileError: another user may have made a symlink on the path.
+    """
+    if os.geteuid() != 0:
+        return path
+    with translate_errors(f"write {path}"):
+        there = next(folder for folder in path.absolute().parents if folder.exists())
+        return _followed(there) / path.absolute().relative_to(there)
+
+
 def _followed(path: Path) -> Path:
     """Return a path with resolved symlinks. Refuse symlinks that another user may have made.
 

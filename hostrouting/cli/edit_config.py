@@ -109,7 +109,7 @@ def set_sections(
     """
     path = Path(path)
     if known is None and files.read_text(path) is None:
-        files.write_if_changed(path, to_json_text(sections), mode=0o600)
+        files.write_if_changed(files.followed_folder(path), to_json_text(sections), mode=0o600)
         return Changes(files=(Change(path, "added"),))
 
     def edit(file: BinaryIO) -> str | None:

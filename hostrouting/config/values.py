@@ -22,7 +22,8 @@ _INSTANCE = r"([A-Za-z0-9:_.-]+)@[A-Za-z0-9:_.-]+\.service"
 _WORD = r"[A-Za-z]*"
 _PATTERN = r"[][A-Za-z0-9_.*?-]+"
 # The components "." and ".." aren't allowed, because each file must have a unique path.
-_TEXTFILE = r"(/(?!\.\.?/)[^/\0]+)+(?<!/)\.prom"
+# The watcher may write to the file's folder and all below, so that isn't / or a folder like /etc.
+_TEXTFILE = r"(/(?!\.\.?/)[^/\0]+){3,}(?<!/)\.prom"
 
 # NAME_MAX and PATH_MAX from limits.h (without the trailing NUL), and the number of bytes that a
 # temporary file's name adds to the name of the file.
@@ -122,7 +123,8 @@ def parse_textfile(value: str | None) -> str | None:
         return None
     if not _is(value, _TEXTFILE) or not value.isprintable():
         raise ValueError(
-            f"{shown(value)} is not the absolute path of a textfile; expected for example "
+            f"{shown(value)} is not the absolute path of a textfile, at least two folders below /; "
+            "expected for example "
             "/var/lib/node_exporter/textfile_collector/hostrouting.prom"
         )
     names = [len(name.encode()) for name in value.split("/")]

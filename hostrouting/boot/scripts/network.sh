@@ -208,5 +208,5 @@ read_arguments() {
   [ "${FAMILIES-4}" = 4 ] || MONITORED=()
 }
 
-unset NEWS NEWS_PID # of the environment
+unset NEWS NEWS_PID IP_LIB_DIR # of the environment
 FAMILY=4 MONITORED=(-4) ARGUMENTS=("$@") HAS_MONITOR='' MISSING='' START='' LIMIT=0 IS_NAMED=''

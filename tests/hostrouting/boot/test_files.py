@@ -15,7 +15,7 @@ from file_trees import version_of
 
 import phases
 from hostrouting.boot import files
-from hostrouting.boot.files import read_text, remove, rewrite, write_if_changed
+from hostrouting.boot.files import followed_folder, read_text, remove, rewrite, write_if_changed
 from hostrouting.boot.locks import locked
 from hostrouting.model.errors import FileError
 from phases import Cancelled, CancelScope
@@ -143,6 +143,18 @@ def test_a_rewrite_follows_no_link_made_since_it_looked(
     with pytest.raises(FileError, match=f"can't write {path}: "):
         rewrite(path, lambda _: "new")
     assert path.read_text() == "old"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_new_file_is_made_through_no_link_of_another_user(tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    link = tmp_path / "user/link"
+    link.parent.mkdir()
+    link.symlink_to("../target")
+    assert followed_folder(link / "new/config.json") == tmp_path / "target/new/config.json"
+    os.chown(link, 65534, 65534, follow_symlinks=False)
+    with pytest.raises(FileError, match="another user than root can change the symlink"):
+        followed_folder(link / "new/config.json")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")

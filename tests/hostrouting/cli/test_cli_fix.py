@@ -217,7 +217,7 @@ def test_each_form_has_rules_and_kept_interfaces(run: Run, write: Any) -> None:
         assert words in run("fix", path, "--format", form)[1]
 
 
-@pytest.mark.parametrize("watch", [None, {"textfile": "/x.prom"}, {"enabled": True}])
+@pytest.mark.parametrize("watch", [None, {"textfile": "/var/lib/x.prom"}, {"enabled": True}])
 def test_the_watcher_comes_with_rules_where_networkd_removes_them(
     run: Run, write: Any, host: Host, watch: Any
 ) -> None:

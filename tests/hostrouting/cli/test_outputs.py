@@ -263,7 +263,7 @@ CANARIES = {
             "containerDevs": ["canary1*"],
             "allowedDevs": ["canary2*"],
         },
-        "watch": {"enabled": True, "textfile": "/canary/3.prom"},
+        "watch": {"enabled": True, "textfile": "/canary/4/3.prom"},
         "consumer": "canary4@.service",
         "waitSeconds": 0,
     },

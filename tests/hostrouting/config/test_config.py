@@ -268,11 +268,12 @@ REFUSED: dict[str, dict[str, list[Any]]] = {
     "uplinks": {"": [[]]},
     "watch.textfile": {
         "is not the absolute path of a textfile": [
-            *("", "x.prom", "/x", "/x.prom/", "/.prom", "/a/.prom", "/a\n.prom", "/a\0.prom"),
-            *("/a/../x.prom", "/./x.prom", "//x.prom", "/x.prom\n", "/a//x.prom"),
-            *(7, True, ["/x.prom"]),
+            *("", "x.prom", "/x", "/x.prom", "/etc/x.prom"),
+            *(f"/var/lib{path}" for path in ("/x.prom/", "/.prom", "/a\n.prom", "/a\0.prom")),
+            *(f"/var/lib{path}" for path in ("/../x.prom", "/./x.prom", "//x.prom", "/x.prom\n")),
+            *(7, True, ["/var/lib/x.prom"]),
         ],
-        "too long": [f"/{'a' * 256}/x.prom", f"/{'é' * 128}/x.prom"],
+        "too long": [f"/a/{'a' * 256}/x.prom", f"/a/{'é' * 128}/x.prom"],
     },
     "wathc": {"unknown key": [{}]},
     "staticroutes": {"unknown key": [{}]},
@@ -646,7 +647,7 @@ LONGEST = "/" + "/".join(["a" * 254] * 15) + f"/{'b' * 100}/{'c' * 141}.prom"
 
 
 @pytest.mark.parametrize(
-    "path", [f"/{'a' * 255}/{'b' * 228}.prom", f"/{'é' * 127}/{'é' * 114}.prom", LONGEST]
+    "path", [f"/a/{'a' * 255}/{'b' * 228}.prom", f"/a/{'é' * 127}/{'é' * 114}.prom", LONGEST]
 )
 def test_a_textfiles_name_leaves_room_for_the_temporary_file(path: str, tmp_path: Path) -> None:
     longer = path.replace(".prom", "x.prom")
