@@ -55,7 +55,7 @@ _ADDRESS_FIELDS = {
 }
 
 # The names that the kernel and systemd (systemd.net-naming-scheme(7)) give to InfiniBand
-# interfaces. In a VM, the hardware type of such an interface may be another one.
+# interfaces. In a VM, such an interface may have another hardware type than InfiniBand.
 INFINIBAND_DEVS = ("ib*",)
 
 

@@ -104,8 +104,8 @@ class RouteFailure(NamedTuple):
             program needs root; EEXIST, ESRCH, EHOSTUNREACH and ENOTRECOVERABLE say that other
             routes are in the way or missing.
         message: the kernel's extended ACK message, or a description of the errno.
-        is_by_kernel: whether the kernel wrote the message. If not, an error about this failure has
-            no advice about the kernel.
+        is_by_kernel: whether the kernel wrote the message. If a backend wrote it, an error about
+            this failure gives no advice about the kernel.
     """
 
     route: Route

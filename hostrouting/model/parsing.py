@@ -37,8 +37,8 @@ RESERVED: dict[Family, dict[IpNetwork, str]] = {
     },
 }
 
-# Every address in these blocks begins with one of these octets. Some IPv6 addresses outside of the
-# blocks begin with one, too.
+# Every address in these blocks begins with one of these octets, and so do some IPv6 addresses
+# outside of the blocks.
 _RESERVED_OCTETS = frozenset((0, 127, *range(224, 256)))
 
 # Each form has two triples: the first for values without a colon (IPv4), the second for values with
@@ -61,7 +61,7 @@ _EXAMPLES = {
 
 
 def reserved_blocks(family: Family) -> tuple[IpNetwork, ...]:
-    """Return a family's special-purpose blocks. The check judges no address in these blocks."""
+    """Return a family's special-purpose blocks. The check ignores addresses in these blocks."""
     return tuple(RESERVED[family])
 
 

@@ -324,8 +324,8 @@ class Route6(Route):
     Args:
         source_prefix: the source prefix to match (``from`` in ip-route(8)), or None for any source.
         preference: preference among routes with the same metric.
-        expires: seconds until the route expires, or None if it never does. Read-only. A comparison
-            of routes only considers whether each has expired.
+        expires: seconds until the route expires, or None if it never does. Read-only. When
+            routes are compared, only whether each has expired counts.
     """
 
     family: ClassVar[Family] = Family.IPV6

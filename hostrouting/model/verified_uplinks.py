@@ -117,8 +117,8 @@ def _find(uplink: VerifiedUplink, links: Mapping[str, Link]) -> list[Link]:
     found_by_mac = _topmost(_with_mac_of(uplink, links), links)
     if not found_by_mac:
         return found_by_name
-    # Several links may have the MAC address: Azure's VF has that of its NIC even before it becomes
-    # the NIC's port.
+    # Several links may have the MAC address: on Azure, a NIC's VF has the NIC's MAC address even
+    # before it becomes a port of the NIC.
     name_fits = bool(found_by_name) and found_by_name[0] in found_by_mac
     return found_by_name if name_fits else found_by_mac
 
@@ -149,7 +149,8 @@ def _group(link: Link, links: Mapping[str, Link]) -> Link | None:
 
     A VRF doesn't count as above its ports. Return None if another kind of link is above.
     """
-    for _ in links:  # not forever: in a snapshot, two links may be ports of each other
+    # Limit the number of steps, because in a snapshot, two links may be ports of each other.
+    for _ in links:
         if link.master is None:
             return link
         master = links.get(link.master)
@@ -167,8 +168,8 @@ def find_awaited_uplinks(
 ) -> str | None:
     """Return a phrase about the verified uplinks that may still appear, or None.
 
-    None is awaited if one verified uplink is there. An uplink that has become a port of another
-    interface isn't awaited.
+    If at least one verified uplink is there, none is awaited. An uplink that has become a port of
+    another interface isn't awaited, either.
     """
     if find_verified(verified, links):
         return None
@@ -187,7 +188,7 @@ def is_vpn_instead(
 ) -> bool:
     """Return whether one of ``devs`` is a VPN's, and the verified uplinks are gone.
 
-    At least one of the verified uplinks must have been another interface than a VPN's.
+    If all of the verified uplinks were VPNs' interfaces, too, return False.
     """
     was_nic = any(not is_like(uplink.name, VPN_DEVS) for uplink in verified)
     is_gone = was_nic and not find_verified(verified, links)

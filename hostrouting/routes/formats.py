@@ -185,7 +185,8 @@ def _each(
     """Return the text for each route, with the interface of the route's first hop.
 
     Raises:
-        RouteError: ``write`` or ``parse_device`` rejected some routes.
+        RouteError: ``write`` rejected some routes, or ``parse_device`` the names of their
+            interfaces.
     """
     written: list[tuple[str, str]] = []
     refusals: list[Refusal] = []
@@ -213,7 +214,8 @@ def _each_rule(
     and main share a preference, so the rule for table local gets a preference that is smaller by 1.
 
     Raises:
-        RouteError: ``write`` or ``parse_device`` rejected some rules.
+        RouteError: ``write`` rejected some rules, or ``parse_device`` the names of their
+            interfaces.
     """
     written: list[tuple[str, str]] = []
     refusals: list[Refusal] = []

@@ -194,9 +194,10 @@ def _added_hops(item: Replacement) -> list[Route]:
 
 
 def _remove(routes: list[Route], backend: RouteBackend, scope: CancelScope) -> None:
-    """Remove routes, and drop from the list the routes and next hops that weren't ours any more.
+    """Remove routes from the table, and update the list for a rollback.
 
-    Another program has removed or replaced these routes and next hops.
+    Routes and next hops that another program has already removed or replaced are dropped from the
+    list, because a rollback must not restore them.
     """
     for bulk in _bulks([*routes], scope, _READING_CALLS_MAX):
         failures = backend.write(Write.DELETE, bulk)
@@ -208,7 +209,7 @@ def _remove(routes: list[Route], backend: RouteBackend, scope: CancelScope) -> N
 def route_of_each_hop(route: Route) -> list[Route]:
     """Return a route for each next hop of an IPv6 route, or an IPv4 route unchanged.
 
-    Only to an IPv6 route can another program add next hops.
+    An IPv4 route needs no division, because another program can't add next hops to it.
     """
     several = route.family is Family.IPV6 and len(route.hops) > 1
     return [attrs.evolve(route, hops=(hop,)) for hop in route.hops] if several else [route]

@@ -202,8 +202,8 @@ def plan_possible(
     Returns:
         The plan for the accepted routes, and a refusal for each rejected route, with the
             conflicting route and a hint. A wanted route is also refused if it would lose to a next
-            hop that another program has added to our old route. The plan still contains both
-            routes.
+            hop that another program has added to our old route. Even then, the plan
+            adds the wanted route and removes the old one.
     """
     # Use pairs of numbers as keys, because they hash several times faster than networks.
     entries: dict[Prefix, list[Route]] = {}
@@ -425,7 +425,7 @@ def why_swapped(config: Config, backend: RouteBackend, ipv4: RouteBackend | None
         find_missing(config, *backends)
     except SwappedNamesError as error:
         return f"swapped: {error.message.removeprefix(_CANT_INSTALL)}: {error.hint}"
-    except RouteError:  # the installation reports this error
+    except RouteError:  # the installation fails with the same error, and reports it
         return None
     return None
 
@@ -469,8 +469,8 @@ def adopted_routes(rows: Iterable[StaticRoute], main: Iterable[Route]) -> tuple[
     """Return the entries that the Go package has installed for its routes.
 
     The Go package runs ``ip route replace DESTINATION via GATEWAY dev DEV metric METRIC``, so there
-    is a single entry with that destination and metric, and it has no other attributes. Several
-    entries, or an entry with other attributes, are the administrator's.
+    is a single entry with that destination and metric, and it has no other attributes. If there are
+    several entries, or the entry has other attributes, the administrator has added them.
 
     Args:
         rows: the Go package's routes. A route without an interface matches any interface, and a
@@ -513,8 +513,8 @@ def plan_now(
     Args:
         config: the wanted routes.
         backends: the backends for kernel access, one for each address family.
-        adopted: the Go package's IPv4 routes, which become ours. The plan replaces the wanted ones
-            and removes the others.
+        adopted: the Go package's IPv4 routes, which become ours. The plan replaces the routes that
+            are also wanted, and removes the others.
 
     Returns:
         The plan, and None. If a device, gateway or default route is missing, an empty plan, and a

@@ -72,7 +72,7 @@ def _late_rules(
     backend: RouteBackend,
     read: Callable[[], Fib],
 ) -> Iterator[Refusal]:
-    """Yield a refusal for each rule for table main that another rule deprives of its effect."""
+    """Yield a refusal for each rule for table main that has no effect because of another rule."""
     probes: dict[Rule, list[IpAddress]] = {}
     for rule in wanted.rules:
         if rule.destination is not None and rule.table == Table.MAIN:
@@ -116,7 +116,10 @@ def _lost_addresses(
     backend: RouteBackend,
     read: Callable[[], Fib],
 ) -> Iterator[Refusal]:
-    """Yield a refusal for each reason, about the first kept address that is lost for it."""
+    """Yield a refusal for each reason why kept addresses' packets don't stay on their interface.
+
+    A refusal names the first of these addresses, and counts the others.
+    """
     if not wanted.routes:
         return
     facts = backend.facts()
@@ -251,9 +254,10 @@ def _how_to_delete(copies: Iterable[Rule], fib: Fib) -> str:
 def _how_to_move(rule: Rule, ours: Rule, fib: Fib) -> str:
     """Return a hint with the commands that move another program's rule behind ours.
 
-    Rules between that rule and ours move with it, the last one first: wg-quick's first rule asks
-    table main, and the second one leads everything else into the tunnel. The hint is empty if the
-    rules can't be moved.
+    Rules between that rule and ours move with it, because they may belong together: wg-quick's
+    first rule looks up table main, and the second one leads everything else into the tunnel. The
+    last rule moves first, so that meanwhile, the tunnel takes no packets that main has routes for.
+    The hint is empty if the rules can't be moved.
     """
     first = max(_LATER, ours.preference + 1)
     moving = _movable(rule, ours, fib, first)
