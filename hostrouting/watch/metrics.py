@@ -52,18 +52,9 @@ def check_metrics(
         must_expect: whether to report ``unknown`` for a report without CIDRs. The watcher doesn't,
             because it may run only to keep routes.
     """
-    verdicts: dict[str, float] = {}
-    for cidr in report.cidrs:
-        found = report.verdict_on(cidr)
-        for verdict in Verdict:
-            verdicts[f'{{cidr="{cidr}",verdict="{verdict}"}}'] = int(verdict is found)
+    verdicts = _verdicts(report)
     if must_expect and not report.cidrs:
         verdicts[f'{{cidr="",verdict="{Verdict.UNKNOWN}"}}'] = 1
-    expiries: dict[str, float] = {}
-    for each in report.families:
-        if each.default_expires is not None and time is not None:
-            family = str(each.family).lower()
-            expiries[f'{{family="{family}"}}'] = time + each.default_expires
     failures: dict[str, float] = {}
     moved: dict[str, float] = {}
     if report.cidrs:
@@ -95,8 +86,33 @@ def check_metrics(
             "1 if another interface's default route wins over the verified uplink's, or else 0.",
             moved,
         ),
-        Metric("default_route_expiry_timestamp_seconds", "gauge", _EXPIRY, expiries),
+        Metric(
+            "default_route_expiry_timestamp_seconds",
+            "gauge",
+            _EXPIRY,
+            {} if time is None else _expiries(report, time),
+        ),
     )
+
+
+def _verdicts(report: OverlapReport) -> dict[str, float]:
+    """Return a sample for each expected CIDR and each possible verdict."""
+    samples: dict[str, float] = {}
+    for cidr in report.cidrs:
+        found = report.verdict_on(cidr)
+        for verdict in Verdict:
+            samples[f'{{cidr="{cidr}",verdict="{verdict}"}}'] = int(verdict is found)
+    return samples
+
+
+def _expiries(report: OverlapReport, time: float) -> dict[str, float]:
+    """Return a sample for each family whose default routes expire."""
+    samples: dict[str, float] = {}
+    for each in report.families:
+        if each.default_expires is not None:
+            family = str(each.family).lower()
+            samples[f'{{family="{family}"}}'] = time + each.default_expires
+    return samples
 
 
 def gate_metrics(layout: Layout, mode: OverlapMode) -> tuple[Metric, ...]:
