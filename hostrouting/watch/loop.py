@@ -207,12 +207,7 @@ class _Watch:
         if not done.waiting:  # the watcher itself restores waiting routes
             report = with_unapplied(report, self.config, host, self.scope)
             tell(_PING)
-        self.counted["looks"] += 1
-        for drift, routes in done.repaired.items():
-            self.counted[str(drift)] += len(routes)
-        if done.policy is not None:
-            changes = done.policy.changes
-            self.counted["rules"] += len(changes.rules) + len(changes.routes)
+        self._count(done)
         for write in (self._write_markers, self._write_metrics):
             try:
                 write(report, done)
@@ -242,6 +237,15 @@ class _Watch:
         self.said = problems
         self.unmoved = done.unmoved
         self.problems = []
+
+    def _count(self, done: Repair) -> None:
+        """Add a round and its repairs to the counters for the metrics."""
+        self.counted["looks"] += 1
+        for drift, routes in done.repaired.items():
+            self.counted[str(drift)] += len(routes)
+        if done.policy is not None:
+            changes = done.policy.changes
+            self.counted["rules"] += len(changes.rules) + len(changes.routes)
 
     def keep_snapshot(self) -> None:
         """Keep a snapshot for ``diff`` if one is due.
