@@ -76,7 +76,14 @@ def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             then = examined.command("apply")
         hint = "\n".join((f"fix that, then: {then}", *_snapshots(examined)))
         yield DoctorFinding("unjudged", examined.consumer, message, hint, severity)
-    for note in report.notes:
+    yield from _doubtful_uplinks(examined)
+    yield from _shadowed(examined, follows)
+    yield from _unrecorded(examined)
+
+
+def _doubtful_uplinks(examined: ExaminedHost) -> Iterator[DoctorFinding]:
+    """Yield a finding for each default route of an interface that may be the uplink instead."""
+    for note in examined.report.notes:
         if note.kind is NoteKind.MOVED:
             hint = "hostrouting check"
             yield DoctorFinding("moved", examined.consumer, note.message, hint, Severity.RISK)
@@ -86,8 +93,6 @@ def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
                 f"{examined.command('apply')}"
             )
             yield DoctorFinding("contested", examined.consumer, note.message, hint, Severity.RISK)
-    yield from _shadowed(examined, follows)
-    yield from _unrecorded(examined)
 
 
 def _asks_for_uplinks(note: Note, examined: ExaminedHost) -> bool:
@@ -563,16 +568,19 @@ def _why_it_stays_down(properties: Mapping[str, str]) -> tuple[str, str] | None:
         others = [each for each in prevents if each != _FAILS_WITH]
         lists = ["", " ".join(others)] if others else [""]
         return because, r"\n".join(["[Service]", *map("RestartPreventExitStatus={}".format, lists)])
-    interval = seconds_of(properties["StartLimitIntervalUSec"])
-    burst = int(properties["StartLimitBurst"] or 0)
-    if (
-        interval
-        and burst
-        and burst * (_HOLD_SECONDS + seconds_of(properties["RestartUSec"])) <= interval
-    ):
+    if _reaches_start_limit(properties):
         because = (
-            f"after {burst} starts in {properties['StartLimitIntervalUSec']} systemd gives up "
-            "(StartLimitBurst=)"
+            f"after {properties['StartLimitBurst']} starts in "
+            f"{properties['StartLimitIntervalUSec']} systemd gives up (StartLimitBurst=)"
         )
         return because, r"[Unit]\nStartLimitIntervalSec=0"
     return None
+
+
+def _reaches_start_limit(properties: Mapping[str, str]) -> bool:
+    """Return whether a unit that the gate refuses again and again reaches its start limit."""
+    interval = seconds_of(properties["StartLimitIntervalUSec"])
+    burst = int(properties["StartLimitBurst"] or 0)
+    if not interval or not burst:
+        return False
+    return burst * (_HOLD_SECONDS + seconds_of(properties["RestartUSec"])) <= interval

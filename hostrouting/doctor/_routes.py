@@ -73,12 +73,7 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             )
         for policy in plan.policies:
             yield from _policy_findings(policy, examined)
-        wanted = _ours(examined)
-        for route in chain(plan.remove, *(policy.remove for policy in plan.policies)):
-            if route not in wanted:
-                message = "it is ours, and the installed config doesn't have it: apply removes it"
-                hint = examined.repairing("apply")
-                yield DoctorFinding("route-left", str(route), message, hint, Severity.RISK)
+        yield from _left_routes(plan, examined)
         # Check the rules first, because a rule that comes too late may be why a route loses.
         _verify_complete(plan.policies, backends)
         verify_routes((*plan.unchanged, *plan.foreign), *backends)
@@ -90,6 +85,16 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         hint = error.hint or f"look at: {examined.command('plan')}"
         message = f"{error.message}; {_starts_without_routes(examined)}"
         yield DoctorFinding("route-fails", "static routes", message, hint)
+
+
+def _left_routes(plan: RoutePlan, examined: ExaminedHost) -> Iterator[DoctorFinding]:
+    """Yield a finding for each of our routes that the installed config doesn't have."""
+    wanted = _ours(examined)
+    for route in chain(plan.remove, *(policy.remove for policy in plan.policies)):
+        if route not in wanted:
+            message = "it is ours, and the installed config doesn't have it: apply removes it"
+            hint = examined.repairing("apply")
+            yield DoctorFinding("route-left", str(route), message, hint, Severity.RISK)
 
 
 def _starts_without_routes(examined: ExaminedHost) -> str:
