@@ -167,16 +167,21 @@ def _title(group: HostGroup) -> str:
     said = [_words(failure) for failure in group.failures]
     if group.report.verdict is Verdict.UNKNOWN:
         said.append(f"unknown: {_if_shared(group.reasons) or group.report.reason_kind}")
-    changed = [words for cause in group.causes or () for words in cause_lines(cause)]
-    if changed:
-        said.append(f"since then {shortened(changed, ', ', _SHOWN_CAUSES)}")
-    if uncompared := _uncompared(group):
-        why = _if_shared(uncompared)
-        said.append(f"not compared: {why}" if why else "not compared")
+    said += _comparison(group)
     if not group.failures and group.verdict is Verdict.OK:
         said.insert(0, f"ok by {dev_words(group.report.default_devs)}" if group.decisions else "ok")
     said += [f"{note.kind}: {'; '.join(brief(note.message))}" for note in group.decisions]
     return clean("; ".join(said))
+
+
+def _comparison(group: HostGroup) -> Iterator[str]:
+    """Yield what has changed since the earlier snapshots, and why hosts can't be compared."""
+    changed = [words for cause in group.causes or () for words in cause_lines(cause)]
+    if changed:
+        yield f"since then {shortened(changed, ', ', _SHOWN_CAUSES)}"
+    if uncompared := _uncompared(group):
+        why = _if_shared(uncompared)
+        yield f"not compared: {why}" if why else "not compared"
 
 
 def _uncompared(group: HostGroup) -> list[SharedReason]:
