@@ -212,14 +212,24 @@ def _introduce(error: ConfigError, options: argparse.Namespace, host: Host) -> N
     path = str(config_path(options, host))
     if not any(where == path for where, _ in error.problems):
         complain(f"{bad('hostrouting:')} {clean(path)} breaks the rules:")
-    elif "cidr" in options and options.config is not None and _is_cidr(options.config):
-        error.hint = f"to expect this CIDR: --cidr {options.config}"
-    elif "cidr" in options and not has_config(options, host):
-        error.hint = _NAME_ONE
-    elif options.config is None and _has_manifest(host) and not error.hint:
-        error.hint = f"to use the installed config, name it: {host.layout.manifest}"
-    elif not has_config(options, host) and not error.hint:
-        error.hint = "this is the default CONFIG; name another"
+    elif "cidr" in options and (hint := _hint_on_cidrs(options, host)):
+        error.hint = hint
+    elif not error.hint:
+        error.hint = _hint_on_config(options, host)
+
+
+def _hint_on_cidrs(options: argparse.Namespace, host: Host) -> str:
+    """Return a hint on --cidr if CONFIG is a CIDR or doesn't exist, or an empty string."""
+    if options.config is not None and _is_cidr(options.config):
+        return f"to expect this CIDR: --cidr {options.config}"
+    return "" if has_config(options, host) else _NAME_ONE
+
+
+def _hint_on_config(options: argparse.Namespace, host: Host) -> str:
+    """Return a hint on another CONFIG if none is given, or an empty string."""
+    if options.config is None and _has_manifest(host):
+        return f"to use the installed config, name it: {host.layout.manifest}"
+    return "" if has_config(options, host) else "this is the default CONFIG; name another"
 
 
 def _has_manifest(host: Host) -> bool:
