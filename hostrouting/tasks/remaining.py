@@ -55,9 +55,7 @@ def _routes_in_place(attempted: Changes, host: Host) -> Changes:
     for backend in host.planned_backends(Config()):
         rules.update(rule_words(rule) for rule in backend.facts().rules if rule.is_ours)
         hops.update(_hops(backend.entries(OURS)))
-    former = [change.was or change.what for change in attempted.routes]
-    if any(isinstance(route, Route) and route.protocol != Protocol.HOSTROUTING for route in former):
-        # Some of the changed routes were the Go package's, which have another protocol than ours.
+    if any(_was_of_go_package(change) for change in attempted.routes):
         hops.update(_hops(read_routes(host.routes, Table.MAIN)))
     return Changes(
         routes=tuple(change for change in attempted.routes if _is_route_in_place(change, hops)),
@@ -67,6 +65,12 @@ def _routes_in_place(attempted: Changes, host: Host) -> Changes:
             if (change.what in rules) == (change.action == "added")
         ),
     )
+
+
+def _was_of_go_package(change: Change) -> bool:
+    """Return whether a route was the Go package's, which has another protocol than ours."""
+    former = change.was or change.what
+    return isinstance(former, Route) and former.protocol != Protocol.HOSTROUTING
 
 
 def _is_route_in_place(change: Change, hops: set[Route]) -> bool:
