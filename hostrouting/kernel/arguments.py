@@ -113,7 +113,8 @@ def check_returned(backend: object, method: str, value: object, asked: object = 
         backend: the backend, whose class the error names.
         method: the method's name.
         value: the value that the method has returned.
-        asked: the addresses of a lookup, or the entries of ``sources``.
+        asked: the argument of ``lookup`` or ``sources`` for whose items the method must have
+            returned one item each. Ignored for other methods.
     """
     found = _mismatch(method, value, asked)
     if found:

@@ -94,7 +94,7 @@ def split_prefix(
     Args:
         value: the prefix or address as a string.
         family: the expected family, or None for either.
-        what: ``prefix`` or ``address``.
+        what: the expected form: ``prefix`` or ``address``.
 
     Returns:
         The family and the prefix. The prefix of an address has the full length.

@@ -152,7 +152,7 @@ class NexthopObject(NamedTuple):
     Args:
         id: the object's ID.
         hop: the next hop, or None for groups and blackhole objects.
-        members: ID and weight of each object in the group.
+        members: ID and weight of each member if the object is a group.
     """
 
     id: int

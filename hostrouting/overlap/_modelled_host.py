@@ -32,7 +32,7 @@ class ModelledHost:
     """A model of a host with or without a fix, which knows the sources that the kernel reported.
 
     Args:
-        state: the host's state before the fix.
+        state: the host's state. It may lack changes of a fix, all of which are in ``model``.
         places: the places, with the lookups before the fix.
         model: the model of the host.
     """
@@ -116,7 +116,7 @@ def why_ineffective(judged: Iterable[Rejudged], fixed: Container[int]) -> str:
 
     Args:
         judged: the judgements on the model after the fix.
-        fixed: the probes of the places that the fix has a route for.
+        fixed: the probes, as integers, of the places that the fix has a route for.
     """
     for expected, place, (after, *_) in judged:
         if not after.is_failure:

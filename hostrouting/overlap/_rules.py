@@ -120,7 +120,7 @@ class RuleSearch:
         self,
         wanted: Mapping[IpAddress, int],
     ) -> tuple[tuple[StaticRule, ...], dict[IpAddress, Obstacle]]:
-        """Return the fewest entries of ``staticRoutes.rules``, and the reasons for places without.
+        """Return the fewest entries of ``staticRoutes.rules``, and why some places get none.
 
         Args:
             wanted: the places about which main must decide, as probes. Each probe is mapped to the

@@ -116,8 +116,8 @@ class Finding(JsonObject):
             entry matches, or a policy rule discards the packets. For ``GATEWAY``, the route via
             that next hop.
         fix: the routes that fix this failure, as far as routes can fix it.
-        rules: the rules that this failure needs, too, because a policy rule decides before table
-            main.
+        rules: the rules that are needed, too, if a policy rule decides about the failing addresses
+            before table main.
         shadowed: the failing addresses as a shorter list of prefixes that also includes adjacent
             local and broadcast addresses. Not included in the JSON.
         discarded_by: types of the entries that discard packets. Not included in the JSON.

@@ -74,11 +74,11 @@ class Question(NamedTuple):
     The packets go to expected addresses, and one entry leads them through another interface.
 
     Args:
-        devs: the interfaces that carry the addresses now.
+        devs: the interfaces that carry the packets now.
         entry: the entry, or None if no entry matches the packets. The entry is also None if the
             question is about all static routes that an earlier run has installed.
-        near: the interface whose connected network contains the addresses, although the entry takes
-            precedence. An empty string if there is none.
+        near: the interface whose connected network contains the packets' destinations, although the
+            entry takes precedence. An empty string if there is none.
         is_ours: whether the question is about static routes that an earlier run has installed.
         answers: the answers, the likeliest first.
         otherwise: advice for packets that should leave through the uplinks, if no answer helps, or
@@ -213,9 +213,10 @@ class Fix(JsonObject):
 
     Args:
         routes: the fewest entries that cover the failing addresses without affecting any others.
-        rules: the fewest CIDRs about which table main must decide, where a policy rule decides
-            before main.
-        keep: the interfaces whose own addresses the routes would cut off from their neighbours.
+        rules: the fewest entries of ``staticRoutes.rules`` for the failing addresses about which a
+            policy rule decides before table main.
+        keep: the entries of ``staticRoutes.keep`` for interfaces whose own addresses the routes
+            would cut off from their neighbours.
         unfixable: the failures that these entries don't fix.
         consequences: unrelated traffic that the entries move to another interface, one line each.
             In each line, details may follow after a semicolon.
