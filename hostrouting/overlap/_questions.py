@@ -208,10 +208,8 @@ class Questions:
                 continue
             left = outcome.left_of(unfixable.ranges)
             if not left:
-                is_kept = answer.kind is AnswerKind.WANTED
-                moves = question.is_ours and not is_kept and self._lists_ours(unfixable, question)
                 effect = outcome.effect
-                if moves:
+                if self._moves_ours(answer, unfixable, question):
                     effect = f", and apply moves them there{outcome.after}"
                 proven.append(answer._replace(effect=effect))
             elif answer.kind is not AnswerKind.UNWANTED:
@@ -220,13 +218,14 @@ class Questions:
                 reasons = dict.fromkeys(each.obstacle.sentence() for _, each in left)
                 question = question._replace(otherwise="; ".join(reasons))
             else:
-                effect = outcome.effect
-                for parts, each in left:
-                    uplinks = ",".join(answer.uplinks)
-                    left_with = f"{_words(parts)} still fails with {uplinks} as uplink"
-                    effect += f"; {left_with}: {each.reason}"
+                effect = outcome.effect + _still_failing(left, answer.uplinks)
                 proven.append(answer._replace(effect=effect))
         return question._replace(answers=tuple(proven))
+
+    def _moves_ours(self, answer: Answer, unfixable: Unfixable, question: Question) -> bool:
+        """Return whether an answer moves the static routes that a question is about."""
+        is_kept = answer.kind is AnswerKind.WANTED
+        return question.is_ours and not is_kept and self._lists_ours(unfixable, question)
 
     def _outcome(self, answer: Answer) -> _Outcome | None:
         if answer not in self._outcomes:
@@ -465,6 +464,18 @@ def _failing(spans: Iterable[Span]) -> Iterator[tuple[ExpectedCidr, Judgement]]:
 def _on_purpose(questions: Iterable[Question]) -> str:
     entries = dict.fromkeys(str(question.entry) for question in questions)
     return f"{shortened([*entries], '; ', _SHOWN_ENTRIES)} may be there on purpose"
+
+
+def _still_failing(
+    left: Iterable[tuple[Sequence[IpNetwork], Unfixable]],
+    uplinks: Iterable[str],
+) -> str:
+    """Return a clause for each failure that is left with an answer's uplinks."""
+    named = ",".join(uplinks)
+    clauses = [
+        f"{_words(parts)} still fails with {named} as uplink: {each.reason}" for parts, each in left
+    ]
+    return "".join(f"; {clause}" for clause in clauses)
 
 
 def _size(networks: Iterable[IpNetwork]) -> int:
