@@ -148,17 +148,27 @@ def _why_unknown(
     contested: tuple[Route, ...],
 ) -> UnknownReason | None:
     if config.uplinks is not None:
-        swapped = find_swapped(config.verified, links, config.uplinks)
-        if swapped:
-            is_port = all(is_port_of(was.name, name, links) for was, name in swapped)
-            return UnknownReason.NO_UPLINK if is_port else UnknownReason.SWAPPED
-        return None if devs else UnknownReason.NO_UPLINK
+        return _why_not_as_named(config.uplinks, config.verified, links, devs)
     if contested:
         return UnknownReason.CONTESTED_DEFAULT
     # Expected CIDRs that name their interfaces need no default route.
     expected = config.route_overlap.expected_cidrs
     is_needed = not expected or any(each.devs is None for each in expected)
     return UnknownReason.NO_DEFAULT_ROUTE if default is None and is_needed else None
+
+
+def _why_not_as_named(
+    named: tuple[str, ...],
+    verified: Sequence[VerifiedUplink],
+    links: Sequence[Link],
+    devs: tuple[str, ...],
+) -> UnknownReason | None:
+    """Return why the uplinks that a config names aren't this host's, or None if they are."""
+    swapped = find_swapped(verified, links, named)
+    if swapped:
+        is_port = all(is_port_of(was.name, name, links) for was, name in swapped)
+        return UnknownReason.NO_UPLINK if is_port else UnknownReason.SWAPPED
+    return None if devs else UnknownReason.NO_UPLINK
 
 
 def _subnets(addresses: Iterable[Address], devs: tuple[str, ...]) -> tuple[tuple[Prefix, str], ...]:
@@ -259,9 +269,7 @@ def how_to_name(
     words = [json.dumps(all_devs)] if all(broken.values()) else []
     winner = _winning_devs(defaults)
     for devs, clause in broken.items():
-        if winner and not clause and not {*winner} & {*devs}:
-            clause = f" (then packets by the default route through {','.join(winner)} fail)"
-        words.append(f"{json.dumps(devs)}{clause}")
+        words.append(f"{json.dumps(devs)}{clause or _default_broken_by(devs, winner)}")
     answers = shortened(words, " or ", _SHOWN_CHOICES)
     return f"name the node's uplinks: set hostRouting's \"uplinks\": {answers}"
 
@@ -300,6 +308,13 @@ def _broken_by(devs: Collection[str], all_devs: Collection[str], routes: Iterabl
         if others:
             return f" (then {route.destination} through {','.join(others)} fails)"
     return ""
+
+
+def _default_broken_by(devs: Collection[str], winner: Collection[str]) -> str:
+    """Return a clause on the winning default route, unless one of its interfaces is in ``devs``."""
+    if not winner or not {*winner}.isdisjoint(devs):
+        return ""
+    return f" (then packets by the default route through {','.join(winner)} fail)"
 
 
 def contested_error(
