@@ -72,6 +72,11 @@ def _about_defaults(
     if state.uplinks.gone and state.family is Family.IPV4:
         yield _replaced(state.uplinks)
     yield from _through_containers(state, {*of_pods}, overlap)
+    yield from _several_defaults(state, default, overlap)
+
+
+def _several_defaults(state: State, default: Route, overlap: RouteOverlap) -> Iterable[Note]:
+    """Yield a note if several interfaces, of which each may be the uplink, have a default route."""
     rivals = _rival_defaults(state, default)
     if not rivals:
         return
@@ -209,11 +214,8 @@ def _moved(state: State) -> Iterable[Note]:
     if len(others) < len(best.devs):
         what = f"the default route has a hop on {to}, too, but the check passed with {passed_as}"
         undo = "remove that hop"
-    answer = f'set hostRouting\'s "uplinks": {json.dumps(best.devs)}, then hostrouting apply'
-    # If ``best.devs`` was the name of a verified uplink, the gate refuses this name in ``uplinks``.
-    if find_swapped(uplinks.verified, state.links, best.devs):
-        answer = f"rm /{VERIFIED_PATH} && hostrouting apply"
-    what_to_do = f"if {to} is to be an uplink, {answer}; if it isn't, {undo}"
+    accept = _how_to_accept(best.devs, state)
+    what_to_do = f"if {to} is to be an uplink, {accept}; if it isn't, {undo}"
     if not _infiniband(state).isdisjoint(others):  # InfiniBand is never the way to the cluster
         what_to_do = undo
     port = _port_of(uplinks.devs, others, state)
@@ -225,6 +227,14 @@ def _moved(state: State) -> Iterable[Note]:
         f"{what} ({best}): {was} stays the uplink{since}, and our routes stay on it; {what_to_do}"
     )
     yield Note(NoteKind.MOVED, text, devs=tuple(others))
+
+
+def _how_to_accept(devs: tuple[str, ...], state: State) -> str:
+    """Return how to make the interfaces of a default route the uplinks."""
+    # If one of ``devs`` was the name of a verified uplink, the gate refuses it in ``uplinks``.
+    if find_swapped(state.uplinks.verified, state.links, devs):
+        return f"rm /{VERIFIED_PATH} && hostrouting apply"
+    return f'set hostRouting\'s "uplinks": {json.dumps(devs)}, then hostrouting apply'
 
 
 def _passed_as(uplinks: Uplinks) -> str:
