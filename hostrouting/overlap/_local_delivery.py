@@ -240,7 +240,22 @@ def _clients(
     sources = {rule.source for rule in rules if rule.source is not None}
     if not sources:
         return ()
-    # A client is another host, so it has none of this host's addresses.
+    clients: dict[frozenset[IpNetwork], IpAddress] = {}
+    for client in _possible_clients(sources, state, cidrs):
+        matching = frozenset(source for source in sources if client in source)
+        clients[matching] = client
+    return clients.values()
+
+
+def _possible_clients(
+    sources: Iterable[IpNetwork],
+    state: State,
+    cidrs: Sequence[Prefix],
+) -> Iterable[IpAddress]:
+    """Return the first expected addresses, and those where a source prefix of rules begins or ends.
+
+    A client is another host, so it has none of this host's addresses.
+    """
     local = {int(address.local) for address in state.addresses}
     edges = {number + 1 for number in local}
     for source in sources:
@@ -251,11 +266,7 @@ def _clients(
         candidates.add(span.first)
         inside = slice(bisect_left(ordered, span.first), bisect_right(ordered, span.last))
         candidates.update(ordered[inside])
-    clients: dict[frozenset[IpNetwork], IpAddress] = {}
-    for client in map(state.family.address, sorted(candidates - local)):
-        matching = frozenset(source for source in sources if client in source)
-        clients[matching] = client
-    return clients.values()
+    return map(state.family.address, sorted(candidates - local))
 
 
 def _senders(local: Address, dev: str, state: State) -> list[IpAddress]:

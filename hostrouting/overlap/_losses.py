@@ -374,15 +374,9 @@ class _Comparison:
 
         Each prefix is inside a changed prefix.
         """
-        by_prefix: dict[Prefix, list[Span]] = {}
-        for span in spans:
-            prefix = next(self._changed.around((span.first, self._bits)))
-            if network is not None and prefix[1] < network.prefixlen:
-                prefix = numbers(network)
-            by_prefix.setdefault(prefix, []).append(span)
         ranges: list[IpNetwork] = []
         is_partial = False
-        for prefix, inside in by_prefix.items():
+        for prefix, inside in self._by_changed_prefix(spans, network).items():
             exact = summary_of(inside, self._places.spans, self._local, self._family)
             is_short = len(exact) <= _EXACT_MAX and network is None
             ranges += exact if is_short else [self._family.network(prefix)]
@@ -392,6 +386,20 @@ class _Comparison:
         ordered = sorted({*ranges})
         joined = [Span(*ends(numbers(each), self._bits), spans[0].place) for each in ordered]
         return networks_of(joined, self._family), is_partial
+
+    def _by_changed_prefix(
+        self,
+        spans: Iterable[Span],
+        network: IpNetwork | None,
+    ) -> dict[Prefix, list[Span]]:
+        """Return spans by the changed prefix around each, or by ``network`` if that is smaller."""
+        by_prefix: dict[Prefix, list[Span]] = {}
+        for span in spans:
+            prefix = next(self._changed.around((span.first, self._bits)))
+            if network is not None and prefix[1] < network.prefixlen:
+                prefix = numbers(network)
+            by_prefix.setdefault(prefix, []).append(span)
+        return by_prefix
 
     @cached_property
     def _local(self) -> set[Span]:
