@@ -367,10 +367,7 @@ def _chosen_sources(kernel: Kernel) -> list[object]:
 
     For an entry with one hop, query the sources with one address, and again with all addresses.
     """
-    addresses: dict[Route, list[IpAddress]] = {}
-    for found in kernel.lookup(strategies.DESTINATIONS):
-        if found.route is not None and found.route.type is not RouteType.LOCAL:
-            addresses.setdefault(found.route, []).append(found.address)
+    addresses = _addresses_by_route(kernel)
     has_oif = any(rule.oif is not None for rule in kernel.facts().rules)
     sent: list[tuple[Route, list[IpAddress]]] = []
     for route, those in addresses.items():
@@ -381,6 +378,15 @@ def _chosen_sources(kernel: Kernel) -> list[object]:
             sent += [(route, [each, each]) for each in those if int(each) < _FIRST_MULTICAST][:1]
     chosen = kernel.sources(sent)
     return [*zip((route for route, _ in sent), chosen, strict=True)]
+
+
+def _addresses_by_route(kernel: Kernel) -> dict[Route, list[IpAddress]]:
+    """Return the addresses that a lookup leads to each route, without routes to this host."""
+    addresses: dict[Route, list[IpAddress]] = {}
+    for found in kernel.lookup(strategies.DESTINATIONS):
+        if found.route is not None and found.route.type is not RouteType.LOCAL:
+            addresses.setdefault(found.route, []).append(found.address)
+    return addresses
 
 
 def _has_predictable_sources(route: Route) -> bool:
