@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from hashlib import sha256
 from importlib.util import find_spec
@@ -188,26 +188,43 @@ def _about_start(report: OverlapReport, chosen: Chosen, host: Host) -> str:
     if report.verdict is not Verdict.OK or not static.is_wanted:
         return ""
     from hostrouting.kernel.model import UnknownFactError
-    from hostrouting.overlap.planned_host import PlannedHost
-    from hostrouting.routes.plan import find_missing, plan_now
 
     config = host.with_verified(chosen.config)
     backends = host.planned_backends(config)
     try:
-        if missing := find_missing(config, *backends):
-            waits = f"waits for {missing}, and is then held"
-            return f"the next start that the gate checks {waits}"
-        if not (static.keep or static.rules):
-            return ""
-        plan, _ = plan_now(config, *backends)
-        unkept = PlannedHost(host, plan).unkept
-        if not plan.changes and (refusal := _refused_policy(plan, host)):
-            return f"the next start that the gate checks is held: {refusal}"
+        return _about_planned_start(config, backends, host, chosen.name)
     except UnknownFactError as error:
         return f"whether the next start is held isn't known: {error.message}"
     except RouteError as error:
         return f"whether all is installed isn't known: {error.message}"
-    return f"{unkept}: hostrouting apply {chosen.name}".rstrip() if unkept else ""
+
+
+def _about_planned_start(
+    config: Config,
+    backends: Sequence[RouteBackend],
+    host: Host,
+    name: str,
+) -> str:
+    """Return why a start would be held, or which interfaces aren't kept, or an empty string.
+
+    Raises:
+        UnknownFactError: a rule's effect depends on a fact that a snapshot doesn't have.
+        RouteError: the kernel can't be queried, or a static route can't be installed.
+    """
+    from hostrouting.overlap.planned_host import PlannedHost
+    from hostrouting.routes.plan import find_missing, plan_now
+
+    static = config.static_routes
+    if missing := find_missing(config, *backends):
+        waits = f"waits for {missing}, and is then held"
+        return f"the next start that the gate checks {waits}"
+    if not (static.keep or static.rules):
+        return ""
+    plan, _ = plan_now(config, *backends)
+    unkept = PlannedHost(host, plan).unkept
+    if not plan.changes and (refusal := _refused_policy(plan, host)):
+        return f"the next start that the gate checks is held: {refusal}"
+    return f"{unkept}: hostrouting apply {name}".rstrip() if unkept else ""
 
 
 def _refused_policy(plan: RoutePlan, host: Host) -> str:
