@@ -290,12 +290,7 @@ def _failure(
     rules = [json.dumps(rule.to_mapping()) for rule in finding.rules]
     hint = "no route fixes it; hostrouting fix says why"
     if fix or rules or to_apply:
-        pastes = (
-            f"{PASTE.format(key)} {shortened(entries, ', ', _NAMED_MAX)}"
-            for key, entries in (("routes", fix), ("rules", rules))
-            if entries
-        )
-        hint = "; ".join([*to_apply, *pastes])
+        hint = "; ".join([*to_apply, *_pastes(fix, rules)])
     elif finding.fix:
         hint = "over as soon as our route is back"
     route = [] if finding.route is None else [str(finding.route)]
@@ -306,6 +301,13 @@ def _failure(
         "FIX": [*fix, *rules],
     }
     return Event(EventKind.FAILURE, f"{finding.message}; {hint}", about)
+
+
+def _pastes(routes: Sequence[str], rules: Sequence[str]) -> Iterator[str]:
+    """Yield the entries to paste into each list of the config."""
+    for key, entries in (("routes", routes), ("rules", rules)):
+        if entries:
+            yield f"{PASTE.format(key)} {shortened(entries, ', ', _NAMED_MAX)}"
 
 
 def _failure_gone(finding: Finding) -> Event:
