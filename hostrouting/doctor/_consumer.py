@@ -82,7 +82,7 @@ def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _doubtful_uplinks(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Yield a finding for each default route of an interface that may be the uplink instead."""
+    """Yield a finding for each note that puts the uplinks in doubt."""
     for note in examined.report.notes:
         if note.kind is NoteKind.MOVED:
             hint = "hostrouting check"
