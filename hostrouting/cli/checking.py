@@ -153,12 +153,14 @@ def _check_text(
 
 def _with_removals(report: OverlapReport, chosen: Chosen, host: Host) -> OverlapReport:
     """Return the report, with a caution that names the routes that ``apply`` would remove."""
-    from hostrouting.routes.plan import plan_now
-
     if chosen.document is None or report.verdict is Verdict.UNKNOWN:
         return report
-    config = host.with_verified(chosen.config)
     try:
+        if not host.our_routes():
+            return report
+        from hostrouting.routes.plan import plan_now
+
+        config = host.with_verified(chosen.config)
         plan, _ = plan_now(config, *host.planned_backends(config))
     except RouteError:  # other lines say why apply would fail
         return report

@@ -216,11 +216,14 @@ def watched(
     mode: str = "WARN",
 ) -> str:
     """Return the metrics of ``hostrouting watch`` on a shadowed node once one of them is 1."""
-    (host.layout.root / "metrics").mkdir(exist_ok=True)
+    (host.layout.root / "var/metrics").mkdir(parents=True, exist_ok=True)
     keeping = config(
-        route, cidrs=(SHADOWED,), mode=mode, watch={"textfile": "/metrics/hostrouting.prom"}
+        route, cidrs=(SHADOWED,), mode=mode, watch={"textfile": "/var/metrics/hostrouting.prom"}
     )
-    textfile, scope = host.layout.root / "metrics/hostrouting.prom", phases.CancelScope(timeout=30)
+    textfile, scope = (
+        host.layout.root / "var/metrics/hostrouting.prom",
+        phases.CancelScope(timeout=30),
+    )
 
     def hear(line: str) -> None:
         if line.startswith("STATUS="):

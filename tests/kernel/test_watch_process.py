@@ -36,7 +36,7 @@ SECTION = section(
     ROUTE,
     cidrs=["172.16.1.0/24", "192.168.0.0/16"],
     mode="WARN",
-    watch={"textfile": "/metrics/hostrouting.prom"},
+    watch={"textfile": "/var/metrics/hostrouting.prom"},
 )
 # Everything in hostrouting is real here except for the layout and systemd. An argument can inject a
 # fault.
@@ -80,7 +80,7 @@ class Watcher:
 
     def __init__(self, root: Path, spoiled: str = "", packages: Path | None = None) -> None:
         self.root = root
-        self.textfile = root / "metrics" / "hostrouting.prom"
+        self.textfile = root / "var/metrics/hostrouting.prom"
         self.configure()
         self.heard: list[str] = []
         self._notes = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

@@ -95,9 +95,19 @@ units = mostly(
     ),
 )
 textfiles = mostly(
-    ["/a.prom", "/a/b.prom", "/é.prom", ""],
+    ["/a/b/c.prom", "/var/lib/a/b.prom", "/é/é/é.prom", ""],
     st.sampled_from(
-        ["a.prom", "/.prom", "/a/.prom", "/a/../b.prom", "/a//b.prom", "/a.prom/", "/a.prom\n"]
+        [
+            "a.prom",
+            "/a.prom",
+            "/a/b.prom",
+            "/a/b/.prom",
+            "/a/.prom",
+            "/a/../b.prom",
+            "/a//b.prom",
+            "/a.prom/",
+            "/a.prom\n",
+        ]
     ),
 )
 

@@ -127,7 +127,7 @@ def test_a_python_that_systemd_can_not_run_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("textfile", "folder"), [("/var/lib/x/a.prom", "/var/lib/x"), ("/a.prom", "/")]
+    ("textfile", "folder"), [("/var/lib/x/a.prom", "/var/lib/x"), ("/var/b/a.prom", "/var/b")]
 )
 def test_it_may_write_into_the_textfiles_folder(layout: Layout, textfile: str, folder: str) -> None:
     watch = {"enabled": True, "textfile": textfile}

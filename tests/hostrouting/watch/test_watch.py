@@ -356,9 +356,9 @@ def test_an_unreadable_record_ends_no_watcher_and_moves_nothing(world: World, be
 def test_the_metrics_say_that_the_default_route_has_moved(world: World) -> None:
     default_at_metric_100(world)
     record(world, "eth0\n")
-    textfile = world.layout.of("/textfile/node.prom")
+    textfile = world.layout.of("/var/textfile/node.prom")
     textfile.parent.mkdir(parents=True)
-    world.config = config(SHADOWED, watch={"enabled": True, "textfile": "/textfile/node.prom"})
+    world.config = config(SHADOWED, watch={"enabled": True, "textfile": "/var/textfile/node.prom"})
     told: list[bool] = []
     for seconds in (4, 8):
         world.at(
@@ -658,8 +658,8 @@ def test_rules_of_a_trial_stay(policy: World) -> None:
 
 
 def test_metrics_tell_of_rules(policy: World) -> None:
-    path = policy.layout.root / "metrics.prom"
-    watched = {"enabled": True, "textfile": "/metrics.prom"}
+    path = policy.layout.root / "var/lib/metrics.prom"
+    watched = {"enabled": True, "textfile": "/var/lib/metrics.prom"}
     policy.config = attrs.evolve(POLICY, watch=watched)
     policy.at(5, lambda: flush_rules(policy))
     policy.watch(10)
@@ -730,9 +730,9 @@ def test_it_backs_off_from_a_fight_and_recovers(world: World) -> None:
 
 
 def test_a_late_shadow_changes_marker_report_and_metrics(world: World) -> None:
-    folder, textfile = world.layout.run_dir, world.layout.root / "metrics" / "hostrouting.prom"
+    folder, textfile = world.layout.run_dir, world.layout.root / "var/metrics/hostrouting.prom"
     world.config = config(
-        cidrs=("192.168.0.0/16",), watch={"textfile": "/metrics/hostrouting.prom"}
+        cidrs=("192.168.0.0/16",), watch={"textfile": "/var/metrics/hostrouting.prom"}
     )
     seen: dict[str, Any] = {}
 
@@ -845,8 +845,8 @@ def test_a_broken_config_leaves_the_last_in_force(world: World) -> None:
 
 
 def test_unwritable_files_do_not_end_it(world: World) -> None:
-    world.config = attrs.evolve(KEEPING, watch={"textfile": "/file/hostrouting.prom"})
-    (world.layout.root / "file").write_text("no folder")
+    world.config = attrs.evolve(KEEPING, watch={"textfile": "/var/file/hostrouting.prom"})
+    write_file(world.layout.root / "var/file", "no folder")
     world.at(5, world.lose)
     world.watch(200)
     assert len(world.ours()) == 1
