@@ -12,8 +12,8 @@ from hostrouting.model.lookups import Lookup
 from hostrouting.model.routes import Route, RouteType, Table
 from hostrouting.model.rules import Rule
 
-# The maximum number of entries to try. The relevant entries, such as local addresses and subnets,
-# are among the first.
+# The maximum number of entries to try. The entries whose lookups may show a difference, such as
+# local addresses and subnets, are among the first.
 _TRIED_MAX = 256
 
 

@@ -171,7 +171,8 @@ def _entries_of_local(state: State) -> set[IpAddress]:
 
 
 def _is_local(route: Route | None) -> bool:
-    # An address may also be the broadcast address of another subnet.
+    # A local address may also be the broadcast address of another subnet. A lookup may then find the
+    # entry for broadcast.
     return route is not None and route.type in (RouteType.LOCAL, RouteType.BROADCAST)
 
 

@@ -41,7 +41,7 @@ from hostrouting.overlap._state import State
 
 # A line of text lists at most this many items.
 _SHOWN = 8
-# If a loss has more prefixes, a single prefix around them is shown.
+# If a loss has more prefixes than this, a single prefix around them is shown.
 _EXACT_MAX = 6
 # At most this many packets from own addresses are compared. With hundreds of prefixes, and hundreds
 # of addresses that rules distinguish, a comparison would take minutes.

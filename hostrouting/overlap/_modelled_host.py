@@ -158,10 +158,11 @@ def host_after(
     The result proves two things for datagrams. Packets to each fixed address leave through the
     right interface. Packets to every other address that an entry covers leave as before.
     ``why_ineffective`` then compares the judgements. Connections, replies and TCP that still fail
-    are in ``Rejudged.other_failures``.
+    are in ``Rejudged.other_failures``. In the model's tables, the new routes come before existing
+    routes with the same key.
 
     Args:
-        state: the host's state. The new routes come before existing ones with the same key.
+        state: the host's state.
         places: the places, with the lookups before the fix.
         entries: the proposed entries.
         fixed: the fixed addresses, each with the interface that packets must leave through, or None

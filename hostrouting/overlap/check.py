@@ -351,7 +351,7 @@ def load_all() -> None:
 
 
 def _swapped_devs(config: Config, state: State, findings: Iterable[Finding]) -> tuple[Swap, ...]:
-    """Return the verified uplinks whose former or present name in ``devs`` means another NIC."""
+    """Return the verified uplinks whose new names make a name in ``devs`` mean another NIC."""
     if not config.verified:
         return ()
     named = {(each.cidr, each.devs) for each in config.route_overlap.expected_cidrs if each.devs}

@@ -240,7 +240,10 @@ def by_gateways(routes: Sequence[Route]) -> list[Route]:
 
 
 def _gateways(routes: Iterable[Route]) -> PrefixSet:
-    """Return the IPv6 gateways. No route to a gateway may have a gateway (ip6_validate_gw)."""
+    """Return the gateways of IPv6 routes.
+
+    The kernel refuses a gateway if its own route to this gateway has a gateway (ip6_validate_gw).
+    """
     hops = (hop for route in routes if isinstance(route, Route6) for hop in route.hops)
     bits = Family.IPV6.bits
     return PrefixSet(((int(hop.gateway), bits) for hop in hops if hop.gateway is not None), bits)
