@@ -100,9 +100,9 @@ class RouteFailure(NamedTuple):
     Args:
         route: the route as passed by the caller.
         errno: the errno returned by the kernel. A backend that refuses a route itself sets
-            EOPNOTSUPP or ECANCELED. Other numbers have a meaning: EPERM and EACCES say that the
-            program needs root; EEXIST, ESRCH, EHOSTUNREACH and ENOTRECOVERABLE say that other
-            routes are in the way or missing.
+            EOPNOTSUPP or ECANCELED, because other numbers determine the advice: EPERM and EACCES
+            say that the program needs root; EEXIST, ESRCH, EHOSTUNREACH and ENOTRECOVERABLE say
+            that other routes are in the way or missing.
         message: the kernel's extended ACK message, or a description of the errno.
         is_by_kernel: whether the kernel wrote the message. If a backend wrote it, an error about
             this failure gives no advice about the kernel.

@@ -171,8 +171,8 @@ def _entries_of_local(state: State) -> set[IpAddress]:
 
 
 def _is_local(route: Route | None) -> bool:
-    # A local address may also be the broadcast address of another subnet. A lookup may then find the
-    # entry for broadcast.
+    # A local address may also be the broadcast address of another subnet, and a lookup may find the
+    # entry for that.
     return route is not None and route.type in (RouteType.LOCAL, RouteType.BROADCAST)
 
 

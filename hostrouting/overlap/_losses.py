@@ -530,6 +530,7 @@ class _Comparison:
             if prefix is None:
                 continue
             first, last = int(prefix[0]), int(prefix[-1])
+            # Of more addresses than this host has, at least one isn't this host's.
             numbers_inside = range(first, min(last, first + len(own)) + 1)
             inside = map(self._family.address, numbers_inside)
             yield from (each for each in inside if each not in own)

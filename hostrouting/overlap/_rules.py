@@ -162,7 +162,8 @@ class RuleSearch:
         # Outside of the suspects, where nothing fails, plain routes don't cut places. So main may
         # have several entries in such a place, but the place's lookup finds only one of them.
         is_cut = PrefixSet(_decided(targets), bits).covers
-        # No prefix is larger than the one around all targets.
+        # No chosen prefix is larger than the one around all targets, so no span outside of that
+        # prefix can be covered.
         wanted = [span for place in targets for span in place.spans]
         first = min(span.first for span in wanted)
         last = max(span.last for span in wanted)
