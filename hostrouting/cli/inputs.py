@@ -163,11 +163,16 @@ def _files_in(folder: str, config: str | None) -> list[str]:
     files = [path for path in found if os.path.realpath(path) != used]
     if not files:
         raise HostRoutingError(f"there is no snapshot (*.json) in the folder {folder}")
-    if others := len(shown) - len(found):
-        said = "other file is" if others == 1 else "other files are"
-        ignored = f"{others:,} {said} ignored in {folder}: only *.json is read"
-        complain(clean(f"hostrouting: {ignored}"))
+    _report_ignored(len(shown) - len(found), folder)
     return files
+
+
+def _report_ignored(count: int, folder: str) -> None:
+    """Print a line on the files in a folder that aren't read, if there are any."""
+    if count:
+        said = "other file is" if count == 1 else "other files are"
+        ignored = f"{count:,} {said} ignored in {folder}: only *.json is read"
+        complain(clean(f"hostrouting: {ignored}"))
 
 
 def read(options: argparse.Namespace, host: Host) -> tuple[dict[str, Any], Config]:
