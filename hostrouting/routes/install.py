@@ -368,6 +368,14 @@ def refuse(verb: str, failures: Sequence[RouteFailure], ours: Sequence[Route] = 
     raise RouteError.of([explain(verb, failure, ours) for failure in failures], errno=errno)
 
 
+def _covering_gateway(failure: RouteFailure, ours: Iterable[Route]) -> Route | None:
+    """Return our route because of which the kernel finds the gateway of a route unreachable."""
+    if failure.errno != errnos.EHOSTUNREACH:
+        return None
+    gateways = _gateways([failure.route])
+    return next((each for each in ours if _covers(each, gateways)), None)
+
+
 def explain(verb: str, failure: RouteFailure, ours: Sequence[Route] = ()) -> Refusal:
     """Return why the kernel rejected a route, and what to do. See ``refuse`` for the arguments."""
     # For an invalid gateway, the kernel returns one of several errnos, but always the same message
@@ -377,10 +385,10 @@ def explain(verb: str, failure: RouteFailure, ours: Sequence[Route] = ()) -> Ref
     if "IPv6 is disabled" in failure.message:
         reason = "its device has no IPv6"
         advice = "look at: grep . /proc/sys/net/ipv6/conf/*/disable_ipv6"
-    hop = failure.route.hops[0] if failure.route.hops else NextHop()
     route = failure.route
-    gateways = _gateways([route] if failure.errno == errnos.EHOSTUNREACH else [])
-    if (around := next((each for each in ours if _covers(each, gateways)), None)) is not None:
+    hop = route.hops[0] if route.hops else NextHop()
+    around = _covering_gateway(failure, ours)
+    if around is not None:
         reason = f"our route {around} covers its gateway"
         delete = f"ip -6 route del {around.destination} proto 217 metric {around.metric}"
         advice = f"run {delete}, and then the same again"
