@@ -189,7 +189,7 @@ def missing_default_route(
 
 
 def tables_for_all(rules: Iterable[Rule]) -> list[int]:
-    """Return the tables, except local and main, that a rule looks up for each packet of ours.
+    """Return the tables, except local and main, that a rule looks up for every packet of a check.
 
     A table for nearly all packets, such as a VPN's (``not fwmark 51820``), isn't included.
     """
@@ -198,7 +198,7 @@ def tables_for_all(rules: Iterable[Rule]) -> list[int]:
 
 
 def _is_for_all(rule: Rule) -> bool:
-    """Return whether a rule looks up its table for each packet of ours, and suppresses no route."""
+    """Return whether a rule looks up its table for every packet of a check, suppressing no route."""
     if rule.action is not RuleAction.TO_TABLE or rule.is_l3mdev:
         return False
     if rule.suppress_prefix_length is not None or rule.suppress_group is not None:

@@ -175,7 +175,8 @@ class Questions:
         by_destination = {route.destination for route in ours}
         for static in self._config.static_routes.routes:
             if static.dev is not None and static.destination in by_destination:
-                # The config's static routes and its uplinks contradict each other.
+                # The question is about the config itself, whose static routes and uplinks
+                # contradict each other, and not about what an earlier run has installed.
                 question = question._replace(is_ours=False)
                 return question, f"{listed} {what} of this config, which names {static.dev}"
         uplinks = ",".join(self._uplinks)

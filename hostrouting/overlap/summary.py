@@ -131,7 +131,8 @@ def _verdict_on(unfixable: Unfixable) -> str:
     obstacle = unfixable.obstacle
     if obstacle.question is not None:  # after the answer, a route or rule may be proposed
         return "nothing is proposed for"
-    # The rule may have selectors that the snapshot lacks and that don't match the packets.
+    # If ``is_hidden`` is set, a route may fix the packets after all: the rule may have selectors
+    # that the snapshot lacks and that don't match these packets.
     is_open = obstacle.is_policy or obstacle.is_hidden
     return "no route is proposed for" if is_open else "no route fixes"
 
