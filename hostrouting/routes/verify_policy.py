@@ -142,7 +142,7 @@ def _lost_addresses(
 
 
 def _and_others(lost: Sequence[tuple[IpAddress, str]]) -> str:
-    """Return a clause with further lost addresses, each given with its interface."""
+    """Return a clause with the number of further lost addresses, and their interfaces."""
     if not lost:
         return ""
     devs = with_runs(dict.fromkeys(dev for _, dev in lost))
