@@ -198,7 +198,7 @@ def tables_for_all(rules: Iterable[Rule]) -> list[int]:
 
 
 def _is_for_all(rule: Rule) -> bool:
-    """Return whether a rule looks up its table for every packet of a check, without exceptions."""
+    """Return whether a rule sends every packet of a check to its table, and suppresses no route."""
     if rule.action is not RuleAction.TO_TABLE or rule.is_l3mdev:
         return False
     if rule.suppress_prefix_length is not None or rule.suppress_group is not None:
