@@ -28,6 +28,7 @@ class FakeSystemd:
         layout: the layout to read unit files and drop-ins from, or None to read nothing.
         running: the loaded units, for example ``systemd-nspawn@kube1.service``.
 
+    No program runs: a start or restart only marks the unit as active, so a trial can't be ended.
     ``properties`` holds unit properties that don't come from a file.
     """
 

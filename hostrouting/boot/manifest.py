@@ -285,8 +285,8 @@ def _with_shared_keys(
             f"can't install a part with uplinks other than those of the installed parts, {uplinks}",
             hint="install all at once, with Configure or hostrouting apply",
         )
-    config = {key: new.get(key, value) for key, value in old.items()}
-    return attrs.evolve(part, config={**part.config, SECTION: config})
+    shared = {key: new[key] for key in SHARED_KEYS if key in old and key in new}
+    return attrs.evolve(part, config={**part.config, SECTION: {**old, **shared}})
 
 
 # All our units and drop-ins start with this text.

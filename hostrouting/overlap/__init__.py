@@ -49,14 +49,16 @@ expected CIDR that contains the place. The first line that applies is the judgem
 
 - No route carries the packet: NO-ROUTE or BLACKHOLE. If a CNI's blackhole route for its own block
   of pod addresses discards the packet: a note.
-- The address is this host's own (a host route in table local): a note, or GATEWAY if it is the
-  default route's gateway.
-- TCP can't connect, because the entry is for multicast or broadcast: BLACKHOLE.
+- Table local has an entry for this address alone, because the address is this host's own or a
+  subnet's broadcast address: a note, or GATEWAY if the address is the default route's gateway.
 - The packet leaves through expected interfaces only: fine, unless the interface is a port of a
   bridge (PORT), or the gateway is an address of this host (GATEWAY).
 - The packet leaves through allowed interfaces or pods' interfaces: a note, unless the CIDR names
   its own devs.
 - Otherwise: OVERLAP.
+
+If a place is fine or has a note by the third or fourth line, but TCP can't connect, because the
+entry is for multicast or broadcast, the judgement is BLACKHOLE.
 
 A name such as ``cali1`` says who added a route, not that the cluster expects the route. So packets
 to pods' interfaces are exempt only if their route is one that a CNI adds on a healthy node

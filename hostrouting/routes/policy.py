@@ -84,7 +84,7 @@ class PolicyRouting:
     Args:
         rules: the rules, in the order in which they are added.
         routes: the routes in side tables, in the order in which they are added.
-        left_out: the interfaces and addresses in ``keep`` that aren't kept.
+        left_out: the interfaces that ``keep`` names, and their addresses, that aren't kept.
         pending: a phrase for each interface in ``keep`` that is down or has no address yet.
         awaited: the phrases in ``pending`` about interfaces that are up. A run waits for their
             addresses.
@@ -248,7 +248,7 @@ class KeptInterfaces:
 
     Args:
         interfaces: the kept interfaces, in the order of their indexes.
-        left_out: the interfaces and addresses in ``keep`` that aren't kept.
+        left_out: the interfaces that ``keep`` names, and their addresses, that aren't kept.
         pending: a phrase for each interface in ``keep`` that is down or has no address yet.
         awaited: the phrases in ``pending`` about interfaces that are up.
     """

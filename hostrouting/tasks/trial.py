@@ -34,7 +34,7 @@ from hostrouting.boot.trial_timer import (
     trial_deadline,
 )
 from hostrouting.config.routing import Config
-from hostrouting.model.errors import RouteError
+from hostrouting.model.errors import RouteError, UnitError
 from hostrouting.model.family import Family
 from hostrouting.model.field_types import check_fields
 from hostrouting.model.jsonable import to_json_text
@@ -222,6 +222,11 @@ class EndTrial(HostTask):
             finally:
                 plan = before.difference(_Ours.of(host))
                 done.changes |= plan.changes
+            if files.is_present(host.layout.trial):
+                raise UnitError(
+                    "can't end the trial: systemd has run its script, but the trial isn't over",
+                    hint=f"run it: {quote(str(host.layout.trial_script))} (FakeSystemd runs none)",
+                )
             config = Config.from_mapping(document)
             if was_confirmed and Manifest.of_host(host.layout).config == config:
                 raise RouteError(

@@ -47,6 +47,7 @@ DETOUR = Route(IPv4Network("10.96.0.0/16"), (NextHop("ib0"),), protocol=Protocol
 def folders(tmp_path: Path) -> tuple[Path, Path]:
     """Return the folders with the snapshots of yesterday and of today."""
     before, after = tmp_path / "before", tmp_path / "after"
+    yesterday = [host(name) for name in ("same", "moved-1", "moved-2", "detour")]
     today = {
         "same": host("same"),
         "moved-1": host("moved-1", "10.1.0.7"),
@@ -56,10 +57,10 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     }
     for folder in (before, after):
         folder.mkdir()
+    for snapshot in yesterday:
+        snapshot.save(before / f"{snapshot.host}.json")
     for name, snapshot in today.items():
         snapshot.save(after / f"{name}.json")
-        if name != "new":
-            host(name).save(before / f"{name}.json")
     return before, after
 
 

@@ -57,6 +57,7 @@ from hostrouting.overlap.findings import OverlapReport, UnknownReason, Verdict
 from hostrouting.overlap.markers import write_markers
 from hostrouting.report import Change, Changes, ChangesObserver, OverdueRun, StoppedRun
 from hostrouting.routes.policy import rule_words
+from hostrouting.tasks import installed_config
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import FakeClock
 
@@ -633,6 +634,45 @@ def test_an_interrupted_removal_reports_what_it_removed(host: Host, units: Actin
         "/etc/hostrouting/installed.json",
     }
     assert named(caught.value.changes)["routes"] == [LINE]
+
+
+def test_a_failing_check_tells_what_the_config_already_lists(
+    kernel: FakeKernel, host: Host
+) -> None:
+    listed = config(SHADOWED, keep=["ib*"])
+    phases.run(ConfigureStaticRoutes(listed, host=host))
+    kernel.ip(f"route del {SHADOWED}")
+    with pytest.raises(RouteOverlapError) as caught:
+        phases.run(CheckRouteOverlap(listed, host=host))
+    assert caught.value.fix is not None
+    assert not caught.value.fix.entries.is_wanted
+    assert caught.value.fix.unapplied == attrs.evolve(listed.static_routes, keep=())
+    assert caught.value.hint.startswith("the check is installed: ")
+    assert "already lists what fixes this (1 route)" in str(caught.value)
+
+
+@pytest.mark.parametrize("more", [{}, {"settleSeconds": 5}], ids=["default", "settleSeconds"])
+@pytest.mark.parametrize("keep", [[], ["ib*"]], ids=["nothing kept", "ib* kept"])
+@pytest.mark.parametrize("mode", ["WARN", "STRICT"])
+def test_each_part_can_be_configured_again_without_a_change(
+    mode: str, keep: list[str], more: dict[str, Any], host: Host
+) -> None:
+    """A part keeps what the record says of the others: the check's CIDRs, mode and waits."""
+    wanted = config(SHADOWED, mode=mode, keep=keep, watch={"enabled": True})
+    document = wanted.to_mapping()
+    document["hostRouting"]["routeOverlap"] |= more
+    wanted = Config.from_mapping(document)
+    parts = (ConfigureStaticRoutes, CheckRouteOverlap, ConfigureWatch)
+    for part in parts:
+        phases.run(part(wanted, host=host))
+    before = outside_run(host.layout.root)
+    assert not plan(wanted, host=host)
+    for part in parts:
+        collected = ChangesObserver()
+        phases.run(part(wanted, host=host), observers=[collected])
+        assert collected.changes == Changes()
+        assert outside_run(host.layout.root) == before
+    assert installed_config(host=host) == wanted
 
 
 def test_a_single_task_reports_its_changes(host: Host) -> None:
