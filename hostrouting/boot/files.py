@@ -348,6 +348,7 @@ def remove_empty_folder(path: Path) -> None:
     """
     fine = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.ENOTDIR)
     with translate_errors(f"remove the folder {path}", *fine):
+        path.lstat()  # rmdir(2) reports a read-only file system even for a missing folder
         path.rmdir()
 
 

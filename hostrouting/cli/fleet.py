@@ -40,7 +40,8 @@ def fleet_text(report: FleetReport, width: int | None, *, is_verbose: bool = Fal
     Args:
         report: the fleet's report.
         width: the terminal's width in columns, or None if the output isn't a terminal.
-        is_verbose: whether all hosts are listed, and not only the first of each group.
+        is_verbose: whether to list all hosts of each group instead of the first few, and the whole
+            reasons, names and cautions.
 
     Returns:
         Lines with colours.

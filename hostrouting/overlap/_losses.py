@@ -228,8 +228,7 @@ class _Change(NamedTuple):
         devs: the interfaces before the change, without gateways.
         network: see ``Loss``.
         is_intended: see ``Loss``.
-        homes: the networks that contain the destination, and to which the interface in ``after`` is
-            connected.
+        homes: see ``_Comparison._homes``.
     """
 
     senders: Senders
@@ -470,16 +469,25 @@ class _Comparison:
         before: _Result,
         after: _Result,
     ) -> frozenset[Prefix]:
-        """Return ``_Change.homes``, given the connected networks around the destination."""
+        """Return the networks in which packets reach their destination as its neighbours.
+
+        The packets leave through one interface after the change, and it is connected to these
+        networks.
+
+        Args:
+            around: the connected networks that contain the destination.
+            before: how the packets left before the change.
+            after: how they leave after it.
+        """
         if len(after.devs) != 1:
             return frozenset()
-        # If the entry before the change was longer than a connected network, it led to another
-        # network, such as that of this host's pods.
-        is_elsewhere = self._uplinks.issuperset(before.devs)
-        found = before.destination
-        longest = 0 if is_elsewhere or found is None else found.prefixlen
+        shortest = 0
+        # An entry that is longer than a connected network, and doesn't lead through an uplink, led
+        # to a network inside, such as that of this host's pods.
+        if before.destination is not None and not self._uplinks.issuperset(before.devs):
+            shortest = before.destination.prefixlen
         return frozenset(
-            each for each in around if each[1] >= longest and after.devs[0] in self._networks[each]
+            each for each in around if each[1] >= shortest and after.devs[0] in self._networks[each]
         )
 
     # --- what arrives ---------------------------------------------------------------------------

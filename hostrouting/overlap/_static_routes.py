@@ -286,11 +286,12 @@ class Entries:
     def _must_name_dev(self) -> bool:
         """Return whether an entry without a device may inherit another interface after a reboot.
 
-        - Verified uplinks, and uplinks by the default route: no. A verified uplink is inherited
-          even under a new name.
+        - Verified uplinks: no. A verified uplink is inherited even under a new name.
+        - Uplinks by the default route: no. The entry inherits from the route that determines them.
         - Uplinks that the config names: yes if several of their default routes are tied for the
           lowest metric. An entry inherits the first of these, and their order may change.
-        - IPv6 uplinks by the IPv4 default route: yes, because this route may change.
+        - IPv6 uplinks by the IPv4 default route: yes. The entry inherits from the IPv6 default
+          route, which may lead through another interface after a reboot.
         """
         uplinks = self._state.uplinks
         if uplinks.is_verified or uplinks.named is None:

@@ -201,9 +201,8 @@ def plan_possible(
 
     Returns:
         The plan for the accepted routes, and a refusal for each rejected route, with the
-            conflicting route and a hint. A wanted route is also refused if it would lose to a next
-            hop that another program has added to our old route. Even then, the plan
-            adds the wanted route and removes the old one.
+            conflicting route and a hint. A refusal may also be about a planned route, which would
+            lose to a next hop that another program has added to our old IPv6 route.
     """
     # Use pairs of numbers as keys, because they hash several times faster than networks.
     entries: dict[Prefix, list[Route]] = {}
