@@ -22,7 +22,7 @@ from hostrouting.model.errors import ConfigError, HostRoutingError
 
 
 def refuse_to_remove(document: Mapping[str, Any], host: Host) -> None:
-    """Raise an error if the default CONFIG lacks our key, but something is installed.
+    """Raise an error if the default CONFIG lacks our key, but something of ours is there.
 
     If a reset by AKSFlexNode has removed all scripts, the rest of the installation only holds back
     starts. So there is no error in this case.
@@ -32,13 +32,21 @@ def refuse_to_remove(document: Mapping[str, Any], host: Host) -> None:
         host: the host or the image.
 
     Raises:
-        ConfigError: CONFIG lacks our key, and the installation still has a script.
+        ConfigError: CONFIG lacks our key, and the installation still has a script, or nothing is
+            installed but routes in the kernel.
         FileError: the manifest can't be read.
+        RouteError: the kernel can't be queried.
     """
     layout = host.layout
     if SECTION in document:
         return
-    installed = [name for name, part in Manifest.load(layout).parts.items() if part.is_gated]
+    parts = Manifest.load(layout).parts
+    if not parts and not host.is_image and host.our_routes():
+        message = f"it has no key {SECTION}, so applying it would remove our routes"
+        unnamed = ConfigError([(str(layout.config), message)])
+        unnamed.hint = "to keep them, name their CONFIG; to remove them: hostrouting remove"
+        raise unnamed
+    installed = [name for name, part in parts.items() if part.is_gated]
     if not any(exists(layout.script(name)) for name in installed):
         return
     message = f"it has no key {SECTION}, so applying it would remove {' and '.join(installed)}"

@@ -30,7 +30,7 @@ def in_json(value: Any) -> Any:
     """Convert a value to a JSON list, object, number, null or string."""
     if hasattr(value, "to_mapping"):
         return value.to_mapping()
-    if isinstance(value, tuple):
+    if isinstance(value, (tuple, list)):
         return [in_json(item) for item in value]
     if isinstance(value, Mapping):
         return {str(key): in_json(item) for key, item in value.items()}

@@ -172,7 +172,9 @@ def _with_diverted(
     host: Host,
     scope: CancelScope,
 ) -> RoutePlan:
-    if not (plan.changes and config.static_routes.is_wanted):
+    # A config without routes and CIDRs is RemoveHostRouting's.
+    is_removal = not (config.static_routes.is_wanted or config.route_overlap.expected_cidrs)
+    if is_removal or not plan.changes:
         return plan
     from hostrouting.overlap.planned_host import diverted_by
 

@@ -321,6 +321,10 @@ def test_a_route_isnt_moved_to_another_uplink_unasked(
     assert (code, "hostrouting apply" in text) == (1, False)
     assert "through eth0, but the uplink is now eth1" in text
     assert '"uplinks": ["eth1"], and apply moves them there' in text
+    document = json.loads(run("fix", path, "--output", "json")[1])
+    assert [each["answers"] for each in document["fix"]["unfixable"]] == [
+        [{"uplinks": ["eth0"]}, {"uplinks": ["eth1"]}]
+    ]
     for dev, is_applied in (("eth0", False), ("eth1", True)):
         assert f'"uplinks": ["{dev}"]' in text
         answered = run("check", path, "--uplink", dev)[1]
@@ -339,6 +343,23 @@ def test_a_refused_entry_is_not_called_applicable(run: Run, write: Any, kernel: 
     assert (code, "hostrouting apply" in out) == (1, False)
     assert "CONFIG already lists entries that the kernel lacks: apply can't install them" in out
     assert json.dumps({"destination": HALVES[1]}) not in out
+
+
+def test_a_config_without_routes_takes_none_away_silently(
+    run: Run, write: Any, host: Host, kernel: FakeKernel
+) -> None:
+    assert run("apply", "--routes-only", write(LISTED))[0] == 0
+    write_file(host.layout.config, '{"node": {}}')
+    code, _, said = run("apply", "--routes-only")
+    assert (code, "applying it would remove our routes" in said) == (78, True)
+    assert len(ours(kernel)) == 2
+    path = write({"hostRouting": section(cidrs=["10.96.0.0/12"])})
+    predicted = json.loads(run("plan", path, "--output", "json")[1])["warnings"]
+    code, out, said = run("apply", "--routes-only", path, "--output", "json")
+    warned = json.loads(out)["warnings"]
+    assert (code, bool(warned), set(warned) <= set(predicted)) == (0, True, True)
+    assert any("no longer go to 172.16.0.0/16 through eth0" in line for line in warned)
+    assert all(line in said for line in warned)
 
 
 def test_routes_that_apply_would_remove_are_named(run: Run, write: Any) -> None:
