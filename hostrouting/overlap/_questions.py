@@ -59,11 +59,13 @@ class _Outcome:
         left: the failures that the fix of that check leaves.
         proposed: a clause on the entries of the fix.
         after: a clause on the packets that these entries take away, and on waits.
+        broken: those of ``left`` that don't fail without the answer.
     """
 
     left: tuple[Unfixable, ...] = ()
     proposed: str = ""
     after: str = ""
+    broken: tuple[Unfixable, ...] = ()
 
     @property
     def effect(self) -> str:
@@ -205,13 +207,16 @@ class Questions:
         proven: list[Answer] = []
         for answer in self._possible(unfixable, question):
             outcome = self._outcome(answer)
-            if outcome is None:
+            # Only the way back to an earlier uplink may make further addresses fail.
+            if outcome is None or (outcome.broken and not question.is_ours):
                 continue
             left = outcome.left_of(unfixable.ranges)
             if not left:
                 effect = outcome.effect
                 if self._moves_ours(answer, unfixable, question):
                     effect = f", and apply moves them there{outcome.after}"
+                broken = [(list(each.ranges), each) for each in outcome.broken]
+                effect += _failing_with(broken, answer.uplinks)
                 proven.append(answer._replace(effect=effect))
             elif answer.kind is not AnswerKind.UNWANTED:
                 continue  # only this kind of answer may leave a part of the addresses failing
@@ -219,7 +224,7 @@ class Questions:
                 reasons = dict.fromkeys(each.obstacle.sentence() for _, each in left)
                 question = question._replace(otherwise="; ".join(reasons))
             else:
-                effect = outcome.effect + _still_failing(left, answer.uplinks)
+                effect = outcome.effect + _failing_with(left, answer.uplinks, "still ")
                 proven.append(answer._replace(effect=effect))
         return question._replace(answers=tuple(proven))
 
@@ -324,13 +329,13 @@ class Questions:
         if not findings:
             return None if self._unasked else _Outcome(after=waits)
         fix, cautions = self._find_fix(findings, moment, config)
-        left = _ranges_of(fix.unfixable)
-        # The answer must neither make further addresses fail, nor hide a failure.
-        if not all(map(self._fails_now, left)) or self._hides(_ranges_of(findings)):
+        if self._hides(_ranges_of(findings)):
             return None
         proposed = self._proposed(fix)
         after = self._after(cautions) if proposed else ""
-        return _Outcome(fix.unfixable, proposed, f"{after}{waits}")
+        fails_now = self._fails_now
+        broken = tuple(each for each in fix.unfixable if not all(map(fails_now, each.ranges)))
+        return _Outcome(fix.unfixable, proposed, f"{after}{waits}", broken)
 
     def _hides(self, failing: Iterable[IpNetwork]) -> bool:
         """Return whether an answer hides a failure that no question is about.
@@ -467,14 +472,22 @@ def _on_purpose(questions: Iterable[Question]) -> str:
     return f"{shortened([*entries], '; ', _SHOWN_ENTRIES)} may be there on purpose"
 
 
-def _still_failing(
-    left: Iterable[tuple[Sequence[IpNetwork], Unfixable]],
+def _failing_with(
+    failures: Iterable[tuple[Sequence[IpNetwork], Unfixable]],
     uplinks: Iterable[str],
+    still: str = "",
 ) -> str:
-    """Return a clause for each failure that is left with an answer's uplinks."""
+    """Return a clause for each failure with an answer's uplinks.
+
+    Args:
+        failures: the addresses that fail, and the failure.
+        uplinks: the answer's uplinks.
+        still: the word before "fails" for addresses that also fail without the answer.
+    """
     named = ",".join(uplinks)
     clauses = [
-        f"{_words(parts)} still fails with {named} as uplink: {each.reason}" for parts, each in left
+        f"{_words(parts)} {still}fails with {named} as uplink: {each.reason}"
+        for parts, each in failures
     ]
     return "".join(f"; {clause}" for clause in clauses)
 
