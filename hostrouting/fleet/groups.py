@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from array import array
@@ -301,17 +302,31 @@ def _key_of(host: JudgedHost) -> Hashable:
     changed = causes and frozenset(map(_alike, causes))
     is_compared = _why_uncompared(host) is None
     verdict = (report.verdict, _failures(report), fix, report.reason_kind)
-    return verdict, _doubts(report), changed, is_compared, host.is_new
+    return verdict, _answers(report), _doubts(report), changed, is_compared, host.is_new
+
+
+def _answers(report: OverlapReport) -> Hashable:
+    """Return the answers to questions about failing addresses."""
+    return frozenset(json.dumps(each.answers) for each in report.fix.unfixable)
 
 
 def _doubts(report: OverlapReport) -> Hashable:
-    """Return a report's questions about the uplinks, and whether a passing check has cautions.
+    """Return a report's questions about the uplinks, and its cautions.
 
-    If there are questions or cautions, the result also contains the uplinks. Otherwise it is None.
+    If there are questions, or cautions although nothing fails, the result also contains the
+    uplinks, because the group's line names them.
     """
     asked = frozenset((note.kind, note.devs) for note in report.decisions)
-    has_effects = report.verdict is Verdict.OK and bool(report.fix.consequences)
-    return (asked, has_effects, report.default_devs) if asked or has_effects else None
+    uplinks = report.default_devs
+    cautions = frozenset(_in_general(line, uplinks) for line in report.fix.consequences)
+    names_uplinks = asked or (cautions and report.verdict is Verdict.OK)
+    return asked, cautions, uplinks if names_uplinks else ()
+
+
+def _in_general(caution: str, uplinks: Iterable[str]) -> str:
+    """Return a caution without addresses, numbers and uplinks, which may differ within a group."""
+    names = "".join(rf"|\b{re.escape(dev)}\b" for dev in uplinks)
+    return re.sub(rf"{_ADDRESS}(,? (and )?{_ADDRESS})*|\b\d+ more\b{names}", "", caution)
 
 
 def _causes_of(host: JudgedHost) -> tuple[HostChange, ...] | None:
@@ -324,6 +339,8 @@ def _why_uncompared(host: JudgedHost) -> str | None:
     since = host.since
     return since.reason if since is not None and since.differs is None else None
 
+
+_ADDRESS = r"(?:\d+(?:\.\d+){3}|[0-9a-f]*:[0-9a-f:.]*:[0-9a-f.]*)(?:/\d+)?"
 
 # For each kind of cause, a pattern for the host's own address in the lines. In a rule, a source
 # without a prefix length is the host's own address.

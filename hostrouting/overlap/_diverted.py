@@ -16,10 +16,10 @@ from hostrouting.config.routing import Config, Keep
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rules import kernel_rules
 from hostrouting.kernel.selection import Selection
-from hostrouting.model.family import IpNetwork
+from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import PrefixSet, ends, numbers
 from hostrouting.model.links import is_like
-from hostrouting.model.routes import NextHop, Route, Route6, RouteType
+from hostrouting.model.routes import NextHop, Route, Route6, RouteType, Table
 from hostrouting.overlap._diversions import Diversions
 from hostrouting.overlap._group import findings_and_notes
 from hostrouting.overlap._judge import Judge
@@ -30,6 +30,10 @@ from hostrouting.overlap._read import Moment, read_host
 from hostrouting.overlap.proposals import OFFER
 from hostrouting.routes.plan import RoutePlan
 from phases import CancelScope
+
+# A host with more gateways at failing addresses has a router for each node. To look all of them up
+# would take long, and tell nothing else.
+_GATEWAYS_MAX = 64
 
 
 @attrs.frozen
@@ -63,7 +67,8 @@ def diverted(
 ) -> Diverted:
     """Return the packets that a plan diverts, except packets to failing expected addresses.
 
-    Packets to failing addresses count, too, if an interface other than an uplink has their source.
+    Packets to failing addresses count, too, if an interface other than an uplink has their source,
+    or if another program's route leads through the address.
 
     Args:
         config: the planned config.
@@ -75,15 +80,16 @@ def diverted(
     failing = _failing(config, before, ipv4, scope)
     found = losses(before, after, failing)
     unasked = [loss for loss in found if loss.source is not None or not loss.is_intended]
+    gateways = tuple(_lost_gateways(failing, before, after))
     if not any(map(_is_to_own_network, unasked)):
-        return Diverted(tuple(taken_away(unasked)))
+        return Diverted((*gateways, *taken_away(unasked)))
     after = attrs.evolve(after, places=_judged(config, after, ipv4, scope).places)
     keeping = _keeping(config, before, after, found, failing)
     kept = [loss for loss in unasked if _is_from(keeping.kept, loss)]
     offered = [loss for loss in unasked if _is_from(keeping.offers, loss)]
     others = [loss for loss in unasked if loss not in kept and loss not in offered]
     how = _how_to_keep(kept, keeping.keep, config)
-    sentences = (*taken_away(others), *_offered(offered, keeping, config))
+    sentences = (*gateways, *taken_away(others), *_offered(offered, keeping, config))
     return Diverted(sentences, tuple(taken_away(kept)), keeping.keep, how)
 
 
@@ -100,6 +106,34 @@ def _failing(
         return [each.cidr for each in overlap.expected_cidrs]
     findings, _ = findings_and_notes(overlap, moment.state, moment.places)
     return [part for finding in findings for part in finding.ranges]
+
+
+def _lost_gateways(
+    failing: Iterable[IpNetwork],
+    before: ModelledHost,
+    after: ModelledHost,
+) -> Iterator[str]:
+    """Yield a sentence for each gateway of another program's route that a plan diverts.
+
+    A fix never does so (``_constraint``), but a config may list the fix of another host.
+    """
+    reached = PrefixSet(map(numbers, failing), before.state.family.bits)
+    routes: dict[IpAddress, Route] = {}
+    for route in before.state.routes:
+        if route.table != Table.MAIN or route.is_ours:
+            continue
+        for hop in route.hops:
+            if hop.gateway is not None and reached.overlaps(int(hop.gateway), int(hop.gateway)):
+                routes.setdefault(hop.gateway, route)
+    gateways = [*routes][:_GATEWAYS_MAX]
+    led = zip(before.model.lookup(gateways), after.model.lookup(gateways), strict=True)
+    for gateway, (old, new) in zip(gateways, led, strict=True):
+        if old.route is None or new.route is None or old.route.devs == new.route.devs:
+            continue
+        yield (
+            f"packets no longer go to {gateway}, the gateway of {routes[gateway]}, through "
+            f"{','.join(old.route.devs)}, but through {','.join(new.route.devs)}"
+        )
 
 
 def _judged(

@@ -345,6 +345,24 @@ def test_a_refused_entry_is_not_called_applicable(run: Run, write: Any, kernel: 
     assert json.dumps({"destination": HALVES[1]}) not in out
 
 
+def test_a_router_that_listed_routes_would_cut_off_is_named(
+    run: Run, write: Any, kernel: FakeKernel, host: Host
+) -> None:
+    """The config has the fix of another host, on which no route leads through this router."""
+    others = attrs.evolve(take_snapshot(kernel), host="other")
+    kernel.ip("route add 192.168.100.0/24 via 172.16.0.1 dev ib0")
+    told = (
+        "packets no longer go to 172.16.0.1, the gateway of 192.168.100.0/24 via 172.16.0.1"
+        " dev ib0, through ib0, but through eth0"
+    )
+    path = write(LISTED)
+    assert f"caution: {told}" in run("check", path)[1]
+    groups = judge([others, take_snapshot(kernel)], Config.from_mapping(LISTED)).groups
+    assert sorted(told in group.cautions for group in groups) == [False, True]
+    assert told in run("plan", path, "--output", "json")[1].replace('\\"', '"')
+    assert told in run("apply", "--routes-only", path)[2]
+
+
 def test_a_config_without_routes_takes_none_away_silently(
     run: Run, write: Any, host: Host, kernel: FakeKernel
 ) -> None:
