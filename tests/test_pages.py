@@ -706,7 +706,7 @@ WORDS = {
     "docs/tutorial.md": 1000,
     "docs/howto/azure-vnet.md": 650,
     "docs/howto/embed.md": 1615,
-    "docs/howto/fleet.md": 1280,
+    "docs/howto/fleet.md": 1290,
     "docs/howto/h200.md": 800,
     "docs/howto/held.md": 820,
     "docs/howto/images.md": 650,
