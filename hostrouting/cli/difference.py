@@ -40,6 +40,9 @@ def difference_page(report: DiffReport, width: int | None, *, is_verbose: bool =
     host = clean(report.host or "an unnamed host")
     # snap.sh records no time.
     on = f"on {host} between {report.before or 'A'} and {report.after or 'B'}"
+    if report.reason and not report.changed:
+        unknown = f"whether lookups differ {on} isn't known: {clean(report.reason)}"
+        return [bad(unknown), *_others(report, is_verbose=is_verbose)]
     page: Page = [
         bad(f"lookups differ {on}") if report.changed else good(f"no lookup differs {on}")
     ]

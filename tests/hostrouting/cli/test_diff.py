@@ -81,6 +81,9 @@ def test_what_a_snapshot_lacks_is_unknown(run: Run, recorded: Path) -> None:
     torn.write_text(json.dumps(document))
     code, out, _ = run("diff", recorded, torn, "--output", "json")
     assert (code, json.loads(out)["differs"]) == (2, None)
+    code, out, _ = run("diff", recorded, torn)
+    assert (code, "isn't known: the host changed while" in out) == (2, True)
+    assert ("no lookup differs" in out, "unchanged" in out) == (False, False)
 
 
 def test_a_config_names_the_cidrs(run: Run, changed: Path, write: Callable[[object], Path]) -> None:
