@@ -1,17 +1,25 @@
 """Find interface names in a config that belong to other NICs by now.
 
 Azure doesn't guarantee the order of NICs across reboots, but routes and addresses stay with the
-NICs. For example, the verified uplink was eth0 and is eth1 now, while another NIC is eth0. In a
-config from before the reboot, eth0 means the uplink, and eth1 the other NIC. In a config that has
-been edited since, each name means the interface that has it now. The two kinds of configs are told
-apart as follows:
+NICs. In this table, the verified uplink was eth0 and is eth1 now, and another NIC is eth0 now. So
+some names in a config that was written before the reboot are wrong:
 
-- A config whose ``uplinks`` contains eth0 hasn't been edited. A config whose ``uplinks`` is set
-  without eth0 has been edited.
-- ``devs`` with eth1 means the other NIC if packets to the CIDR leave through eth0.
-- If ``uplinks`` isn't set, ``devs`` with eth0 means the uplink, and ``keep`` with eth1 means the
-  other NIC. ``dev`` of a static route means the interface from before the reboot, unless the
-  route's gateway is in a network of the interface that has the name now.
+===========================  ==================================  =============  ========
+the config has               and                                 this means     write
+===========================  ==================================  =============  ========
+eth0 in ``uplinks``          ``uplinks`` lacks eth1              the uplink     eth1
+eth0 in a CIDR's ``devs``                                        the uplink     eth1
+eth1 in a CIDR's ``devs``    its packets leave through eth0      the other NIC  eth0
+eth1 in ``keep``                                                 the other NIC  eth0
+eth0 as a route's ``dev``    no gateway shows that it's right    the uplink     eth1
+eth1 as a route's ``dev``    no gateway shows that it's right    the other NIC  eth0
+===========================  ==================================  =============  ========
+
+A gateway shows that ``dev`` is right if it's in one of the networks that ``dev`` has now. If a
+gateway isn't, the ``dev`` of every route is doubted.
+
+If ``uplinks`` is set and lacks eth0, the config was edited after the reboot, and its names are
+right. Only the row with the packets applies to such a config.
 
 The boot scripts follow these rules, too.
 
@@ -23,7 +31,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 
-from hostrouting.config.routing import ONLINK, Config
+from hostrouting.config.routing import ONLINK, Config, StaticRoute
 from hostrouting.model.links import Link, is_like
 from hostrouting.model.text import shortened
 from hostrouting.model.verified_uplinks import (
@@ -60,17 +68,15 @@ def swapped_devs(
     """
     failing = [*failing]
     given = [each.devs for each in config.route_overlap.expected_cidrs if each.devs is not None]
-    found: list[Swap] = []
-    for was, names in find_renamed(config.verified, links):
-        means_other = any(
-            devs == (was.name,) and _means_other(patterns, was, names) for patterns, devs in failing
-        )
-        means_uplink = not _is_edited(config, was) and any(
-            _means_uplink(patterns, was, names) for patterns in given
-        )
-        if means_other or means_uplink:
-            found.append((was, names[0]))
-    return tuple(found)
+    swapped: list[Swap] = []
+    for uplink, present in find_renamed(config.verified, links):
+        # The devs whose packets leave through the NIC that has the uplink's former name now.
+        diverted = [devs for devs, leave_through in failing if leave_through == (uplink.name,)]
+        means_other = any(_has_only_present(devs, uplink, present) for devs in diverted)
+        means_uplink = any(_has_only_former(devs, uplink, present) for devs in given)
+        if means_other or (means_uplink and not _is_edited(config, uplink)):
+            swapped.append((uplink, present[0]))
+    return tuple(swapped)
 
 
 def swapped_routes(
@@ -88,33 +94,44 @@ def swapped_routes(
             isn't in a network of its interface.
     """
     static = config.static_routes
-    devs = [
-        route.dev
-        for route in static.routes
-        if route.dev is not None and (is_lacking or route.gateway in (None, ONLINK))
-    ]
-    patterns = [(dev,) for dev in (*devs, *(keep.dev for keep in static.keep))]
-    return tuple(
-        (was, names[0])
-        for was, names in find_renamed(config.verified, links)
-        if not _is_edited(config, was)
-        if was.name in devs or any(_means_other(each, was, names) for each in patterns)
-    )
+    doubted = [route for route in static.routes if _is_doubted(route, is_lacking=is_lacking)]
+    devs = [route.dev for route in doubted if route.dev is not None]
+    patterns = [*devs, *(keep.dev for keep in static.keep)]
+    swapped: list[Swap] = []
+    for uplink, present in find_renamed(config.verified, links):
+        means_uplink = uplink.name in devs
+        means_other = any(_has_only_present((each,), uplink, present) for each in patterns)
+        if (means_uplink or means_other) and not _is_edited(config, uplink):
+            swapped.append((uplink, present[0]))
+    return tuple(swapped)
 
 
-def _is_edited(config: Config, was: VerifiedUplink) -> bool:
-    """Return whether ``uplinks`` lacks an uplink's former name, because the config was edited."""
-    return config.uplinks is not None and not is_like(was.name, config.uplinks)
+def _is_edited(config: Config, uplink: VerifiedUplink) -> bool:
+    """Return whether ``uplinks`` is set, but lacks an uplink's former name."""
+    return config.uplinks is not None and not is_like(uplink.name, config.uplinks)
 
 
-def _means_uplink(patterns: tuple[str, ...], was: VerifiedUplink, names: Iterable[str]) -> bool:
+def _is_doubted(route: StaticRoute, *, is_lacking: bool) -> bool:
+    """Return whether no gateway shows that a route's ``dev`` is right."""
+    return is_lacking or route.gateway in (None, ONLINK)
+
+
+def _has_only_former(
+    patterns: tuple[str, ...],
+    uplink: VerifiedUplink,
+    present: Iterable[str],
+) -> bool:
     """Return whether patterns match an uplink's former name, but none of its present names."""
-    return is_like(was.name, patterns) and not any(is_like(name, patterns) for name in names)
+    return is_like(uplink.name, patterns) and not any(is_like(name, patterns) for name in present)
 
 
-def _means_other(patterns: tuple[str, ...], was: VerifiedUplink, names: Iterable[str]) -> bool:
+def _has_only_present(
+    patterns: tuple[str, ...],
+    uplink: VerifiedUplink,
+    present: Iterable[str],
+) -> bool:
     """Return whether patterns match one of an uplink's present names, but not its former name."""
-    return not is_like(was.name, patterns) and any(is_like(name, patterns) for name in names)
+    return not is_like(uplink.name, patterns) and any(is_like(name, patterns) for name in present)
 
 
 def swap_words(
@@ -125,50 +142,53 @@ def swap_words(
     is_lacking: bool = False,
 ) -> tuple[str, str]:
     """Return what has happened to a verified uplink, and what to do about the config."""
-    was, name = swap
+    uplink, name = swap
     then = "then: hostrouting apply"
-    if is_port_of(was.name, name, links):
+    if is_port_of(uplink.name, name, links):
         to_do = f"name {name} in hostRouting.uplinks; {then}"
-        return f"{was.name} is a port of {name} by now", to_do
-    is_reused = any(link.name == was.name for link in links)
-    mac = "" if was.mac is None else f" ({was.mac})"
-    now = f", and {was.name} is another interface now" if is_reused else ""
+        return f"{uplink.name} is a port of {name} by now", to_do
+    is_reused = any(link.name == uplink.name for link in links)
+    mac = "" if uplink.mac is None else f" ({uplink.mac})"
+    now = f", and {uplink.name} is another interface now" if is_reused else ""
     edits = shortened([*_edits(swap, config, is_lacking)], "; ", _SHOWN_PLACES)
     other = ", or give the interface its name back"
     if config.uplinks is None:
         setting = f'set hostRouting\'s "uplinks": {json.dumps([name])}'
         other = f"; {setting}, or this alone if the names are right"
     return (
-        f"the interface with which the check passed as {was.name}{mac} is {name} by now{now}",
+        f"the interface with which the check passed as {uplink.name}{mac} is {name} by now{now}",
         f"{edits}{other}; {then}",
     )
 
 
 def _edits(swap: Swap, config: Config, is_lacking: bool) -> Iterator[str]:
-    was, name = swap
+    """Yield the edits that give the uplink and the other NIC their present names in a config."""
+    uplink, name = swap
     uplinks = config.uplinks or ()
-    is_unedited = is_like(was.name, uplinks) and not is_like(name, uplinks)
-    if is_unedited:
+    is_old = _has_only_former(uplinks, uplink, [name])
+    if is_old:
         yield f"in hostRouting.uplinks name {name}"
-    for place, patterns, may_mean_uplink in _places(config, is_lacking or is_unedited):
-        if _means_other(patterns, was, [name]):
-            yield f"in {place} name {was.name}"
-        elif may_mean_uplink and _means_uplink(patterns, was, [name]):
-            yield f"in {place} name {name}"
-
-
-def _places(config: Config, is_lacking: bool) -> Iterator[tuple[str, tuple[str, ...], bool]]:
-    """Yield each part of the config that names interfaces.
-
-    Each item consists of a phrase for the part, the part's patterns, and whether the patterns may
-    mean an uplink.
-    """
     for expected in config.route_overlap.expected_cidrs:
-        if expected.devs is not None:
-            yield f"devs of {expected.cidr}", expected.devs, True
+        yield from _edit(f"devs of {expected.cidr}", expected.devs or (), swap)
     for route in config.static_routes.routes:
         if route.dev is not None:
-            is_lost = is_lacking or route.gateway in (None, ONLINK)
-            yield f"dev of the static route to {route.destination}", (route.dev,), is_lost
+            place = f"dev of the static route to {route.destination}"
+            is_doubted = _is_doubted(route, is_lacking=is_lacking or is_old)
+            yield from _edit(place, (route.dev,), swap, may_mean_uplink=is_doubted)
     for keep in config.static_routes.keep:
-        yield f"keep, for {keep.dev},", (keep.dev,), False
+        yield from _edit(f"keep, for {keep.dev},", (keep.dev,), swap, may_mean_uplink=False)
+
+
+def _edit(
+    place: str,
+    patterns: tuple[str, ...],
+    swap: Swap,
+    *,
+    may_mean_uplink: bool = True,
+) -> Iterator[str]:
+    """Yield what to write at a place of the config, unless its patterns may stay."""
+    uplink, name = swap
+    if _has_only_present(patterns, uplink, [name]):
+        yield f"in {place} name {uplink.name}"
+    elif may_mean_uplink and _has_only_former(patterns, uplink, [name]):
+        yield f"in {place} name {name}"
