@@ -367,23 +367,30 @@ def _hiding_settings(examined: ExaminedHost, properties: Mapping[str, str]) -> I
 
 
 def _hides(examined: ExaminedHost, key: str, word: str) -> bool:
-    """Return whether one of the unit's mounts hides a path that the gate uses."""
-    parts = word.removeprefix("-").split(":")
-    # The format is source[:destination[:options]] (see systemd.exec(5)). TemporaryFileSystem= has
-    # no source.
+    """Return whether one of the unit's mounts hides a path that the gate uses.
+
+    For example, ``BindPaths=/srv/etc:/etc`` hides the config in /etc.
+
+    Args:
+        key: the unit's setting, one of ``_MOUNTS``.
+        word: one mount of the setting: ``SOURCE[:DESTINATION[:OPTIONS]]``, or without a source if
+            the setting is TemporaryFileSystem= (see systemd.exec(5)).
+    """
+    source, *more = word.removeprefix("-").split(":")
     is_empty = key == "TemporaryFileSystem"
-    place = parts[0] if is_empty or len(parts) == 1 else parts[1]
-    is_same = place == parts[0] and not is_empty
-    if key == "BindPaths" and is_same:
-        return False  # the mount shows the files that are there anyway
+    destination = more[0] if more and not is_empty else source
+    shows_same_files = destination == source and not is_empty
+    if shows_same_files and key == "BindPaths":
+        return False
+
     layout = examined.layout
-    mounted = layout.of(place).resolve()
-    folders = (layout.manifest.parent, layout.config.parent, layout.run_dir)
-    needed = [folder.resolve() for folder in folders]
+    mounted = layout.of(destination).resolve()
+    ours = (layout.manifest.parent, layout.config.parent, layout.run_dir)
+    needed = [folder.resolve() for folder in ours]
     if any(mounted.is_relative_to(folder) for folder in needed):
         return True
-    # A path that is mounted onto itself read-only hides no programs.
-    if not is_same:
+    # Even from a folder that is mounted onto itself read-only, programs can be run.
+    if not shows_same_files:
         needed += _used(layout)
     return any(path.is_relative_to(mounted) for path in needed)
 

@@ -88,9 +88,9 @@ def status(report: OverlapReport, repair: Repair, problems: Sequence[str]) -> st
     found = "no CIDRs are expected"
     if report.cidrs:
         found = shortened(summary(report).splitlines(), "; ", 1)
-    words = [f"{report.verdict}: {found}", f"static routes in place: {repair.kept}"]
+    words = [f"{report.verdict}: {found}", f"static routes in place: {repair.in_place}"]
     if repair.policy is not None:
-        words.append(f"rules in place: {repair.policy.kept}")
+        words.append(f"rules in place: {repair.policy.in_place}")
     if repair.waiting:
         words.append(f"waiting, because another program keeps removing them: {len(repair.waiting)}")
     if repair.unmoved:

@@ -35,13 +35,13 @@ class PolicyRepair:
     """The result of a repair of rules and side tables.
 
     Args:
-        kept: number of our rules that are in place.
+        in_place: number of our rules that are in place.
         changes: what was changed on the host.
         problems: descriptions of everything that couldn't be repaired.
         due: the time of the next attempt, on the scope's clock, or None if nothing has to wait.
     """
 
-    kept: int = 0
+    in_place: int = 0
     changes: Changes = attrs.field(factory=Changes)
     problems: tuple[str, ...] = ()
     due: float | None = None
@@ -54,13 +54,13 @@ class PolicyReconciler:
     A repair changes all of a family's rules and side tables, or none.
 
     Args:
-        kept: our rules, and the keys of our routes in side tables, that were in place after the
-            last repair.
+        in_place: our rules, and the keys of our routes in side tables, that were in place after
+            the last repair.
         restored: when a rule or side table was last restored, on the scope's clock.
         failures: counts how often rules or routes were lost right after they were restored.
     """
 
-    kept: frozenset[Hashable] = frozenset()
+    in_place: frozenset[Hashable] = frozenset()
     restored: float = -_CONTEST_SECONDS
     failures: Failures = attrs.field(factory=Failures)
 
@@ -82,33 +82,33 @@ class PolicyReconciler:
         """
         static = config.static_routes
         if not (static.rules or static.keep):
-            self.kept = frozenset()
+            self.in_place = frozenset()
             return None
         plans, problems = _plan(config, backends)
         due = self._count_losses([plan for _, plan in plans], scope.clock.monotonic())
         if due is not None:
-            return PolicyRepair(self._rules_kept, problems=(*problems, CONTESTED), due=due)
+            return PolicyRepair(self._rules_in_place, problems=(*problems, CONTESTED), due=due)
         changes = Changes()
         now = scope.clock.monotonic()
-        kept: set[Hashable] = set()
+        in_place: set[Hashable] = set()
         for backend, plan in plans:
             possible = _possible(plan)
             try:
                 with all_or_nothing() as undo:
                     apply_policy(possible, backend, scope, undo)
                 changes |= possible.changes
-                kept |= {*possible.wanted.rules, *(route.key for route in plan.wanted.routes)}
+                in_place |= {*possible.wanted.rules, *(route.key for route in plan.wanted.routes)}
                 verify_policy(plan.wanted, backend)
             except RouteError as error:
                 problems.append(error.clause)
-        self.kept = frozenset(kept)
+        self.in_place = frozenset(in_place)
         if changes:
             self.restored = now
-        return PolicyRepair(self._rules_kept, changes, tuple(problems))
+        return PolicyRepair(self._rules_in_place, changes, tuple(problems))
 
     @property
-    def _rules_kept(self) -> int:
-        return sum(isinstance(part, Rule) for part in self.kept)
+    def _rules_in_place(self) -> int:
+        return sum(isinstance(part, Rule) for part in self.in_place)
 
     def _count_losses(self, plans: Iterable[PolicyPlan], now: float) -> float | None:
         """Count a loss of rules or routes, and return when to restore them (None: at once)."""
@@ -116,11 +116,11 @@ class PolicyReconciler:
         for plan in plans:
             missing.update(plan.rule_steps.add)
             missing.update(route.key for route in plan.add)
-        if self.kept.isdisjoint(missing):  # nothing new is lost; earlier losses may wait
+        if self.in_place.isdisjoint(missing):  # nothing new is lost; earlier losses may wait
             return self.failures.due if missing and now < self.failures.due else None
         is_contested = now < self.restored + _CONTEST_SECONDS
         self.failures = self.failures.again(now) if is_contested else Failures()
-        self.kept -= missing
+        self.in_place -= missing
         return self.failures.due if self.failures.wait_seconds else None
 
 

@@ -43,7 +43,7 @@ class Repair:
     """The result of a repair, and the number of our routes afterwards.
 
     Args:
-        kept: number of our routes that are in the table.
+        in_place: number of our routes that are in the table.
         repaired: the restored, changed and removed routes by drift.
         lost_again: the routes that were lost since the previous repair, at least the third time.
             Routes with equal failure counters are listed together.
@@ -56,7 +56,7 @@ class Repair:
         problems: descriptions of everything that couldn't be repaired.
     """
 
-    kept: int = 0
+    in_place: int = 0
     repaired: dict[Drift, list[Route]] = attrs.field(factory=dict)
     lost_again: dict[Failures, list[Route]] = attrs.field(factory=dict)
     waiting: tuple[Route, ...] = ()
@@ -70,7 +70,7 @@ class Reconciler:
     """A reconciler that keeps our routes in the table and tracks their state between checks.
 
     Args:
-        kept: our routes that were in the table after the last repair, by route key.
+        in_place: our routes that were in the table after the last repair, by route key.
         former: our wanted routes as they last were in the table, by route key. A lost route stays
             in here.
         failures: for each route key, a counter of losses and failed writes of the route.
@@ -79,7 +79,7 @@ class Reconciler:
             installation was in progress. Otherwise None.
     """
 
-    kept: dict[Hashable, Route] = attrs.field(factory=dict)
+    in_place: dict[Hashable, Route] = attrs.field(factory=dict)
     former: dict[Hashable, Route] = attrs.field(factory=dict)
     failures: dict[Hashable, Failures] = attrs.field(factory=lambda: defaultdict(Failures))
     policy: PolicyReconciler = attrs.field(factory=PolicyReconciler)
@@ -101,38 +101,35 @@ class Reconciler:
         try:
             with locked(host.layout.lock, scope):
                 if is_present(host.layout.trial):
-                    return Repair(
-                        len(self.kept),
-                        problems=("doesn't change routes during a trial",),
-                    )
+                    return self._no_repair("doesn't change routes during a trial")
                 if is_held(host.layout.run_lock):
                     # An installation holds this lock. If the installation fails, it first restores
                     # the old routes, and then the old manifest. In between, the manifest still
                     # lists the new routes, and a repair would install them again.
                     self.due = scope.clock.monotonic() + _RUN_SECONDS
-                    return Repair(len(self.kept))
-                wanted = config()
-                backends = host.backends(wanted.static_routes.families)
-                plan, problems = plan_repair(wanted, *backends)
-                plan, unmoved = without_moves(plan, wanted, self.former, backends)
-                repair = self._write_due(plan, backends, scope)
-                self._remember(plan, unmoved)
-                problems += repair.problems
-                try:
-                    verify_routes((*self.kept.values(), *plan.foreign), *backends)
-                except RouteError as error:
-                    problems.append(error.clause)
-                policy = self._repair_policy(wanted, backends, scope)
-                if policy is not None:
-                    problems += policy.problems
-                return attrs.evolve(
-                    repair,
-                    unmoved=unmoved,
-                    policy=policy,
-                    problems=tuple(problems),
-                )
+                    return self._no_repair()
+                return self._repair(config(), host, scope)
         except HostRoutingError as error:
-            return Repair(len(self.kept), problems=(error.clause,))
+            return self._no_repair(error.clause)
+
+    def _no_repair(self, *problems: str) -> Repair:
+        return Repair(len(self.in_place), problems=problems)
+
+    def _repair(self, config: Config, host: Host, scope: CancelScope) -> Repair:
+        backends = host.backends(config.static_routes.families)
+        plan, problems = plan_repair(config, *backends)
+        plan, unmoved = without_moves(plan, config, self.former, backends)
+        repair = self._write_due(plan, backends, scope)
+        self._remember(plan, unmoved)
+        problems += repair.problems
+        try:
+            verify_routes((*self.in_place.values(), *plan.foreign), *backends)
+        except RouteError as error:
+            problems.append(error.clause)
+        policy = self._repair_policy(config, backends, scope)
+        if policy is not None:
+            problems += policy.problems
+        return attrs.evolve(repair, unmoved=unmoved, policy=policy, problems=tuple(problems))
 
     def _repair_policy(
         self,
@@ -151,54 +148,64 @@ class Reconciler:
         backends: Iterable[RouteBackend],
         scope: CancelScope,
     ) -> Repair:
-        """Write the routes that are due, and determine when the others are.
+        """Write the routes that are due, and set ``due`` to when the next of the others is.
 
-        A route that was repeatedly lost or refused is due at the time ``due`` of its failure
-        counter, any other route at once.
+        A route that was lost once or twice is due at once. If the route keeps getting lost, or the
+        kernel refuses it, the route's failure counter makes the route wait.
 
         Returns:
             A ``Repair`` without ``unmoved`` and ``policy``, and only with the kernel's refusals as
             ``problems``.
         """
         now = scope.clock.monotonic()
-        # If a route is still as the watcher left it, and the plan replaces it, then the default
-        # route from which it inherits has changed.
-        follows = {item.new.key for item in plan.replace if self._is_as_left(item.old)}
-        # Count the losses first, because ``_next_attempt`` reads the counters.
-        lost_again = self._count_losses(plan, follows, now)
-        attempted = plan.only(lambda route: self._next_attempt(route) <= now)
+        outdated = self._outdated(plan)
+        # Count the losses first, because ``_is_due`` reads the counters.
+        lost_again = self._count_losses(plan, outdated, now)
+        attempted = plan.only(lambda route: self._is_due(route, now))
         written, refused = _write_possible(attempted, backends, scope)
         self._count_refusals(written, refused, now)
+        self.in_place = {route.key: route for route in plan.unchanged} | _writes(written)
 
         # Without a refusal, all attempts have succeeded, even removals that ``written`` lacks
         # because the route was gone or another program's by then. After a refusal, no route of the
         # same family was removed, so only ``written`` has succeeded.
         succeeded = _changes(written if refused else attempted)
         postponed = {key: self.failures[key] for key in _changes(plan) if key not in succeeded}
-        self.kept = {route.key: route for route in plan.unchanged} | _writes(written)
-        self.due = min((each.due for each in postponed.values()), default=None)
+        self.due = min((failures.due for failures in postponed.values()), default=None)
         return Repair(
-            len(self.kept),
-            _by_drift(written, follows),
-            lost_again,
-            _waiting(plan, postponed),
+            len(self.in_place),
+            repaired=_by_drift(written, outdated),
+            lost_again=lost_again,
+            waiting=_waiting(plan, postponed),
             problems=_problems(postponed),
         )
 
-    def _next_attempt(self, route: Route) -> float:
-        """Return when the watcher may next write a route."""
-        return self.failures.get(route.key, Failures()).due
+    def _is_due(self, route: Route, now: float) -> bool:
+        return self.failures.get(route.key, Failures()).due <= now
+
+    def _outdated(self, plan: RoutePlan) -> set[Hashable]:
+        """Return the keys of the routes to replace because the default route has changed.
+
+        These routes inherit from the default route, and are still as the last repair left them.
+        """
+        outdated: set[Hashable] = set()
+        for item in plan.replace:
+            left = self.in_place.get(item.old.key)
+            if left is not None and left.has_same_effect(item.old):
+                outdated.add(item.new.key)
+        return outdated
 
     def _count_losses(
         self,
         plan: RoutePlan,
-        follows: Container[Hashable],
+        outdated: Container[Hashable],
         now: float,
     ) -> dict[Failures, list[Route]]:
         """Count a failure for each lost route, and return those that must wait now, by counter."""
         lost_again: dict[Failures, list[Route]] = {}
         for key, route in _writes(plan).items():
-            if key not in self.kept or key in follows:
+            is_lost = key in self.in_place and key not in outdated
+            if not is_lost:
                 continue
             failures = self.failures[key].again(now)
             self.failures[key] = failures
@@ -221,15 +228,11 @@ class Reconciler:
                 del self.failures[key]
 
     def _remember(self, plan: RoutePlan, unmoved: Iterable[Replacement]) -> None:
-        """Update ``former``, which keeps a lost route as long as the route is wanted."""
+        """Update ``former``, in which a lost route stays as long as the route is wanted."""
         wanted = {*_writes(plan), *(move.new.key for move in unmoved)}
-        lost = {key: route for key, route in self.former.items() if key in wanted}
-        left = {move.old.key: move.old for move in unmoved}
-        self.former = lost | self.kept | left
-
-    def _is_as_left(self, ours: Route) -> bool:
-        left = self.kept.get(ours.key)
-        return left is not None and left.has_same_effect(ours)
+        still_wanted = {key: route for key, route in self.former.items() if key in wanted}
+        unmoved_routes = {move.old.key: move.old for move in unmoved}
+        self.former = still_wanted | self.in_place | unmoved_routes
 
 
 def _write_possible(
@@ -257,16 +260,16 @@ def _write_possible(
     return written, refused
 
 
-def _by_drift(written: RoutePlan, follows: Container[Hashable]) -> dict[Drift, list[Route]]:
+def _by_drift(written: RoutePlan, outdated: Container[Hashable]) -> dict[Drift, list[Route]]:
     """Return the written and removed routes by drift.
 
     Args:
         written: the part of the plan that was carried out.
-        follows: the keys of the routes that follow the default route.
+        outdated: the keys of the routes whose default route has changed.
     """
     repaired = {Drift.UNWANTED: list(written.remove)}
     for key, route in _writes(written).items():
-        drift = Drift.DEFAULT_CHANGED if key in follows else Drift.LOST
+        drift = Drift.DEFAULT_CHANGED if key in outdated else Drift.LOST
         repaired.setdefault(drift, []).append(route)
     return repaired
 
@@ -353,7 +356,7 @@ def without_moves(
     links = [*chain.from_iterable(backend.facts().links for backend in backends)]
     if config.uplinks is not None or find_verified(config.verified, links):
         return plan, ()
-    inheriting = {_key_of(static) for static in config.static_routes.routes if static.dev is None}
+    inheriting = _inheriting(config.static_routes.routes)
     usable = {link.name for link in links if link.master is None}
     unmoved = tuple(
         pair for pair in _as_last_left(plan, former) if _moves(pair, inheriting, usable)
@@ -392,7 +395,7 @@ def _moves(
 
 
 def _leaving(plan: RoutePlan, keys: Container[Hashable]) -> RoutePlan:
-    """Return a plan that doesn't change the routes with the given keys."""
+    """Return a plan that leaves the routes with the given keys as they are."""
     left = [pair for pair in plan.replace if pair.new.key in keys]
     return attrs.evolve(
         plan,
@@ -402,9 +405,14 @@ def _leaving(plan: RoutePlan, keys: Container[Hashable]) -> RoutePlan:
     )
 
 
-def _key_of(static: StaticRoute) -> tuple[IpNetwork, int]:
-    family = Family.of(static.destination)
-    return static.destination, static.metric or family.usual_metric
+def _inheriting(static: Iterable[StaticRoute]) -> set[tuple[IpNetwork, int]]:
+    """Return the destination and metric of each static route that inherits its interface."""
+    inheriting: set[tuple[IpNetwork, int]] = set()
+    for route in static:
+        if route.dev is None:
+            metric = route.metric or Family.of(route.destination).usual_metric
+            inheriting.add((route.destination, metric))
+    return inheriting
 
 
 def _devs_of(route: Route) -> set[str | None]:

@@ -220,8 +220,8 @@ class _Watch:
                 findings=self.report.findings,
                 notes=(*report.notes, *self.report.notes),
             )
-        kept = (self.snapshots.problem,) if self.snapshots.problem else ()
-        problems = tuple(dict.fromkeys((*done.problems, *self.problems, *kept)))
+        of_snapshots = [self.snapshots.problem] if self.snapshots.problem else []
+        problems = tuple(dict.fromkeys((*done.problems, *self.problems, *of_snapshots)))
         events = (
             *of_routes(done, self._managers(done)),
             *of_rules(done.policy),

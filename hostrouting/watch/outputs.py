@@ -97,13 +97,13 @@ def metrics_text(
         time: the round's Unix timestamp.
     """
     policy = repair.policy
-    rules_kept = {} if policy is None else {"": policy.kept}
+    rules_in_place = {} if policy is None else {"": policy.in_place}
     rules_repaired = {} if policy is None else {"": counted["rules"]}
     problem = int(bool(repair.problems or repair.unmoved))
     return exposition(
         *gate,
         *check_metrics(report, time),
-        Metric("routes_kept", "gauge", "Static routes that are in place.", {"": repair.kept}),
+        Metric("routes_kept", "gauge", "Static routes that are in place.", {"": repair.in_place}),
         Metric(
             "routes_contested",
             "gauge",
@@ -128,7 +128,7 @@ def metrics_text(
             "Routes repaired since the start of the watcher, by the kind of their drift.",
             {f'{{drift="{drift}"}}': counted[drift] for drift in Drift},
         ),
-        Metric("rules_kept", "gauge", "Policy rules that are in place.", rules_kept),
+        Metric("rules_kept", "gauge", "Policy rules that are in place.", rules_in_place),
         Metric(
             "rules_repaired_total",
             "counter",
