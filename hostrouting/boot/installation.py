@@ -99,17 +99,24 @@ def apply_additions(plan: BootPlan, host: Host, undo: Undo) -> Changes:
     switch(layout, _states(plan.gate.switched))
 
     _write_files(plan, host, undo)
-    # Even if this run writes no unit files, systemd must read those that a killed run has written.
-    writes_units = _writes_units(plan, layout)
-    loaded = {} if writes_units else _loaded(units, plan.manifests.interim)
-    unread = _unread(loaded)
-    has_reloaded = bool(writes_units or unread)
-    if has_reloaded:
+    loaded = None
+    unread: list[str] = []
+    if _writes_units(plan, layout):
         units.reload()
-    _enable(plan, host, undo)
+    else:
+        # A killed run may have written unit files that systemd hasn't read.
+        loaded = _loaded(units, plan.manifests.interim)
+        unread = _unread(loaded)
+        if unread:
+            units.reload()
+            loaded = None
+    if plan.units.enable:
+        _enable(plan, host, undo)
+        loaded = None
 
     if plan.is_installing and new.has_gate:
-        if has_reloaded or plan.units.enable:
+        # Without a reload and an enabled unit, what systemd has loaded is still the same.
+        if loaded is None:
             loaded = _loaded(units, new)
         _verify_gate(loaded, new, layout)
     return _changes_so_far(plan, layout, unread)

@@ -240,22 +240,23 @@ def _plan_gate(
         has_changes: whether any file is written or removed.
     """
     layout = host.layout
-    old = manifests.old
     new = manifests.new
-    # During a removal of the static routes, a script removes our routes from the kernel (see
-    # ``_gate_scripts``). This script is in the gate's first list, but not in the final list.
-    still_run = {name: old.parts[name] for name in manifests.removed_parts if name in scripts}
-    listed = attrs.evolve(new, parts=still_run | new.parts)
-    first_list = BootFile(layout.gate_list, list_text(listed, contents))
+    interim = new
+    if ROUTES in scripts and ROUTES not in new.parts:
+        # The routes script removes our routes from the kernel (see ``_gate_scripts``), and isn't in
+        # the list any more at the end.
+        of_routes = manifests.old.parts[ROUTES]
+        interim = attrs.evolve(new, parts={ROUTES: of_routes} | new.parts)
+    interim_list = BootFile(layout.gate_list, list_text(interim, contents))
     final_list = BootFile(layout.gate_list, list_text(new, contents))
 
-    switched = [*scripts.values()]
+    gate_files = [*scripts.values()]
     if has_changes and (new.has_gate or files.is_present(layout.gate_list)):
-        switched.append(first_list)
+        gate_files.append(interim_list)
     return GatePlan(
-        switched=tuple(file for file in switched if not _is_up_to_date(file)),
-        rollback=_plan_rollback(host, old, scripts),
-        final_list=final_list if new.has_gate and final_list != first_list else None,
+        switched=tuple(file for file in gate_files if not _is_up_to_date(file)),
+        rollback=_plan_rollback(host, manifests.old, scripts),
+        final_list=final_list if new.has_gate and final_list != interim_list else None,
     )
 
 

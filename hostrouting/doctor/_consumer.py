@@ -66,10 +66,10 @@ def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         hint = "hostrouting confirm, or hostrouting revert; then: hostrouting check"
         yield DoctorFinding("unjudged", examined.consumer, message, hint, Severity.UNKNOWN)
         return
-    follows = _next_start(examined)
+    next_start = _next_start(examined)
     report = examined.report
     if report.verdict is Verdict.UNKNOWN:
-        message = f"{follows}: the check can't judge: {report.reason}"
+        message = f"{next_start}: the check can't judge: {report.reason}"
         severity = Severity.BROKEN if examined.manifest.is_strict else Severity.UNKNOWN
         then = "hostrouting check"
         if report.reason_kind in _OF_CONFIG:
@@ -77,7 +77,7 @@ def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         hint = "\n".join((f"fix that, then: {then}", *_snapshots(examined)))
         yield DoctorFinding("unjudged", examined.consumer, message, hint, severity)
     yield from _doubtful_uplinks(examined)
-    yield from _shadowed(examined, follows)
+    yield from _shadowed(examined, next_start)
     yield from _unrecorded(examined)
 
 
@@ -136,34 +136,33 @@ def _next_start(examined: ExaminedHost) -> str:
     return "its next start is held back"
 
 
-def _shadowed(examined: ExaminedHost, follows: str) -> Iterator[DoctorFinding]:
+def _shadowed(examined: ExaminedHost, next_start: str) -> Iterator[DoctorFinding]:
     """Yield a finding for each failure. The hint says how to fix the failure, or why it can't."""
     if not examined.report.findings:
         return
     after_apply = examined.report
     with suppress(RouteError):  # ``routes`` reports why routes can't be installed
         after_apply = examined.report_after_apply
+    fixable = {finding.cidr for finding in after_apply.findings if finding.fix or finding.rules}
     for finding in examined.report.findings:
         lines = reasons(after_apply, finding.cidr)
-        if any(
-            (each.fix or each.rules) and each.cidr == finding.cidr for each in after_apply.findings
-        ):
-            lines.append(
-                f"{examined.command('fix')} prints what fixes {'the rest' if lines else 'it'}"
-            )
-        hint = "\n".join((*(lines or [examined.repairing("apply")]), *_snapshots(examined)))
-        yield DoctorFinding("shadowed", examined.consumer, f"{follows}: {finding.message}", hint)
+        if finding.cidr in fixable:
+            what = "the rest" if lines else "it"
+            lines.append(f"{examined.command('fix')} prints what fixes {what}")
+        if not lines:
+            lines = [examined.repairing("apply")]
+        hint = "\n".join((*lines, *_snapshots(examined)))
+        message = f"{next_start}: {finding.message}"
+        yield DoctorFinding("shadowed", examined.consumer, message, hint)
 
 
 def _snapshots(examined: ExaminedHost) -> list[str]:
     """Return a line with the command that compares the watcher's two snapshots, if both exist."""
-    kept = examined.layout.snapshots
-    there = " ".join(map(examined.layout.relative, kept))
-    return (
-        [f"what has changed since it was ok: hostrouting diff {there}"]
-        if all(map(files.exists, kept))
-        else []
-    )
+    paths = examined.layout.snapshots
+    if not all(map(files.exists, paths)):
+        return []
+    names = " ".join(map(examined.layout.relative, paths))
+    return [f"what has changed since it was ok: hostrouting diff {names}"]
 
 
 def _bare_instances(examined: ExaminedHost) -> list[str]:
