@@ -20,8 +20,8 @@ from hostrouting.azure.probe.tasks import (
     RemoveLoadBalancerProbe,
     plan_probe,
 )
+from hostrouting.azure.vnet.bridge import BridgeNode, Interface, Neighbour, NodeState
 from hostrouting.azure.vnet.leftovers import AzureVnetItem, AzureVnetReport
-from hostrouting.azure.vnet.port import BridgeNode, Interface, Neighbour, NodeState
 from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet, plan_stale
 
 # fmt: off

@@ -8,7 +8,7 @@ from functools import partial
 from hostrouting.azure.config import HostNetworking
 from hostrouting.azure.nodes import LoadBalancerProbeError
 from hostrouting.azure.probe.ruleset import PROBE, TABLE
-from hostrouting.azure.probe.tasks import plan_probe
+from hostrouting.azure.probe.tasks import ProbeReport, plan_probe
 from hostrouting.azure.vnet.tasks import plan_stale
 from hostrouting.doctor.check_types import (
     DoctorCheck,
@@ -54,14 +54,21 @@ def _probes(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[D
         yield from missing_tools(examined, {"nft": "nftables"}, "the rules")
     elif not config.load_balancer_probe.enabled:
         return
-    apply = examined.command("lb-probe apply")
     try:
         plan = plan_probe(config, host=examined.host, scope=examined.scope)
     except LoadBalancerProbeError as error:
-        hint = f"fix that, then: {apply}"
+        hint = f"fix that, then: {examined.command('lb-probe apply')}"
         unit = f"{PROBE}.service"
         yield DoctorFinding("probes-fail", unit, error.clause, hint, Severity.RISK)
         return
+    yield from _differing_probes(plan, config, examined)
+
+
+def _differing_probes(
+    plan: ProbeReport,
+    config: HostNetworking,
+    examined: ExaminedHost,
+) -> Iterator[DoctorFinding]:
     rules = [f"nftables table ip6 {TABLE}"] if plan.rules else []
     changes = (*plan.changes.files, *plan.changes.units, *plan.changes.routes)
     differing = [*rules, *(str(change.what) for change in changes)]
@@ -73,7 +80,8 @@ def _probes(config: HostNetworking | None, examined: ExaminedHost) -> Iterator[D
         "probes-differ",
         shortened(differing, ", ", _NAMED),
         "it isn't as configured; without the rules, probes that a pod has to answer are lost",
-        f"{examined.command('lb-probe plan')} shows the difference, {apply} fixes it",
+        f"{examined.command('lb-probe plan')} shows the difference, "
+        f"{examined.command('lb-probe apply')} fixes it",
         Severity.BROKEN if is_broken else Severity.RISK,
     )
 

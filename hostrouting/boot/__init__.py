@@ -13,5 +13,5 @@
 #     _switch              the replacement of the gate's scripts and list, all at once
 #     manifest             the record of what is installed
 #     trial_timer          the end of a trial of routes: its file, and the systemd timer
-#     systemd, systemctl   the port to systemd, and its implementation
+#     systemd, systemctl   the protocol for systemd, and its implementation
 #     scripts/             what runs at boot and before each start: gate.sh runs the listed scripts

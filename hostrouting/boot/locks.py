@@ -152,11 +152,8 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_installing: bool) -> Ite
         FileError: the lock can't be acquired.
     """
     done = Done()
-    run_lock: AbstractContextManager[None] = nullcontext()
-    if not host.is_image and (is_installing or _has_traces(host.layout)):
-        run_lock = locked(host.layout.run_lock, scope, seconds=_RUN_WAIT_SECONDS)
     try:
-        with run_lock:
+        with _run_lock(host, scope, is_installing=is_installing):
             yield done
     except HostRoutingError as error:
         error.changes = done.changes
@@ -173,6 +170,19 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_installing: bool) -> Ite
             raise
         ended = StoppedRun(end.reason) if isinstance(end, Cancelled) else OverdueRun(end.seconds)
         raise _instead_of(end, ended, done.changes) from end
+
+
+def _run_lock(
+    host: Host,
+    scope: CancelScope,
+    *,
+    is_installing: bool,
+) -> AbstractContextManager[None]:
+    if host.is_image:
+        return nullcontext()
+    if not is_installing and not _has_traces(host.layout):
+        return nullcontext()
+    return locked(host.layout.run_lock, scope, seconds=_RUN_WAIT_SECONDS)
 
 
 def _what_to_do_about(left: Changes) -> str:

@@ -1,6 +1,6 @@
 """The ``UnitManager`` protocol: everything that hostrouting needs from a service manager.
 
-Two classes implement the port: ``Systemctl`` (systemctl.py), for the running system or an image,
+Two classes implement it: ``Systemctl`` (systemctl.py), for the running system or an image,
 and the in-memory ``FakeSystemd`` (fake_systemd.py).
 """
 

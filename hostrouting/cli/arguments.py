@@ -361,18 +361,18 @@ def _add_address(parser: Parser) -> None:
 
 
 def _add_fixed(parser: Parser) -> None:
-    fixed = parser.add_mutually_exclusive_group()
+    output = parser.add_mutually_exclusive_group()
     what = (
         "hostrouting's config, or the same routes for netplan, systemd-networkd or as ip commands"
     )
-    fixed.add_argument(
+    output.add_argument(
         "--format",
         choices=("config", "netplan", "networkd", "ip"),
         default="config",
         help=what,
     )
     what = "write the fixed config to CONFIG's file instead of printing it"
-    fixed.add_argument("--in-place", action="store_true", help=what)
+    output.add_argument("--in-place", action="store_true", help=what)
 
 
 def _add_shell(parser: Parser) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from shlex import quote
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -75,20 +75,25 @@ def config_and_snapshots(options: argparse.Namespace) -> tuple[str | None, list[
     """
     from hostrouting.kernel.snapshot import STDIN
 
-    given = [*([] if options.config is None else [options.config]), *options.snapshots]
+    paths = [path for path in (options.config, *options.snapshots) if path is not None]
     is_first_config = _is_config if options.cidr else _may_be_config
-    config = given.pop(0) if len(given) > 1 and is_first_config(given[0]) else None
-    if config is None:
-        _refuse_misplaced_config(given)
-    if not any(path == STDIN or os.path.lexists(path) for path in given):
-        raise HostRoutingError(f"there is no file or folder {given[0]}")
-    files: list[str] = []
-    for path in given:
-        files += _files_in(path, config) if _is_folder(path) else [path]
-    once: dict[tuple[str, str], str] = {}
-    for path in files:
-        once.setdefault(_place(path), path)
-    return config, [*once.values()]
+    config = None
+    if len(paths) > 1 and is_first_config(paths[0]):
+        config = paths.pop(0)
+    else:
+        _refuse_misplaced_config(paths)
+    if not any(path == STDIN or os.path.lexists(path) for path in paths):
+        raise HostRoutingError(f"there is no file or folder {paths[0]}")
+    return config, _files_of(paths, config)
+
+
+def _files_of(paths: Iterable[str], config: str | None) -> list[str]:
+    """Return files and the files in folders. A file that is given twice is returned once."""
+    by_place: dict[tuple[str, str], str] = {}
+    for path in paths:
+        for file in _files_in(path, config) if _is_folder(path) else [path]:
+            by_place.setdefault(_place(file), file)
+    return [*by_place.values()]
 
 
 def _refuse_misplaced_config(given: list[str]) -> None:

@@ -516,8 +516,8 @@ def plan_now(
             are also wanted, and removes the others.
 
     Returns:
-        The plan, and None. If a device, gateway or default route is missing, an empty plan, and a
-            phrase about that.
+        The plan and None, or if a device, gateway or default route is missing, an empty plan and a
+            phrase that names what is missing.
 
     Raises:
         RouteError: a route can never be installed as configured, a route conflicts with an existing

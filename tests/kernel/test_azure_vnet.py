@@ -47,9 +47,9 @@ from stale import (
 import phases
 from hostrouting import Host, Layout
 from hostrouting.azure.nodes import AzureVnetError
+from hostrouting.azure.vnet.bridge import Neighbour
 from hostrouting.azure.vnet.leftovers import AzureVnetReport
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
-from hostrouting.azure.vnet.port import Neighbour
 from hostrouting.azure.vnet.tasks import LOCK_FILE, STATE_FILE, RemoveStaleAzureVnet
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.unshare import Namespace, in_thread

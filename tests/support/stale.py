@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
 from hostrouting.azure.config import HostNetworking, StaleAzureVnet
-from hostrouting.azure.vnet.port import Interface, Neighbour, NodeState
+from hostrouting.azure.vnet.bridge import Interface, Neighbour, NodeState
 
 NIC_MAC, GONE_MAC, LIVE_MAC, TUNNEL_MAC = (
     "00:0d:3a:01:02:03",

@@ -5,6 +5,6 @@ route. If azure-vnet gets no DEL command for a pod, because another CNI plug-in 
 the rules, the neighbour and the route stay. Packets to a new pod with the same address are then
 lost.
 
-``port`` defines the protocol for access to a node, and ``linux`` implements it. All functions in
-``parse`` and ``leftovers`` are pure.
+``bridge`` defines the protocol for access to a node's bridge, and ``linux`` implements it. All
+functions in ``parse`` and ``leftovers`` are pure.
 """

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 import attrs
 
 from hostrouting.azure.config import StaleAzureVnet
+from hostrouting.azure.vnet.bridge import Interface, Neighbour, NodeState
 from hostrouting.azure.vnet.parse import TUNNEL_MAC, Endpoint, PodRule, parse_pod_rule
-from hostrouting.azure.vnet.port import Interface, Neighbour, NodeState
 from hostrouting.model.family import IpAddress
 from hostrouting.model.jsonable import fields_in_json
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import attrs
 
 from hostrouting.azure.nodes import LEGACY_BY_HAND, AzureVnetError, Programs
-from hostrouting.azure.vnet.port import Interface, Neighbour, NodeState
+from hostrouting.azure.vnet.bridge import Interface, Neighbour, NodeState
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.port import read_routes
 from hostrouting.kernel.refusals import NetlinkError

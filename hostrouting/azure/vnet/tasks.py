@@ -12,10 +12,10 @@ import attrs
 
 from hostrouting.azure.config import HostNetworking, to_networking
 from hostrouting.azure.nodes import AzureVnetError, node_or_default
+from hostrouting.azure.vnet.bridge import BridgeNode, Neighbour, NodeState
 from hostrouting.azure.vnet.leftovers import AzureVnetReport, plan_cleaning
 from hostrouting.azure.vnet.linux import LinuxBridgeNode
 from hostrouting.azure.vnet.parse import parse_endpoints
-from hostrouting.azure.vnet.port import BridgeNode, Neighbour, NodeState
 from hostrouting.boot.files import read_text
 from hostrouting.boot.host import Host
 from hostrouting.boot.locks import locked

@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Callable, Sequence
 
 from hostrouting.azure.config import SECTION, HostNetworking
+from hostrouting.azure.vnet.bridge import Neighbour
 from hostrouting.azure.vnet.leftovers import AzureVnetItem, AzureVnetReport
 from hostrouting.azure.vnet.parse import parse_pod_rule
-from hostrouting.azure.vnet.port import Neighbour
 from hostrouting.azure.vnet.tasks import RemoveStaleAzureVnet, plan_stale
 from hostrouting.boot.host import Host
 from hostrouting.cli.exit_codes import EXIT_PLAN_CHANGES
