@@ -397,20 +397,25 @@ def nagios(report: OverlapReport) -> tuple[int, str]:
     if report.verdict is Verdict.UNKNOWN:
         return nagios_unknown(_why_unknown(report))
     is_strict = report.mode is OverlapMode.STRICT
-    total = len(report.cidrs)
     failing = {finding.cidr for finding in report.findings}
+    start = [note.message for note in report.notes if note.kind is NoteKind.START]
     if failing:
         status = _CRITICAL if is_strict else _WARNING
         said = f"{_counts(report)}: {report.findings[0].message}"
     else:
-        start = [note.message for note in report.notes if note.kind is NoteKind.START]
         status = _WARNING if start else _OK
-        all_of_them = "1 expected CIDR leaves" if total == 1 else f"{total} expected CIDRs leave"
-        said = "; ".join((*start, f"{all_of_them} through {','.join(report.default_devs)}"))
+        said = "; ".join((*start, _all_leave(report)))
     # With a threshold of 0, any other value raises an alert. In STRICT mode, 0 is the critical
     # threshold, and in WARN mode the warning threshold.
     thresholds = ";0" if is_strict else "0;"
-    return status, f"{_text(status, said)} | failing={len(failing)};{thresholds};0;{total}"
+    performance = f"failing={len(failing)};{thresholds};0;{len(report.cidrs)}"
+    return status, f"{_text(status, said)} | {performance}"
+
+
+def _all_leave(report: OverlapReport) -> str:
+    total = len(report.cidrs)
+    cidrs = "1 expected CIDR leaves" if total == 1 else f"{total} expected CIDRs leave"
+    return f"{cidrs} through {','.join(report.default_devs)}"
 
 
 def _why_unknown(report: OverlapReport) -> str:

@@ -71,12 +71,19 @@ def swapped_devs(
     swapped: list[Swap] = []
     for uplink, present in find_renamed(config.verified, links):
         # The devs whose packets leave through the NIC that has the uplink's former name now.
-        diverted = [devs for devs, leave_through in failing if leave_through == (uplink.name,)]
+        diverted = _devs_leaving_through(uplink.name, failing)
         means_other = any(_has_only_present(devs, uplink, present) for devs in diverted)
         means_uplink = any(_has_only_former(devs, uplink, present) for devs in given)
         if means_other or (means_uplink and not _is_edited(config, uplink)):
             swapped.append((uplink, present[0]))
     return tuple(swapped)
+
+
+def _devs_leaving_through(
+    dev: str,
+    failing: Iterable[tuple[tuple[str, ...], tuple[str, ...]]],
+) -> list[tuple[str, ...]]:
+    return [devs for devs, leave_through in failing if leave_through == (dev,)]
 
 
 def swapped_routes(
@@ -94,8 +101,11 @@ def swapped_routes(
             isn't in a network of its interface.
     """
     static = config.static_routes
-    doubted = [route for route in static.routes if _is_doubted(route, is_lacking=is_lacking)]
-    devs = [route.dev for route in doubted if route.dev is not None]
+    devs = [
+        route.dev
+        for route in static.routes
+        if route.dev is not None and _is_doubted(route, is_lacking=is_lacking)
+    ]
     patterns = [*devs, *(keep.dev for keep in static.keep)]
     swapped: list[Swap] = []
     for uplink, present in find_renamed(config.verified, links):

@@ -381,15 +381,22 @@ def _hides(examined: ExaminedHost, key: str, word: str) -> bool:
     shows_same_files = destination == source and not is_empty
     if shows_same_files and key == "BindPaths":
         return False
+    return _hides_needed(destination, examined.layout, hides_programs=not shows_same_files)
 
-    layout = examined.layout
+
+def _hides_needed(destination: str, layout: Layout, *, hides_programs: bool) -> bool:
+    """Return whether a mount at a destination hides a path that the gate uses.
+
+    Args:
+        hides_programs: False if the destination is mounted onto itself, because its programs can be
+            run even from a read-only mount.
+    """
     mounted = layout.of(destination).resolve()
     ours = (layout.manifest.parent, layout.config.parent, layout.run_dir)
     needed = [folder.resolve() for folder in ours]
     if any(mounted.is_relative_to(folder) for folder in needed):
         return True
-    # Even from a folder that is mounted onto itself read-only, programs can be run.
-    if not shows_same_files:
+    if hides_programs:
         needed += _used(layout)
     return any(path.is_relative_to(mounted) for path in needed)
 

@@ -59,7 +59,8 @@ class LastSnapshots:
         path = layout.good if is_ok else layout.bad
         now = scope.clock.monotonic()
         age = now - self.written.get(path, -_HOUR_SECONDS)
-        if not (self.is_due or is_ok) or age < (_PAUSE_SECONDS if self.is_due else _HOUR_SECONDS):
+        is_hourly = is_ok and age >= _HOUR_SECONDS
+        if not is_hourly and not (self.is_due and age >= _PAUSE_SECONDS):
             return
         self.is_due = False
         self.written[path] = now
