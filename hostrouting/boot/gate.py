@@ -14,14 +14,14 @@ the gate:
 The drop-ins don't depend on which parts are installed. Otherwise a reload could remove the command
 that systemd is running for a unit, and systemd would then skip the other commands of the same
 setting. Only the script list depends on the installed parts, and the gate script rereads the list
-before each step. The same happens if the reload removes another program's command, so the gate's
-commands are spread over two settings. All lines differ, because systemd would confuse identical
-lines and skip the lines between them.
+before each step. A reload may also remove another program's command, with the same effect. So the
+gate's commands are spread over two settings. All lines differ, because systemd would confuse
+identical lines and skip the lines between them.
 
 If an ``ExecCondition=`` fails, for example because a working directory doesn't exist yet, systemd
 skips the unit: it reports no error and ignores ``Restart=``. So the gate's ``ExecCondition=`` has
-the prefix ``-``, which makes systemd ignore a failure. This line blocks a start by not returning;
-the other lines block a start by failing.
+the prefix ``-``, which makes systemd ignore a failure. The gate's ``ExecCondition=`` blocks a start
+by not returning; the other lines block a start by failing.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _LAST = ("ExecStartPre", "+", f"{_SCRIPT} last")
 # too early, so test(1) looks for the file.
 _PASS = f"/{RUN_DIR}/passed/${{INVOCATION_ID}}"
 _PASSED = ("ExecStartPre", "+", f"/usr/bin/test -f {_PASS} -o -e {Layout().gate_off}")
-# _AGAIN repeats the check if _HOLD has failed, because systemd ignores this failure. The gate also
-# works without _AGAIN, which an instance's drop-in removes if it resets ExecStartPre=. _LAST and
-# _PASSED are in a later drop-in, so they stay.
+# _AGAIN repeats the check if _HOLD has failed, because systemd ignores this failure. An instance's
+# drop-in that resets ExecStartPre= removes _AGAIN, which the gate can do without, but not _LAST and
+# _PASSED, which are in a later drop-in.
 _NEEDED = (_HOLD, _LAST, _PASSED)
 
 _HEAD = f"""\
@@ -92,7 +92,7 @@ _NAMELESS = {
 
 # The exit statuses of a gate that fails: 255 from the gate script, 1 from test(1), 1 and 2 from
 # bash, 126 and 127 if a script can't be executed, and systemd's own codes (EXIT_CHDIR to
-# EXIT_NUMA_POLICY in its src/basic/exit-status.h). The words are signals that kill the gate.
+# EXIT_NUMA_POLICY in its src/basic/exit-status.h). The signals KILL, TERM and ABRT kill the gate.
 _ENDS = {"255", "1", "2", "126", "127", *map(str, range(200, 244)), "KILL", "TERM", "ABRT"}
 
 

@@ -29,7 +29,7 @@ _THEIRS = re.compile(
 )
 _OURS = re.compile(rf"^(?P<destination>\S+) (?P<gateway>\S+) (?P<dev>\S+) {_METRIC}$", re.MULTILINE)
 
-# Words for the default route's interface and gateway.
+# The words that stand for the default route's interface or gateway in a script.
 _INHERITED = ("@@AUTO_DEV@@", "@@AUTO_GW@@", INHERITED)
 
 

@@ -178,8 +178,7 @@ class Host:
             return False
         same = os.path.samefile  # not pathlib's, which a check doesn't import
         try:
-            # Files in /proc/1/root and /proc/1/ns require ptrace access to PID 1. The watcher's
-            # unit doesn't have it.
+            # Without ptrace access to PID 1, as in the watcher's unit, stat(2) fails here.
             has_same_files = same("/proc/1/root/run", "/run")
             return has_same_files and not same("/proc/1/ns/net", "/proc/thread-self/ns/net")
         except OSError:
@@ -358,11 +357,10 @@ class Host:
         try:
             rules = self.routes6.facts().rules
         except RouteError as error:
-            if (
-                error.errno != errno.EAFNOSUPPORT
-            ):  # what a kernel without IPv6 says (ipv6.disable=1)
-                raise
-            return False
+            # A kernel without IPv6 (ipv6.disable=1) has no rules.
+            if error.errno == errno.EAFNOSUPPORT:
+                return False
+            raise
         return any(rule.is_ours for rule in rules)
 
     def our_routes(self) -> tuple[Route, ...]:

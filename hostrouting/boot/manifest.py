@@ -327,7 +327,7 @@ def _reconstruct_part(name: str, layout: Layout, drop_in_folders: Iterable[Path]
 def _is_ours(path: Path) -> bool:
     try:
         return (files.read_text(path) or "").startswith(HEADER)
-    except FileError:  # a folder, a device or a dangling link
+    except FileError:  # the path is a folder, a device or a dangling link
         return False
 
 

@@ -43,7 +43,8 @@ _JUDGED = {
     for family in Family
 }
 
-INHERITED = "*"  # can't be an interface name or a gateway
+# In a row, this stands for the default route's interface or gateway.
+INHERITED = "*"
 
 
 def render_static_routes(config: Config) -> str:
@@ -159,7 +160,7 @@ def _expected_rows(expected: ExpectedCidr) -> Iterable[str]:
     family = Family.of(expected.cidr)
     # awk's numbers have only 53 bits, too few for an IPv6 address. So addresses are written as
     # hexadecimal words of equal length, which sort like the addresses. The letter x makes awk
-    # compare them as strings.
+    # compare the words as strings.
     digits = family.bits // 4
     for low, high in _JUDGED[family]:
         first = max(low, int(expected.cidr.network_address))

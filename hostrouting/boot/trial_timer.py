@@ -24,8 +24,8 @@ from phases import CancelScope
 _UNIT = "hostrouting-trial"
 _TIMER = f"{_UNIT}.timer"
 _SERVICE = f"{_UNIT}.service"
-# If the timer is lost when a trial is ended, a new timer runs the script after this time, unless
-# the script has ended the trial by then.
+# If a trial is to be ended and its timer is gone, a new timer is started. In case the script fails
+# now, this timer runs the script again after this time.
 _RETRY_SECONDS = 60
 
 
@@ -97,8 +97,8 @@ def forget_trial(host: Host) -> None:
 
     The caller holds the run lock, so that no other trial begins.
     """
-    # While this file exists, the trial's timer starts a confirmation. The confirmation would
-    # replace what the caller has installed.
+    # With this file, the trial's timer would start a confirmation, which would replace what the
+    # caller has installed.
     remove(host.layout.confirmed)
     if is_present(host.layout.trial_script) and not is_present(host.layout.trial):
         _stop_timer(host)
@@ -114,15 +114,14 @@ def end_trial(host: Host) -> None:
     """End the current trial, if any, by running its script immediately.
 
     Raises:
-        UnitError: the script failed. If the trial isn't over, the script runs again at the
-            deadline, if possible.
+        UnitError: the script failed. If the trial's timer is there, it runs the script again.
     """
     host = host.within(CancelScope())
     try:
         if is_present(host.layout.trial):
             if host.units.show(_SERVICE, "LoadState")["LoadState"] == "not-found":
-                # systemd removes a service together with its timer. Only an existing service can be
-                # restarted, so make both again.
+                # The service can't be restarted, because systemd has removed it together with the
+                # timer. So make both again.
                 start_timer(host, _RETRY_SECONDS)
             host.units.restart(_SERVICE)
     finally:

@@ -51,13 +51,13 @@ class Command(NamedTuple):
         run: the function that runs the command. For a group, ``run`` returns the group's commands.
         takes: functions that add arguments to the parser, in order.
         failed: the exit code for errors without an exit code of their own.
-        is_followed: whether this is a group of commands.
+        is_group: whether this is a group of commands.
     """
 
     run: Callable[..., Any]
     takes: tuple[Callable[[Parser], None], ...] = ()
     failed: int = EXIT_FAILURE
-    is_followed: bool = False
+    is_group: bool = False
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -160,7 +160,7 @@ def _add_commands(parser: Parser, by_name: Mapping[str, Command], prog: str) -> 
         )
         for add in command.takes:
             add(below)
-        if command.is_followed:
+        if command.is_group:
             _add_commands(below, command.run(), f"{prog} {name}")
         else:
             below.set_defaults(
@@ -534,9 +534,9 @@ def all_commands() -> Mapping[str, Command]:
         ),
         "doctor": Command(checking.doctor, (_add_config, _add_root, _add_doctor)),
         "watch": Command(commands.watch, (_add_config,)),
-        "config": Command(_config, is_followed=True),
-        "lb-probe": Command(_lb_probe, is_followed=True),
-        "azure-vnet": Command(_azure_vnet, is_followed=True),
+        "config": Command(_config, is_group=True),
+        "lb-probe": Command(_lb_probe, is_group=True),
+        "azure-vnet": Command(_azure_vnet, is_group=True),
         "remove": Command(commands.remove, (_add_root, _add_output)),
         "schema": Command(commands.schema),
         "completion": Command(_completion, (_add_shell,)),

@@ -515,7 +515,7 @@ def _is_left(report: OverlapReport, config: Config, *, adds: bool) -> bool:
 
 
 def _chosen_to_fix(options: argparse.Namespace, host: Host) -> Chosen:
-    """Return the config to fix, which mustn't be the manifest for --in-place."""
+    """Return the config to fix. --in-place refuses the manifest."""
     if not options.in_place:
         return choose(options, host)
     from hostrouting.cli.default_config import refuse_in_place, refuse_manifest
@@ -726,7 +726,8 @@ def judge(options: argparse.Namespace, host: Host) -> Result:
         if options.config is not None and not error.hint:
             error.hint = _IS_CONFIG
         raise
-    # The files are read by other processes, which have other file descriptors.
+    # Other processes read the files, and don't have this process's /dev/stdin and /dev/fd. So read
+    # snapshots from there now.
     snapshots = [*map(readable_elsewhere, files)]
     report = run_function(
         "judge",

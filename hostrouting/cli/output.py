@@ -119,7 +119,7 @@ def _print(
                 flush=True,
             )
         else:
-            stream.flush()  # what print() has buffered comes first
+            stream.flush()  # write first what print() has buffered
             _write(
                 f"{shown}{end}".encode(stream.encoding, stream.errors or "strict"),
                 descriptor,

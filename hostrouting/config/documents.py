@@ -15,8 +15,8 @@ from hostrouting.model.text import shown
 
 CONFIG_BYTES_MAX = 64 << 20
 _CHUNK_BYTES = 1 << 20
-# The first word of an error message or of ip's text, such as "ssh:" or "default". Nothing else of a
-# file is quoted, because a file may contain a password.
+# The first word of an error message or of ip's text, such as "ssh:" or "default". If a file isn't
+# JSON, only its first word is quoted, because the file may contain a password.
 _FIRST_WORD = re.compile(r"\s*((?:[A-Za-z]{1,15}|[0-9]{1,5}):?)[ \t]")
 
 

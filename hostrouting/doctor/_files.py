@@ -32,8 +32,8 @@ _EXECUTABLE = 0o111
 # The gate's own lock timeout.
 _GATE_SECONDS = 5
 
-# Ignore the path of Python, because the doctor may run with another Python than apply. In an image,
-# there is no path. Only a path is ignored: any other value may be a command.
+# Ignore the path of Python, because the doctor may run with another Python than apply. In an
+# image, the check script has no path. Only a path is ignored: any other value may be a command.
 _PYTHON = re.compile(
     rb"""(?<=^readonly PYTHON=)(?:/[\w@%+=:,./-]+|'[^'\n]*')$"""
     rb"""|(?<=^ExecStart=)(?:/[\w@+=:,./-]+|"/[^"\n]+")(?= -I -m hostrouting )""",
@@ -213,8 +213,8 @@ def _trusted(examined: ExaminedHost) -> set[Path]:
     )
     passed = {step for path in ours for step in layout.passed(layout.relative(path))}
     for folder in folders:
-        # Only root can read the watcher's folder. If another user runs the doctor, its files are
-        # skipped.
+        # Only root can read the folder of the watcher's snapshots. For another user, skip the files
+        # in the folder.
         with suppress(PermissionError):
             passed |= all_in(layout, folder)
     for python in _pythons(layout):
@@ -268,7 +268,7 @@ def access(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             with locked(layout.lock, examined.scope, seconds=_GATE_SECONDS):
                 return
         except FileError as error:
-            if error.errno is not None:  # another error than the timeout
+            if error.errno is not None:  # it isn't the timeout
                 raise
         lock = layout.relative(layout.lock)
         message = (

@@ -226,7 +226,8 @@ def configure(
             finish = partial(run_child, task("check-route-overlap")(finish))
         plan = install(scope)
         if not host.is_image:
-            forget_trial(host)  # even if the check then fails
+            # The trial is over, even if the check fails.
+            forget_trial(host)
         overlap = finish(scope)
     return ConfigureReport.of(plan, overlap, done.changes, run.warnings)
 
@@ -443,7 +444,7 @@ class Run:
         configs = [self.config]
         try:
             configs.append(self.boot.manifests.old.config)
-        except FileError:  # an edited manifest doesn't show what the old script does
+        except FileError:  # the edited manifest doesn't tell the script's rules
             return {backend.family for backend in self.host.planned_backends(self.config)}
         families: set[Family] = set()
         for config in configs:

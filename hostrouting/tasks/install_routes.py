@@ -65,7 +65,7 @@ def wait_for_network(
     def look() -> str | None:
         try:
             return find_missing(config, *backends)
-        except RouteError:  # waiting doesn't help, and planning raises the error again
+        except RouteError:  # waiting doesn't help; the caller's plan raises the error again
             return None
 
     def look_for_uplink() -> str | None:
@@ -172,7 +172,7 @@ def _with_diverted(
     host: Host,
     scope: CancelScope,
 ) -> RoutePlan:
-    # A config without routes and CIDRs is RemoveHostRouting's.
+    # RemoveHostRouting uses a config without routes and CIDRs.
     is_removal = not (config.static_routes.is_wanted or config.route_overlap.expected_cidrs)
     if is_removal or not plan.changes:
         return plan

@@ -143,8 +143,7 @@ class ConfirmTrial(HostTask):
         """Confirm the trial.
 
         If this process is killed, the trial's timer starts another confirmation at the timeout. If
-        the second confirmation fails, the trial ends. A start of the consumer before the timeout
-        ends the trial, too.
+        the second confirmation fails, or the consumer starts before the timeout, the trial ends.
 
         Returns:
             The report of ``Configure``.

@@ -87,9 +87,9 @@ FLUSH_DROP_INS = {
     "nftables.service": (
         f"{_HEADER}[Service]\nExecStartPost={_GIVE_BACK}\nExecReload={_GIVE_BACK}\nExecStopPost={_GIVE_BACK}\n"
     ),
-    # The machines of the Go package require nftables-flush.service. If that unit failed because nft
-    # is missing, the machines would fail with Result=dependency, which Restart= doesn't retry. So
-    # the condition skips the unit if nft is missing.
+    # The condition skips nftables-flush.service if nft is missing. Otherwise this service would
+    # fail, and so would the Go package's machines, which require the service: with
+    # Result=dependency, which Restart= doesn't retry.
     "nftables-flush.service": (
         f"{_HEADER}[Unit]\nConditionFileIsExecutable=/usr/sbin/nft\n\n[Service]\nExecStartPost={_GIVE_BACK}\n"
     ),

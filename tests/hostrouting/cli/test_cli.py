@@ -145,7 +145,7 @@ def test_without_a_command_all_commands_are_listed(run: Any) -> None:
         *(
             [word, below]
             for word in COMMANDS
-            if COMMANDS[word].is_followed
+            if COMMANDS[word].is_group
             for below in COMMANDS[word].run()
         ),
     ],
