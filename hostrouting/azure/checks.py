@@ -111,6 +111,6 @@ def _azure_vnet(config: HostNetworking | None, examined: ExaminedHost) -> Iterat
         )
 
 
-# The checks for the installed config, which has no ``staleAzureVnet``, so that the check for
-# azure-vnet finds nothing.
+# The checks for the installed config. The check for azure-vnet finds nothing, because an installed
+# config has no ``staleAzureVnet``.
 CHECKS = checks(None)

@@ -97,7 +97,7 @@ def _routes_in(text: str, row: re.Pattern[str]) -> tuple[StaticRoute, ...]:
             name: word for name, word in words.items() if word not in _INHERITED
         }
         fields["metric"] = int(words["metric"])
-        # The Go package accepts more than our configs can contain.
+        # Leave out routes that our configs can't contain, such as a default route.
         with suppress(ConfigError):
             routes.append(StaticRoute(**fields))
     return tuple(routes)

@@ -54,8 +54,8 @@ def unit_files(layout: Layout, unit: str) -> list[Path]:
 
 
 def _unit_folders(layout: Layout) -> list[Path]:
-    # A host has few of these folders, and looking for names in missing folders would take ten times
-    # as long.
+    # A host has few of these folders. Leave out the others, because looking for each name in them
+    # would take ten times as long.
     return [folder for folder in map(layout.of, UNIT_PATH) if exists(folder)]
 
 

@@ -1,6 +1,7 @@
-"""The manifest: the record of an installation, which can be removed without the config.
+"""The manifest: the record of an installation.
 
-Later runs, the doctor and the watcher use the manifest, too. The manifest lists each part's files
+With the manifest, ``remove`` needs no config. Later runs, the doctor and the watcher use the
+manifest, too. The manifest lists each part's files
 and flags, and the config values that the part was rendered from. These values are stored under the
 ``hostRouting`` key, so a manifest can also be parsed as a config.
 """

@@ -64,8 +64,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments.
 
     Returns:
-        The namespace, with the command's ``parser``, ``run`` and ``failed``, and as ``image`` the
-        host for --root, or None.
+        The options, with the command's ``parser``, ``run`` and ``failed``. ``image`` is the host
+        for --root, or None.
 
     Raises:
         ConfigError: --root isn't an image.

@@ -674,7 +674,8 @@ def _in_format(
     routes = (*plan.wanted, *side)
     owners = {each.local: each.dev for each in host.routes.facts().addresses}
     uplink = next(iter(report.default_devs), "")
-    # A rule is written into the file of the interface that owns its source, or else the uplink's.
+    # A rule for a source address is written into the file of the interface with this address, any
+    # other rule into the uplink's file.
     rules = [
         formats.PlacedRule(
             rule,
@@ -806,7 +807,7 @@ def doctor(options: argparse.Namespace, host: Host) -> Result:
 
 
 def _config_name(options: argparse.Namespace, *, is_there: bool) -> str:
-    """Return a command's argument for CONFIG, empty for the default CONFIG if that exists."""
+    """Return the argument to print for CONFIG. The default CONFIG, if it exists, needs none."""
     if options.config is None:
         return "" if is_there else "CONFIG"
     return shlex.quote(options.config or "CONFIG")

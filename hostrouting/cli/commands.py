@@ -165,7 +165,8 @@ def watch(options: argparse.Namespace, host: Host) -> int:
     from hostrouting.watch.loop import WatchHostRouting
     from hostrouting.watch.outputs import notify, write_entry
 
-    load(options, host)  # reports all of CONFIG's problems; later loads report only a line
+    # If CONFIG is invalid, this error lists all problems. Later, the watcher reports only a line.
+    load(options, host)
     path = config_path(options, host)
     journal = host.layout.journal_socket if "JOURNAL_STREAM" in os.environ else None
     # With this interval, an idle watcher wakes up 4 times a second instead of 40.

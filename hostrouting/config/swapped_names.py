@@ -196,7 +196,7 @@ def _edit(
     *,
     may_mean_uplink: bool = True,
 ) -> Iterator[str]:
-    """Yield what to write at a place of the config, unless its patterns may stay."""
+    """Yield the edit of a place in the config, if its patterns name the wrong interface."""
     uplink, name = swap
     if _has_only_present(patterns, uplink, [name]):
         yield f"in {place} name {uplink.name}"

@@ -8,8 +8,8 @@ all fields are set, and raises one ``ConfigError`` with all problems and their f
 Constructor calls are validated in the same way as JSON.
 
 This module doesn't use cattrs, for two reasons. Without a hook for every type, cattrs coerces
-values (``"1"`` to 1, ``True`` to 1). If an attrs validator rejects a field, the error's path ends
-at the object. The remaining benefits of cattrs don't justify the dependency.
+values (``"1"`` to 1, ``True`` to 1). If an attrs validator rejects a field, the error's path names
+the object, but not the field. The remaining benefits of cattrs don't justify the dependency.
 """
 
 from __future__ import annotations

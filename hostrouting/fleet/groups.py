@@ -35,8 +35,9 @@ class GroupFailure(JsonObject):
         kind: type of failure.
         cidr: the expected CIDR.
         devs: the interfaces that packets leave through now, or would leave through if the matching
-            routes were removed, sorted by name. Hosts are in one group even if a different one of
-            eight similar interfaces wins on each. Empty if packets don't leave the host.
+            routes were removed, sorted by name. In one group, hosts may differ in which of
+            several similar interfaces wins, such as ib0 and ib1. Empty if packets don't leave the
+            host.
         expected_devs: the interfaces that packets should leave through; empty if the hosts expect
             different ones.
     """

@@ -73,7 +73,8 @@ def _may_have_router(link: Link) -> bool:
 def _ignored(layout: Layout, link: Link) -> IgnoredAdvertisements | None:
     accept_ra = _value(layout, link.name, "accept_ra")
     forwards = _value(layout, link.name, "forwarding") not in ("", "0")
-    if accept_ra == "1" and forwards:  # as in the kernel's ipv6_accept_ra
+    # The kernel decides in the same way (ipv6_accept_ra).
+    if accept_ra == "1" and forwards:
         reason = "it forwards packets and its accept_ra is 1"
     elif accept_ra == "0" and not _is_managed(layout, link):
         reason = "its accept_ra is 0, and no network manager claims it"

@@ -56,8 +56,8 @@ QUIET_SECONDS = 0.1
 # During a burst, a round waits at most this long. The time doubles with each round of the burst.
 _BURST_SECONDS = 1.0
 _LONGEST_BURST_SECONDS = 8.0
-# A timeout with which has_changed only sees changes that have already happened. With 0, it would
-# return without looking.
+# A timeout with which has_changed only sees changes that have already happened. With 0 seconds,
+# has_changed would return without looking.
 _AT_ONCE_SECONDS = 0.001
 # The interval at which files are polled. Netlink events don't cover files.
 _FILES_SECONDS = 1.0

@@ -88,8 +88,8 @@ FLUSH_DROP_INS = {
         f"{_HEADER}[Service]\nExecStartPost={_GIVE_BACK}\nExecReload={_GIVE_BACK}\nExecStopPost={_GIVE_BACK}\n"
     ),
     # The condition skips nftables-flush.service if nft is missing. Otherwise this service would
-    # fail, and so would the Go package's machines, which require the service: with
-    # Result=dependency, which Restart= doesn't retry.
+    # fail. The Go package's machines require the service, so they would fail, too. Restart= doesn't
+    # retry after such a failure (Result=dependency).
     "nftables-flush.service": (
         f"{_HEADER}[Unit]\nConditionFileIsExecutable=/usr/sbin/nft\n\n[Service]\nExecStartPost={_GIVE_BACK}\n"
     ),
