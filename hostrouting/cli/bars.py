@@ -29,8 +29,8 @@ class CellKind(NamedTuple):
 # The number of cells in a bar, if they fit next to the label.
 _CELLS = 64
 
-# For each kind of cell, the ranges of the CIDR's addresses that have this kind. Addresses that leave
-# as expected are left out.
+# For each kind of cell, the ranges of the CIDR's addresses of this kind. Addresses that leave as
+# expected are left out.
 Bar = list[tuple[CellKind, tuple[IpNetwork, ...]]]
 
 
@@ -133,8 +133,8 @@ KINDS: dict[str | None, Paint] = {
 
 
 # Eight colours are enough for the InfiniBand interfaces of an H200. After 8 kinds, the colours
-# repeat, and after 21, the symbols repeat, too. N and X are left out, because they're the symbols of
-# other paints.
+# repeat, and after 21, the symbols repeat, too. N and X are left out, because other
+# paints have these symbols.
 _SYMBOLS = "ABCDEFGHIJKLMPQRSTUVW"
 _BACKS = (208, 220, 211, 137, 223, 169, 229, 173)
 

@@ -137,7 +137,7 @@ def _ranges_text(ranges: Sequence[IpNetwork]) -> str:
     """Return the first ranges or, if shorter, the CIDR around all of them and the gaps in it.
 
     Args:
-        ranges: the ranges, which don't overlap, by address.
+        ranges: the ranges, which don't overlap, sorted by address.
     """
     if len(ranges) > _RANGES:
         family = Family.of(ranges[0])

@@ -77,8 +77,7 @@ def say(text: str, patience: float | None = None) -> None:
     Args:
         text: one or more lines.
         patience: the seconds to wait while the stream blocks, after which the rest of the text is
-            dropped. With None, this function may block forever, so a signal must be able to end the
-            process.
+            dropped. With None, this function may block until a signal ends the process.
 
     Raises:
         OutputError: the output can't be written, e.g. because the disk is full.

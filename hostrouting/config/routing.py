@@ -211,10 +211,10 @@ def _expected(
     return parse_items(value, parse)
 
 
-def _names_only(pattern: str, patterns: tuple[str, ...]) -> bool:
-    """Return whether several shell patterns surely match every name that one pattern matches.
+def _is_within(pattern: str, patterns: tuple[str, ...]) -> bool:
+    """Return whether shell patterns match every name that another shell pattern matches.
 
-    Only the text of the patterns is compared, so the result may be False although they match.
+    For example, ``eth*`` matches every name that ``eth1*`` matches. In doubt, return False.
     """
     if not {*pattern} & {*"*?["}:
         return is_like(pattern, patterns)
@@ -550,7 +550,7 @@ class Config(Section):
 
     @property
     def keeps_uplinks(self) -> bool:
-        """Return whether the mode is STRICT with a CIDR, so that verified uplinks are expected."""
+        """Return whether the check needs verified uplinks: it is STRICT, and has a CIDR."""
         overlap = self.route_overlap
         return overlap.mode is OverlapMode.STRICT and bool(overlap.expected_cidrs)
 
@@ -574,7 +574,7 @@ class Config(Section):
         if problems or not self.uplinks:
             return problems
         for position, entry in enumerate(self.static_routes.keep):
-            if _names_only(entry.dev, self.uplinks):
+            if _is_within(entry.dev, self.uplinks):
                 reason = f"{shown(entry.dev)} matches only uplinks, whose packets follow the routes"
                 problems.append((f"staticRoutes.keep[{position}]", reason))
         return problems

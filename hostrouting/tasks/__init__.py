@@ -1,4 +1,4 @@
-"""More tasks and functions than the package ``hostrouting`` exports.
+"""Tasks and functions that the package ``hostrouting`` doesn't export.
 
 ``render`` returns a config's files, and ``installed_config`` returns the config that is installed.
 ``InstallRoutes`` changes only the kernel's routes and rules (``apply --routes-only``).

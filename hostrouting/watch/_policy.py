@@ -18,9 +18,9 @@ from hostrouting.routes.verify_policy import verify_policy
 from hostrouting.watch._backoff import Failures
 from phases import CancelScope, all_or_nothing
 
-# A restored rule that is lost within this time counts as a failure, because another program probably
-# removes whatever the watcher restores. A later loss sets the count to 0, because systemd-networkd
-# removes all rules now and then.
+# A restored rule that is lost within this time counts as a failure, because another program
+# probably removes whatever the watcher restores. A later loss sets the count to 0, because
+# systemd-networkd removes all rules now and then.
 _CONTEST_SECONDS = 1.0
 
 CONTESTED = (

@@ -518,7 +518,7 @@ _names = ["".join(letters) for size in range(1, 4) for letters in product("ab-]"
 def test_what_is_refused_as_an_uplink_matches_no_other_interface(
     pattern: str, uplinks: list[str]
 ) -> None:
-    if routing._names_only(pattern, tuple(uplinks)):
+    if routing._is_within(pattern, tuple(uplinks)):
         kept = [name for name in _names if is_like(name, (pattern,))]
         assert all(is_like(name, tuple(uplinks)) for name in kept)
 
