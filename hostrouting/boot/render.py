@@ -43,7 +43,7 @@ _JUDGED = {
     for family in Family
 }
 
-# In a row, this stands for the default route's interface or gateway.
+# The word in a script's rows that stands for the default route's interface or gateway.
 INHERITED = "*"
 
 

@@ -24,7 +24,7 @@ from phases import CancelScope
 _UNIT = "hostrouting-trial"
 _TIMER = f"{_UNIT}.timer"
 _SERVICE = f"{_UNIT}.service"
-# If a trial is to be ended and its timer is gone, a new timer is started. In case the script fails
+# If the timer is gone when a trial is to be ended, a new timer is started. In case the script fails
 # now, this timer runs the script again after this time.
 _RETRY_SECONDS = 60
 

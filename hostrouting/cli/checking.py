@@ -474,8 +474,7 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
 
     proposal: Any = None
     warnings: tuple[str, ...] = ()
-    is_unknown = result.verdict is Verdict.UNKNOWN and bool(result.cidrs)
-    if result.findings or not is_unknown:
+    if result.findings or not _is_unknown(result):
         proposal, warnings = _propose(options, document, config, on, result)
     changes = Changes()
     if options.in_place:
@@ -494,10 +493,19 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
         text = "\n".join(changes_lines(changes)) or NOTHING
     is_in_config = options.format == "config"
     adds = proposal != document if is_in_config else result.fix.entries.is_wanted
-    code = EXIT_CHECK_UNKNOWN
-    if not is_unknown:
-        code = exit_of_result(not _is_left(result, config, adds=adds or options.in_place))
+    code = _code_of_fix(result, config, adds=adds or options.in_place)
     return Result(lambda: told, lambda: text, code, warnings)
+
+
+def _is_unknown(report: OverlapReport) -> bool:
+    return report.verdict is Verdict.UNKNOWN and bool(report.cidrs)
+
+
+def _code_of_fix(report: OverlapReport, config: Config, *, adds: bool) -> int:
+    """Return the exit code of ``fix``; the arguments are those of ``_is_left``."""
+    if _is_unknown(report):
+        return EXIT_CHECK_UNKNOWN
+    return exit_of_result(not _is_left(report, config, adds=adds))
 
 
 def _is_left(report: OverlapReport, config: Config, *, adds: bool) -> bool:

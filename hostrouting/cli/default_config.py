@@ -24,8 +24,8 @@ from hostrouting.model.errors import ConfigError, HostRoutingError
 def refuse_to_remove(document: Mapping[str, Any], host: Host) -> None:
     """Raise an error if the default CONFIG lacks our key, but something of ours is there.
 
-    If a reset by AKSFlexNode has removed all scripts, the rest of the installation only holds back
-    starts. So there is no error in this case.
+    After a reset by AKSFlexNode, which removes all scripts, there is no error: what is left of the
+    installation only holds back starts.
 
     Args:
         document: the default CONFIG.
@@ -77,23 +77,24 @@ def refuse_in_place(document: Mapping[str, Any], config: Config, host: Host) -> 
     layout = host.layout
     manifest = Manifest.load(layout)
     source = str(layout.manifest) if manifest.parts else "CONFIG"
-    problem = f"it has no key {SECTION}, so a fix in it would install nothing else"
     if SECTION in document:
         static = manifest.config.static_routes
         others = differing_parts(manifest, attrs.evolve(config, static_routes=static), layout)
         if not (manifest.parts and others):
             return
         problem = f"it asks for something else than is installed: {' and '.join(others)}"
-    error = ConfigError([(str(layout.config), problem)])
-    error.hint = (
-        f"write there what is wanted: {_recording(host, source)}\n"
-        "or name the CONFIG to write to: hostrouting fix --in-place CONFIG"
-    )
-    if SECTION in document:
-        error.hint = (
+        hint = (
             f"if it is wanted: hostrouting fix --in-place {quote(str(layout.config))}\n"
             f"to write there what is installed instead: {_recording(host, source)}"
         )
+    else:
+        problem = f"it has no key {SECTION}, so a fix in it would install nothing else"
+        hint = (
+            f"write there what is wanted: {_recording(host, source)}\n"
+            "or name the CONFIG to write to: hostrouting fix --in-place CONFIG"
+        )
+    error = ConfigError([(str(layout.config), problem)])
+    error.hint = hint
     raise error
 
 

@@ -97,8 +97,8 @@ def set_sections(
     Args:
         path: the file's path; it may also contain other components' keys and secrets.
         sections: our keys and their values.
-        known: the document that the values were made from, which the file must still contain, or
-            None if the values don't depend on the file.
+        known: the file's document from which the values were made. If the file contains another
+            document by now, this is an error. None if the values don't depend on the file.
 
     Returns:
         The changes, which are empty if the keys already have these values.

@@ -59,12 +59,13 @@ def _routes_in_place(attempted: Changes, host: Host) -> Changes:
         hops.update(_hops(read_routes(host.routes, Table.MAIN)))
     return Changes(
         routes=tuple(change for change in attempted.routes if _is_route_in_place(change, hops)),
-        rules=tuple(
-            change
-            for change in attempted.rules
-            if (change.what in rules) == (change.action == "added")
-        ),
+        rules=tuple(change for change in attempted.rules if _is_rule_in_place(change, rules)),
     )
+
+
+def _is_rule_in_place(change: Change, rules: set[str]) -> bool:
+    """Return whether the kernel has an added rule, or lacks a removed one."""
+    return (change.what in rules) == (change.action == "added")
 
 
 def _was_of_go_package(change: Change) -> bool:
@@ -74,7 +75,7 @@ def _was_of_go_package(change: Change) -> bool:
 
 
 def _is_route_in_place(change: Change, hops: set[Route]) -> bool:
-    """Return whether a hop that a change adds is there, or a hop that it removes is missing."""
+    """Return whether the kernel has a hop that the change adds, or lacks one that it removes."""
     after = _hops([] if change.action == "removed" else [change.what])
     before = _hops([change.what] if change.action == "removed" else [change.was])
     return bool((after - before) & hops) or not (before - after) <= hops
