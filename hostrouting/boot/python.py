@@ -69,12 +69,15 @@ def why_unsafe() -> str:
         return _told(_changeable_path(Layout(), sys.executable))
 
 
-def files_of(layout: Layout, python: str) -> set[Path]:
+def files_of(layout: Layout, python: str, *sites: str) -> set[Path]:
     """Return the files that decide what a Python runs as root, and the folders on their paths.
 
     The files are the interpreter, its settings, the folders in which it looks for packages, and
     everything in the packages that the boot check and the watcher load, with the bytecode. A
     returned path may be missing on the host.
+
+    Args:
+        sites: more folders in which this Python looks for packages.
 
     Raises:
         FileError: this user can't look at a folder.
@@ -82,9 +85,11 @@ def files_of(layout: Layout, python: str) -> set[Path]:
     prefix = PurePosixPath(python).parent.parent
     names = (python, str(prefix / "pyvenv.cfg"), str(prefix / "bin/pyvenv.cfg"))
     found = {step for name in names for step in layout.passed(name)}
+    all_sites = {*sites}
     for pattern in _SITES:
-        for site in layout.of(str(prefix)).glob(pattern):
-            found |= _files_of_site(layout, layout.relative(site))
+        all_sites.update(map(layout.relative, layout.of(str(prefix)).glob(pattern)))
+    for site in all_sites:
+        found |= _files_of_site(layout, site)
     return found
 
 
@@ -129,7 +134,12 @@ def all_in(layout: Layout, top: Path) -> set[Path]:
         found.add(path)
         if path.is_dir() and path not in walked:
             walked.add(path)
-            left += path.iterdir()
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    # Nearly all entries are plain files, which lead nowhere.
+                    is_plain = entry.is_file(follow_symlinks=False)
+                    reached = found.add if is_plain else left.append
+                    reached(path / entry.name)
     return found
 
 
@@ -171,18 +181,22 @@ def is_changeable(state: os.stat_result, group: int = 0) -> bool:
 @cache
 def _changeable_path(layout: Layout, python: str) -> Path | None:
     """Return a path at which another user can change code that this Python runs, or None."""
-    files = files_of(layout, python)
-    files.update(layout.passed(os.__file__))
     packages = Path(__file__).parents[1], Path(phases.__file__).parent, Path(attrs.__file__).parent
-    for site in {*getsitepackages(), *(str(package.parent) for package in packages)}:
-        files |= _files_of_site(layout, site)
+    files = files_of(
+        layout,
+        python,
+        *getsitepackages(),
+        *(str(package.parent) for package in packages),
+    )
+    files.update(layout.passed(os.__file__))
     trusted = {0, os.geteuid()}
-    for path in sorted(files):
+    changeable: list[Path] = []
+    for path in files:
         with suppress(FileNotFoundError):
             state = path.stat()
             if state.st_uid not in trusted or is_changeable(state):
-                return path
-    return None
+                changeable.append(path)
+    return min(changeable, default=None)
 
 
 @cache
