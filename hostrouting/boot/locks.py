@@ -106,7 +106,7 @@ class StoppedRun(Cancelled):
     changes = Changes()
 
 
-@attrs.define
+@attrs.define(eq=False, repr=False)
 class Done:
     """The changes of a run.
 

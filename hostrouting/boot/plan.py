@@ -20,7 +20,7 @@ from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import FileError
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Manifests:
     """The manifests before, during and after the changes.
 
@@ -41,7 +41,7 @@ class Manifests:
         return tuple(name for name in self.old.parts if name not in self.new.parts)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class GatePlan:
     """The changes to the scripts that the gate runs, and to the list of these scripts.
 
@@ -60,7 +60,7 @@ class GatePlan:
     final_list: BootFile | None = None
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class FilesPlan:
     """The changes to files other than the gate's scripts and their list.
 
@@ -78,7 +78,7 @@ class FilesPlan:
     access_errors: tuple[str, ...] = ()
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class UnitsPlan:
     """The names of the parts whose units change; the run enables units first."""
 
@@ -88,7 +88,7 @@ class UnitsPlan:
     disable: tuple[str, ...] = ()
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class BootPlan:
     """The changes for the next boot.
 

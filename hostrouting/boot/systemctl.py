@@ -47,7 +47,7 @@ class NoSystemdError(NoAnswerError):
     reason: ClassVar[str] = "systemd doesn't run here"
 
 
-@attrs.define
+@attrs.define(eq=False, repr=False)
 class Silence:
     """The record of systemd's last timeout, shared by the copies of a ``Systemctl``.
 

@@ -22,7 +22,7 @@ _SYSCTL = "/proc/sys/net/ipv6/conf/{}/{}"
 _KINDS = (None, "bond", "team", "vlan")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class IgnoredAdvertisements:
     """An interface on which the kernel ignores router advertisements.
 

@@ -94,7 +94,7 @@ class Decision(NamedTuple):
         return errnos.ENETUNREACH if self.rule is None else _ERRNO_OF_ACTION[self.rule.action]
 
 
-@attrs.define(eq=False, slots=False)
+@attrs.define(eq=False, repr=False, slots=False)
 class Fib:
     """A host's policy rules and FIB entries.
 

@@ -340,7 +340,7 @@ def _without(hops: dict[Router, Route], others: Collection[Router]) -> list[Rout
     return [hop for router, hop in hops.items() if router not in others]
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class _Swap:
     """A route whose next hops are replaced, with the old and the new next hops."""
 

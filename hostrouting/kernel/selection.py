@@ -171,7 +171,7 @@ def except_plain(
     return Selection(is_omitted=PlainThrough(devs, sources, mtus), inside=inside)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class PlainThrough:
     """A predicate for plain entries through certain interfaces.
 

@@ -113,7 +113,7 @@ class _Translating(_Checking):
             raise RouteError(f"{method} failed: {reason}") from error
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class _TranslatingListener(ChangeListener):
     _inner: ChangeListener
     _translating: Callable[[], AbstractContextManager[None]]

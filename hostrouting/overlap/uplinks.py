@@ -45,7 +45,7 @@ _SHOWN_CHOICES = 4
 _THEN = ", then: hostrouting apply"
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Uplinks:
     """A host's uplinks in one address family: the interfaces that may carry traffic to the cluster.
 

@@ -231,7 +231,7 @@ def plan_possible(
     return plan, [*sorter.refusals, *_refuse_outlasted(remove, wanted, entries)]
 
 
-@attrs.define
+@attrs.define(eq=False, repr=False)
 class _Sorter:
     """The wanted routes, grouped by the change that each route needs.
 

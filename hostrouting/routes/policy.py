@@ -242,7 +242,7 @@ class KeptInterface:
             yield Route(DEFAULT_DESTINATION, (self.gateway,), table=table)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class KeptInterfaces:
     """The interfaces that a config keeps on a host, and those in ``keep`` that aren't kept.
 
@@ -290,7 +290,7 @@ def _without_interface(entries: Iterable[Keep], links: Sequence[Link]) -> Iterat
             yield LeftOut(entry.dev, why, is_there=False)
 
 
-@attrs.define
+@attrs.define(eq=False, repr=False)
 class _Finder:
     """The interfaces in ``keep``, divided into kept, left out and pending interfaces."""
 
@@ -399,7 +399,7 @@ def _networks(addresses: Iterable[Address]) -> dict[IpNetwork, IpAddress]:
     return networks
 
 
-@attrs.define(slots=False)
+@attrs.define(eq=False, repr=False, slots=False)
 class _SideTables:
     """The side tables of a host, each of which ``take`` assigns to at most one interface.
 

@@ -147,7 +147,7 @@ def _on_link(
     ]
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class _Resolver:
     """The host's state from which next hops are resolved.
 

@@ -54,7 +54,10 @@ def to_scope(value: CancelScope | None) -> CancelScope:
 
 @attrs.frozen
 class HostTask:
-    """Base class for tasks that change a host; by default, this one."""
+    """Base class for tasks that change a host; by default, this one.
+
+    A subclass without further fields inherits the methods made by attrs.
+    """
 
     host: Host = attrs.field(
         default=None,

@@ -59,7 +59,6 @@ from hostrouting.tasks.reports import ConfigureReport, WatchReport
 from phases import CancelScope, Undo, all_or_nothing, run_child, task
 
 
-@attrs.frozen
 class ConfigureStaticRoutes(ConfigTask):
     """Install a config's static routes, which win over routes with shorter prefixes.
 
@@ -86,7 +85,6 @@ class ConfigureStaticRoutes(ConfigTask):
         return attrs.evolve(report.routes, changes=report.changes)
 
 
-@attrs.frozen
 class ConfigureWatch(ConfigTask):
     """Install the watcher if it is enabled in the config; otherwise remove it.
 
@@ -110,7 +108,6 @@ class ConfigureWatch(ConfigTask):
         return WatchReport(configure(self.config, self.host, scope, WATCH).changes)
 
 
-@attrs.frozen
 class CheckRouteOverlap(ConfigTask):
     """Verify that every expected CIDR leaves through the node's uplinks, and write the result.
 
@@ -141,7 +138,6 @@ class CheckRouteOverlap(ConfigTask):
         return attrs.evolve(report.overlap, changes=report.changes)
 
 
-@attrs.frozen
 class Configure(ConfigTask):
     """Install the routes, the gate and the watcher for every boot, then check the expected CIDRs.
 
@@ -164,7 +160,6 @@ class Configure(ConfigTask):
         return configure(self.config, self.host, scope)
 
 
-@attrs.frozen
 class RemoveHostRouting(HostTask):
     """Remove everything that was ever installed. No config is needed."""
 
@@ -328,7 +323,7 @@ def _consumer_warnings(consumer: str, host: Host) -> Iterator[str]:
         # If the errno is None or ENOENT, systemd isn't running, so units can't be queried.
 
 
-@attrs.define
+@attrs.define(eq=False, repr=False)
 class Run:
     """The state of one ``configure`` run.
 
@@ -573,7 +568,7 @@ def raise_if_strict(
         raise RouteOverlapError(error_text(report), report, warnings, hint=hint)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class _Former:
     """Our routes and rules in the kernel before a run.
 

@@ -285,7 +285,6 @@ def write_routes(
     return executed
 
 
-@attrs.frozen
 class InstallRoutes(ConfigTask):
     """Install all static routes in the kernel, or none, and write no file except the lock's."""
 

@@ -133,7 +133,6 @@ class TryRoutes(ConfigTask):
         return attrs.evolve(report, until=times["until"])
 
 
-@attrs.frozen
 class ConfirmTrial(HostTask):
     """Keep the routes installed by ``TryRoutes``, and install everything else in its config."""
 
@@ -183,7 +182,6 @@ def _take_back_confirm(host: Host) -> None:
     end_trial(host)
 
 
-@attrs.frozen
 class EndTrial(HostTask):
     """End a trial before its timeout, and restore the routes of the installed config."""
 
