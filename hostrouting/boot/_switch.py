@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -78,7 +77,8 @@ def _stage(
     _remove_unless_folder(layout.stages)
     with translate_errors(f"make a folder in {layout.stages}"):
         files.make_folders(layout.stages)
-        stage = Path(tempfile.mkdtemp(dir=layout.stages))
+        stage = layout.stages / os.urandom(4).hex()
+        stage.mkdir(0o700)
     copies = {}
     for path, state in changed.items():
         copy = stage / path.name
@@ -97,7 +97,9 @@ def _remove_unless_folder(path: Path) -> None:
 def _remove_stage(stage: Path) -> None:
     _remove_unless_folder(stage)
     with translate_errors(f"remove {stage}"), suppress(FileNotFoundError):
-        shutil.rmtree(stage)
+        for copy in stage.iterdir():
+            copy.unlink()
+        stage.rmdir()
 
 
 def remove_old_stages(layout: Layout) -> None:
