@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from hostrouting.boot import files
 from hostrouting.boot._switch import put, remove_old_stages, switch
@@ -36,14 +37,20 @@ from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import UnitError
 from phases import CancelScope, Undo
 
+Loaded: TypeAlias = Mapping[str, Mapping[str, str]]
+"""The properties of our units and of the consumers' units, as systemd has loaded them, by unit."""
+
 # --- installation ---------------------------------------------------------------------------------
 
 
-def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
+def prepare(plan: BootPlan, host: Host, undo: Undo) -> Loaded | None:
     """Clean up after killed runs and write the manifest of all current and planned files.
 
     Args:
         undo: collects the rollback steps.
+
+    Returns:
+        The units' properties, or None if the plan changes what systemd has loaded.
 
     Raises:
         FileError: a file can't be written or removed.
@@ -53,9 +60,12 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
     interim = plan.manifests.interim
     for path in {layout.manifest, layout.verified, *interim.files(layout)}:
         files.remove_litter(path)
+    changes_units = plan.files.links or _writes_units(plan, layout)
+    loaded = None if changes_units else _loaded(host.units, interim)
     if not plan:
-        return
-    require_systemd(plan, host)
+        return loaded
+    if not loaded:
+        require_systemd(plan, host)
     undo.push(partial(files.remove_empty_folder, layout.manifest.parent))
     if plan.files.links:
         undo.push(host.units.within(CancelScope()).reload)
@@ -66,6 +76,7 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> None:
     switched = [file.path for file in plan.gate.switched]
     old_states = {path: files.look_at(path) for path in switched}
     undo.push(partial(switch, layout, old_states))
+    return loaded
 
 
 def require_systemd(plan: BootPlan, host: Host) -> None:
@@ -78,11 +89,18 @@ def require_systemd(plan: BootPlan, host: Host) -> None:
         host.units.is_active(f"{WATCH}.service")
 
 
-def apply_additions(plan: BootPlan, host: Host, undo: Undo) -> Changes:
+def apply_additions(
+    plan: BootPlan,
+    host: Host,
+    undo: Undo,
+    loaded: Loaded | None,
+) -> Changes:
     """Write a plan's new and changed files, and verify the gate of each instance of the consumer.
 
     Args:
         plan: the plan, after ``prepare``.
+        undo: collects the rollback steps.
+        loaded: the result of ``prepare``.
 
     Returns:
         The changes, not including the plan's removals.
@@ -99,13 +117,13 @@ def apply_additions(plan: BootPlan, host: Host, undo: Undo) -> Changes:
     switch(layout, _states(plan.gate.switched))
 
     _write_files(plan, host, undo)
-    loaded = None
     unread: list[str] = []
     if _writes_units(plan, layout):
         units.reload()
     else:
         # A killed run may have written unit files that systemd hasn't read.
-        loaded = _loaded(units, plan.manifests.interim)
+        if loaded is None:
+            loaded = _loaded(units, plan.manifests.interim)
         unread = _unread(loaded)
         if unread:
             units.reload()
@@ -166,25 +184,20 @@ def _changes_so_far(plan: BootPlan, layout: Layout, unread: Iterable[str]) -> Ch
     return Changes(files=tuple(of_files), units=tuple(of_units))
 
 
-def _loaded(units: UnitManager, manifest: Manifest) -> dict[str, dict[str, str]]:
-    """Return what systemd has loaded for our units and the consumers' units: properties by unit."""
+def _loaded(units: UnitManager, manifest: Manifest) -> Loaded:
     if not manifest.parts:
         return {}
     ours = [unit for part in manifest.parts.values() for unit in part.units]
     consumers = [name for name in (manifest.consumer, *manifest.former) if name]
-    return units.show_each(ours, "NeedDaemonReload", *_SETTINGS, consumers=consumers)
+    return units.show_each(ours, *_STATES, *_SETTINGS, consumers=consumers)
 
 
-def _unread(loaded: Mapping[str, Mapping[str, str]]) -> list[str]:
+def _unread(loaded: Loaded) -> list[str]:
     """Return the units whose files have changed since systemd read them, as after a killed run."""
     return [name for name, properties in loaded.items() if properties["NeedDaemonReload"] == "yes"]
 
 
-def _verify_gate(
-    loaded: Mapping[str, Mapping[str, str]],
-    manifest: Manifest,
-    layout: Layout,
-) -> None:
+def _verify_gate(loaded: Loaded, manifest: Manifest, layout: Layout) -> None:
     """Verify that systemd has loaded the gate's commands, and that no setting bypasses the gate.
 
     systemd ignores lines that it can't parse, and another drop-in may reset a list.
@@ -215,6 +228,7 @@ def _verify_gate(
             )
 
 
+_STATES = ("ActiveState", "NeedDaemonReload")
 _SETTINGS = ("LoadState", "ExecConditionEx", "ExecStartPreEx", *SETTINGS)
 
 
@@ -395,7 +409,11 @@ def _is_starting(units: UnitManager, instance: str) -> bool:
 _ONLINE = "network-online.target"
 
 
-def start_oneshots(host: Host, names: Iterable[str]) -> Iterator[Changes]:
+def start_oneshots(
+    host: Host,
+    names: Iterable[str],
+    loaded: Loaded | None,
+) -> Iterator[Changes]:
     """Start the oneshots that aren't active, without waiting for them.
 
     The caller must not hold the lock, because the oneshots acquire it.
@@ -404,6 +422,8 @@ def start_oneshots(host: Host, names: Iterable[str]) -> Iterator[Changes]:
 
     Args:
         names: names of installed parts.
+        loaded: the result of ``prepare``. If all oneshots were active then, systemd isn't asked
+            again.
 
     Yields:
         One change per started unit.
@@ -412,7 +432,9 @@ def start_oneshots(host: Host, names: Iterable[str]) -> Iterator[Changes]:
         UnitError: a unit can't be started.
     """
     oneshots = {name: f"{name}.service" for name in names}
-    if not oneshots:
+    known = loaded or {}
+    states = [known.get(unit, {}).get("ActiveState") for unit in oneshots.values()]
+    if all(state == "active" for state in states):
         return
     by_unit = host.units.show_each([_ONLINE, *oneshots.values()], "ActiveState")
     if by_unit[_ONLINE]["ActiveState"] not in RUNNING:

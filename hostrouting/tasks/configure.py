@@ -333,6 +333,7 @@ class Run:
         warnings: warnings for the report, or for the error of a failing check.
         done: the changes made so far, without rolled-back ones.
         boot: the plan for the next boot; ``install`` makes it.
+        loaded: what systemd had loaded before, see ``prepare``; ``install`` reads it.
         notes: a sentence for each kept interface or address that ``install`` leaves out.
     """
 
@@ -343,6 +344,7 @@ class Run:
     warnings: tuple[str, ...]
     done: Done
     boot: BootPlan = attrs.field(init=False)
+    loaded: installation.Loaded | None = attrs.field(init=False)
     notes: tuple[str, ...] = attrs.field(default=(), init=False)
 
     @classmethod
@@ -381,8 +383,8 @@ class Run:
             if has_routes:
                 changes, plan = self._install_with_routes(scope, undo)
             else:
-                installation.prepare(self.boot, host, undo)
-                changes = installation.apply_additions(self.boot, host, undo)
+                self.loaded = installation.prepare(self.boot, host, undo)
+                changes = installation.apply_additions(self.boot, host, undo, self.loaded)
                 plan = RoutePlan()
         self.warnings += plan.diverted
         self.notes = plan.notes
@@ -398,13 +400,13 @@ class Run:
         # back.
         if adopted or exists(host.layout.adopted):
             hand_over(adopted, host.layout, undo)
-        installation.prepare(self.boot, host, undo)
+        self.loaded = installation.prepare(self.boot, host, undo)
         former = self._former(adopted)
         if self.boot.changes_routes_script:
             # If the node starts from here on, the new routes script may install routes even before
             # this run does. A rollback removes these routes, too.
             undo.push(partial(_restore, former, host))
-        changes = installation.apply_additions(self.boot, host, undo)
+        changes = installation.apply_additions(self.boot, host, undo, self.loaded)
         # If the lock file exists, a script may be installing our routes right now.
         may_have_routes = former.routes or exists(host.layout.lock)
         removes_all = not self.wanted.parts
@@ -460,7 +462,7 @@ class Run:
         if self.host.is_image:
             return overlap
         gated = [part.name for part in self.wanted.parts if part.is_gated]
-        self.done.add(installation.start_oneshots(self.host, gated))
+        self.done.add(installation.start_oneshots(self.host, gated, self.loaded))
         scope.check()
         is_check_alone = ROUTES not in self.wanted.names
         if overlap.findings and is_check_alone:

@@ -27,8 +27,8 @@ def install_for_boot(host: Host, wanted: Wanted) -> Changes:
     """Apply only the plan for the next boot, and return the changes."""
     plan = plan_next_boot(host, wanted)
     with all_or_nothing() as undo:
-        prepare(plan, host, undo)
-        changes = apply_additions(plan, host, undo)
+        loaded = prepare(plan, host, undo)
+        changes = apply_additions(plan, host, undo, loaded)
     for change in apply_removals(plan, host, CancelScope()):
         changes |= change
     return changes

@@ -198,8 +198,8 @@ class ConfigureLoadBalancerProbe(HostTask):
                 return _remove(plan, host, self.node, scope, done)
             boot = _plan_boot(host, self.config)
             with all_or_nothing() as undo:
-                prepare(boot, host, undo)
-                placed = apply_additions(boot, host, undo)
+                loaded = prepare(boot, host, undo)
+                placed = apply_additions(boot, host, undo, loaded)
                 if not host.is_image:
                     node = node_or_default(host, self.node, LinuxProbeNode)
                     rules = node.listing()

@@ -464,6 +464,23 @@ def units(layout: Layout) -> ActingSystemd:
     return ActingSystemd(layout)
 
 
+@pytest.mark.parametrize("wait_seconds", [30, 7])
+def test_a_run_that_writes_no_unit_asks_for_each_state_once(
+    host: Host, units: ActingSystemd, *, wait_seconds: int
+) -> None:
+    """Each call of systemctl costs as much as planning hundreds of routes."""
+    phases.run(Configure(INSTALLED, host=host))
+    units.active.add("network-online.target")
+    phases.run(Configure(INSTALLED, host=host))
+    asked: list[tuple[str, str]] = []
+    units.act = lambda _, unit, *names: asked.extend((unit, name) for name in names)
+    report = phases.run(Configure(attrs.evolve(INSTALLED, wait_seconds=wait_seconds), host=host))
+    assert bool(report.changes) == (wait_seconds != INSTALLED.wait_seconds)
+    assert ("static-routes.service", "ActiveState") in asked
+    assert len(asked) == len({*asked})
+    assert not [unit for unit, _ in asked if unit == "network-online.target"]
+
+
 def named(changes: Changes) -> dict[str, list[str]]:
     by_kind = {"files": changes.files, "units": changes.units, "routes": changes.routes}
     return {
