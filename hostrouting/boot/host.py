@@ -290,7 +290,7 @@ class Host:
     def expects_verified(self) -> bool:
         """Return whether the installed check expects the verified uplinks."""
         if self.snapshot is not None:
-            return self.snapshot.keeps_uplinks
+            return self.snapshot.expects_verified
         from hostrouting.boot.manifest import Manifest
 
         try:

@@ -247,15 +247,16 @@ class Fib:
         flow: Flow,
         positions: Sequence[int] | None = None,
         *,
-        through: str | None = None,
+        host_route_dev: str | None = None,
     ) -> Iterator[tuple[Rule, bool | None, Route | None]]:
         """Yield the rules that a lookup evaluates, up to and including the one that ends it.
 
         Args:
             flow: the lookup key.
             positions: the positions of the rules to evaluate, by default those of ``rules_around``.
-            through: the interface of a hypothetical host route to the address in table main. If a
-                rule would suppress the host route, an entry found in main doesn't end the lookup.
+            host_route_dev: the interface of a hypothetical host route to the address in table main,
+                or None for no such route. If a rule would suppress that route, an entry found in
+                main doesn't end the lookup.
 
         Yields:
             A rule, whether it matches (None if unknown), and the longest match in its table, if
@@ -276,7 +277,7 @@ class Fib:
             if rule.action is RuleAction.GOTO:
                 next_ = self._position_of(rule.goto)
             is_end = self._ends_with(rule, found)
-            if is_end and not self._suppresses_host_route(rule, found, through):
+            if is_end and not self._suppresses_host_route(rule, found, host_route_dev):
                 return
 
     def _position_of(self, preference: int | None) -> int:

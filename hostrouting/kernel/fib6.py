@@ -261,36 +261,42 @@ class Fib6(Fib):
         ipv6_get_saddr_eval). Temporary addresses, if any, are assumed to be preferred (sysctl
         use_tempaddr=2).
         """
-        usable = [
-            each
-            for each in self.addresses()
-            if isinstance(each, Address6) and not each.is_tentative
-        ]
         scope = _scope(address)
         label = self._label(address, dev)
         is_orchid = address in ORCHID
 
-        def rank(each: Address6) -> tuple[int, ...]:
-            its_scope = _scope(each.local)
-            alike = _BITS - (int(each.local) ^ int(address)).bit_length()
+        def rank(source: Address6) -> tuple[int, ...]:
+            """Return one number a criterion, the first criterion first; the highest rank wins."""
+            its_scope = _scope(source.local)
+            # The narrowest scope that still reaches the destination is best. If none reaches it,
+            # the widest scope is.
+            by_scope = -its_scope if its_scope >= scope else its_scope - _BITS
+            common_bits = _BITS - (int(source.local) ^ int(address)).bit_length()
             return (
-                each.local == address,
-                -its_scope if its_scope >= scope else its_scope - _BITS,
-                not each.is_deprecated or any(each.local in prefix for prefix in _NEVER_AVOIDED),
-                each.dev == dev,
-                self._label(each.local, each.dev) == label,
-                each.is_temporary,
-                (each.local in ORCHID) == is_orchid,
-                min(alike, each.prefix_length),
+                source.local == address,
+                by_scope,
+                not _is_avoided(source),
+                source.dev == dev,
+                self._label(source.local, source.dev) == label,
+                source.is_temporary,
+                (source.local in ORCHID) == is_orchid,
+                min(common_bits, source.prefix_length),
             )[:ranks]
 
-        ranked = [(rank(each), each) for each in usable]
-        best = max((found for found, _ in ranked), default=())
-        tied = [each for found, each in ranked if found == best]
-        # Among equally good addresses of one interface, the kernel selects the first, regardless of
-        # the order of the interfaces.
-        firsts = {each.dev: each for each in reversed(tied)} if ranks == _RANKS else {}
-        return tuple(each.local for each in tied if each is firsts.get(each.dev, each))
+        best_rank: tuple[int, ...] = ()
+        best: list[Address6] = []
+        for each in self.addresses():
+            if not isinstance(each, Address6) or each.is_tentative:
+                continue
+            its_rank = rank(each)
+            if its_rank > best_rank:
+                best_rank = its_rank
+                best = []
+            if its_rank == best_rank:
+                best.append(each)
+        if ranks == _RANKS:
+            best = _first_of_each_dev(best)
+        return tuple(each.local for each in best)
 
     def _label(self, address: IpAddress, dev: str | None) -> int:
         """Return an address's label on an interface (__ipv6_addr_label)."""
@@ -307,6 +313,23 @@ _RANKS_BEFORE_LABELS = 4
 _NO_LABEL = 0xFFFFFFFF  # IPV6_ADDR_LABEL_DEFAULT
 
 MODELS: dict[Family, type[Fib]] = {Family.IPV4: Fib, Family.IPV6: Fib6}
+
+
+def _is_avoided(source: Address6) -> bool:
+    """Return whether the kernel prefers other sources because this one is deprecated."""
+    return source.is_deprecated and not any(source.local in prefix for prefix in _NEVER_AVOIDED)
+
+
+def _first_of_each_dev(addresses: Iterable[Address6]) -> list[Address6]:
+    """Return the first address of each interface.
+
+    Among equally good addresses of one interface, the kernel selects the first, regardless of the
+    order of the interfaces.
+    """
+    firsts: dict[str, Address6] = {}
+    for each in addresses:
+        firsts.setdefault(each.dev, each)
+    return [*firsts.values()]
 
 
 def _positions_around(routes: Sequence[Route], gateway: IpAddress) -> list[int]:

@@ -88,7 +88,7 @@ _FIRST_PORT = 50_000
 Request = tuple[IpAddress, int | None, int | None]
 
 # Errors from fib_lookup if there is no route. Any other error means that the lookup itself failed.
-NO_ROUTE = (errnos.ENETUNREACH, errnos.EHOSTUNREACH, errnos.EACCES, errnos.EINVAL)
+NO_ROUTE_ERRNOS = (errnos.ENETUNREACH, errnos.EHOSTUNREACH, errnos.EACCES, errnos.EINVAL)
 
 
 class NetlinkBackend(RouteBackend):
@@ -245,7 +245,7 @@ class NetlinkBackend(RouteBackend):
 
             def answers(source_port: int | None) -> list[tuple[Attributes, Prefix] | int]:
                 pack = rtm.look_up(self.family, source, is_tcp, (source_port, port))
-                asked = talk.ask(addresses, pack, NO_ROUTE)
+                asked = talk.ask(addresses, pack, NO_ROUTE_ERRNOS)
                 return [
                     each.errno if isinstance(each, NetlinkError) else reader.single(each)
                     for _, each in asked
@@ -290,7 +290,7 @@ class NetlinkBackend(RouteBackend):
                 return look_up(ports, oif=oif)(address, sequence)
 
             found: list[set[IpAddress]] = [set() for _ in sent]
-            for (number, _), answer in talk.ask(requests, pack, NO_ROUTE):
+            for (number, _), answer in talk.ask(requests, pack, NO_ROUTE_ERRNOS):
                 if isinstance(answer, bytes) and (source := rtm.chosen_source(answer)) is not None:
                     found[number].add(source)
             return tuple(tuple(sorted(sources)) for sources in found)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import attrs
 
-from hostrouting.kernel.netlink import NO_ROUTE, NetlinkBackend, Request
+from hostrouting.kernel.netlink import NO_ROUTE_ERRNOS, NetlinkBackend, Request
 from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.port import Facts, Sent, read_our_routes, read_routes, refuse_datagrams
 from hostrouting.kernel.rtnetlink import link_messages
@@ -32,7 +32,7 @@ _PORT = 9
 _NO_GATEWAY = IPv6Address(0)
 # Errors from connect(2) for unreachable destinations: failed lookup, no source address, IPv4-mapped
 # source address.
-_UNREACHABLE = (*NO_ROUTE, errnos.EADDRNOTAVAIL, errnos.EAFNOSUPPORT)
+_UNREACHABLE = (*NO_ROUTE_ERRNOS, errnos.EADDRNOTAVAIL, errnos.EAFNOSUPPORT)
 
 
 class NetlinkBackend6(NetlinkBackend):

@@ -138,7 +138,7 @@ class Snapshot:
         strict_devs: the interfaces with net.ipv4.conf.*.rp_filter = 1, or None if unknown.
         ipv6: the IPv6 addresses, rules and routes, or None if unknown.
         verified: the uplinks with which the check has passed on the host.
-        keeps_uplinks: whether the check that is installed on the host expects the uplinks in
+        expects_verified: whether the check that is installed on the host expects the uplinks in
             ``verified``.
         is_ours: whether hostrouting took the snapshot, rather than ip.
     """
@@ -158,7 +158,7 @@ class Snapshot:
     strict_devs: tuple[str, ...] | None = None
     ipv6: Ipv6State | None = None
     verified: tuple[VerifiedUplink, ...] = ()
-    keeps_uplinks: bool = True
+    expects_verified: bool = True
     is_ours: bool = attrs.field(default=True, eq=False)
 
     def known(self, family: Family) -> KnownHost:
@@ -525,7 +525,7 @@ _KEYS = Keys(
     _routes(Family.IPV4, "routes", NEEDED),
     _list("nexthops", _ip.read_nexthop, ()),
     _list("uplink", _read_verified, (), _write_verified, "verified"),
-    Key("keepsUplinks", "keeps_uplinks", parse_boolean, True),
+    Key("keepsUplinks", "expects_verified", parse_boolean, True),
     _list("nameservers", parse_address, ()),
     _list("sources", _read_sources, (), _write_sources),
     _list("ignoringLinkdown", _text, None, field="ignoring_linkdown"),

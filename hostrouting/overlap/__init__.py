@@ -74,13 +74,13 @@ cover other places. In a place whose present entry is longer, the route changes 
 place has a constraint (``_constraint``): ``NeedsRoute`` or ``Unchanged``. For each interface to
 which routes must lead, ``_fewest_prefixes`` finds the smallest set of prefixes that satisfies all
 constraints. Sometimes no route can fix a place, or the traffic may be wanted where it is, such as
-on a second NIC (``_diversions``). Then the constraint is ``NoRoute``, with an obstacle: a reason
-with advice, or a question to the operator. ``_static_routes`` makes the config entry for each
-prefix. Then the routes are proven (``_modelled_host``): the installation's planner accepts them, a
-model of the host with these routes is asked about the same places, and the model's results are
-judged like the kernel's. A route that an installation would refuse is excluded, and the search runs
-again (``_routes``). If any other proof fails, no route at all is proposed. Remaining failures, such
-as replies that no route can move, are reported with a reason.
+on a second NIC (``_diversions``). Then the constraint is ``NoRouteFixes``, with an obstacle: a
+reason with advice, or a question to the operator. ``_static_routes`` makes the config entry for
+each prefix. Then the routes are proven (``_modelled_host``): the installation's planner accepts
+them, a model of the host with these routes is asked about the same places, and the model's results
+are judged like the kernel's. A route that an installation would refuse is excluded, and the search
+runs again (``_routes``). If any other proof fails, no route at all is proposed. Remaining failures,
+such as replies that no route can move, are reported with a reason.
 
 If another table decides before main, the obstacle is a rule. Then ``_rules`` finds the fewest new
 rules with which main decides, and the search for routes runs again on a model of the host with

@@ -32,8 +32,8 @@ def affected(addresses: Iterable[Address], before: Fib, after: Fib) -> list[Addr
     """
     tables = _changed_tables(before, after)
     rules = {*before.rules} ^ {*after.rules}
-    kept = [[rule for rule in fib.rules if rule not in rules] for fib in (before, after)]
-    if kept[0] != kept[1]:  # the order of these rules has changed
+    common = [[rule for rule in fib.rules if rule not in rules] for fib in (before, after)]
+    if common[0] != common[1]:  # the order of these rules has changed
         return [*addresses]
     lists = [_RuleList(fib, tables, rules) for fib in (before, after)]
     return [each for each in addresses if any(rules.may_affect(each) for rules in lists)]

@@ -284,7 +284,7 @@ def source_borders(
             yield int(address.local) >> (128 - length) << (128 - length), length
 
 
-def _without_owner(lookup: Lookup) -> Lookup:
+def _without_hop_attributes(lookup: Lookup) -> Lookup:
     """Return a lookup result without protocol, MTU and src, if it is an IPv6 multipath route.
 
     The kernel reports these attributes of the selected hop only, so a model's may differ.
@@ -317,4 +317,4 @@ def modelled_lookups(fib: Fib) -> Callable[..., list[Lookup]]:
 def is_modelled(lookup: SocketLookup, look_up: Callable[..., list[Lookup]]) -> bool:
     """Return whether the model gives the kernel's result for a lookup."""
     modelled = look_up([lookup.address], source=lookup.source, is_tcp=lookup.is_tcp)
-    return _without_owner(lookup.result) in map(_without_owner, modelled)
+    return _without_hop_attributes(lookup.result) in map(_without_hop_attributes, modelled)

@@ -23,7 +23,7 @@ from hostrouting.overlap._places import (
     Constraint,
     Judgement,
     NeedsRoute,
-    NoRoute,
+    NoRouteFixes,
     Place,
     SocketLookup,
     Span,
@@ -64,14 +64,14 @@ class Constraints:
         expected = place.deciding_cidr
         judgement = place.unconnected
         if judgement.is_local:
-            return self._of_local(expected, judgement)
-        if judgement.is_to_own_gateway and (lost := _of_own_gateway(judgement)) is not None:
-            return NoRoute(lost, self._of_local(expected, judgement))
+            return self._for_local_address(expected, judgement)
+        if judgement.is_to_own_gateway and (lost := _own_gateway_obstacle(judgement)) is not None:
+            return NoRouteFixes(lost, self._for_local_address(expected, judgement))
         if judgement.is_failure:
-            return self._within_reason(place, self._of_failure(place, expected, judgement))
-        return self._of_other_failures(place, judgement)
+            return self._within_reason(place, self._for_failure(place, expected, judgement))
+        return self._for_other_failures(place, judgement)
 
-    def _of_local(self, expected: ExpectedCidr, judgement: Judgement) -> Unchanged:
+    def _for_local_address(self, expected: ExpectedCidr, judgement: Judgement) -> Unchanged:
         """Return the constraint for a local address, which no route may take away.
 
         A route in main takes a local address away only if a rule looks up main before table local.
@@ -86,20 +86,20 @@ class Constraints:
     def _within_reason(
         self,
         place: Place,
-        constraint: NeedsRoute | NoRoute,
-    ) -> NeedsRoute | NoRoute:
+        constraint: NeedsRoute | NoRouteFixes,
+    ) -> NeedsRoute | NoRouteFixes:
         """Return a constraint, or an obstacle if more routes are needed than a node should have."""
-        if isinstance(constraint, NoRoute):
+        if isinstance(constraint, NoRouteFixes):
             return constraint
         needed = place.size >> (self._bits - 1 - constraint.longer_than)
         if needed <= _ROUTES_MAX:
             return constraint
         longer = f"that takes {needed} routes longer than /{constraint.longer_than}"
         advice = "change the rule that skips shorter ones"
-        obstacle = Obstacle(f"{longer}: {advice}", is_policy=True)
-        return NoRoute(obstacle, Unchanged(constraint.entry))
+        obstacle = Obstacle(f"{longer}: {advice}", is_withheld=True)
+        return NoRouteFixes(obstacle, Unchanged(constraint.entry))
 
-    def _of_other_failures(self, place: Place, judgement: Judgement) -> Constraint:
+    def _for_other_failures(self, place: Place, judgement: Judgement) -> Constraint:
         """Return the constraint for a place whose unconnected datagrams leave as expected.
 
         A failure that no route fixes puts no constraint on routes: ``left_after`` reports it.
@@ -107,44 +107,44 @@ class Constraints:
         entry = _in_main(judgement.route)
         longest: NeedsRoute | None = None
         for expected, failure in place.other_failures:
-            found = self._of_failure(place, expected, failure)
-            if isinstance(found, NoRoute):
+            found = self._for_failure(place, expected, failure)
+            if isinstance(found, NoRouteFixes):
                 continue
             if longest is None or found.longer_than > longest.longer_than:
                 longest = found._replace(entry=entry)
         return longest or Unchanged(entry)
 
-    def _of_failure(
+    def _for_failure(
         self,
         place: Place,
         expected: ExpectedCidr,
         failure: Judgement,
-    ) -> NeedsRoute | NoRoute:
+    ) -> NeedsRoute | NoRouteFixes:
         """Return the constraint for a lookup that fails for an expected CIDR."""
         address = failure.address
-        if (beyond_bound := _beyond_bound(failure, self._entries.why_no_default)) is not None:
-            return NoRoute(beyond_bound)
+        if (of_bound := _bound_obstacle(failure, self._entries.why_no_default)) is not None:
+            return NoRouteFixes(of_bound)
         if failure.port is not None:
-            return NoRoute(_of_port(failure.port))
+            return NoRouteFixes(_port_obstacle(failure.port))
         if (of_pods := self._diversions.why_of_pods(failure)) is not None:
-            return NoRoute(of_pods)
+            return NoRouteFixes(of_pods)
         path = self._entries.path(expected, address)
         if isinstance(path, Obstacle):
-            return NoRoute(path)
+            return NoRouteFixes(path)
         if (forbidden := self._why_forbidden(place, failure, path)) is not None:
-            return NoRoute(forbidden)
+            return NoRouteFixes(forbidden)
         bridge = self._diversions.bridge_around(failure)
         if bridge is not None and bridge not in path.devs:
-            return NoRoute(_of_bridge(bridge), Unchanged(_in_main(failure.route)))
+            return NoRouteFixes(_bridge_obstacle(bridge), Unchanged(_in_main(failure.route)))
         entry = _in_main(failure.route) or self._fib.longest_match(Table.MAIN, Flow(address))
         if (question := self._question_about(place, failure)) is not None:
-            return NoRoute(question, Unchanged(entry))
-        found = self._of_unwanted(expected, failure, path)
+            return NoRouteFixes(question, Unchanged(entry))
+        found = self._length_to_exceed(expected, failure, path)
         if isinstance(found, Obstacle):
-            return NoRoute(found, Unchanged(entry))
+            return NoRouteFixes(found, Unchanged(entry))
         return NeedsRoute(max(found, path.length_min - 1), path.dev, entry)
 
-    def _of_unwanted(
+    def _length_to_exceed(
         self,
         expected: ExpectedCidr,
         failure: Judgement,
@@ -165,7 +165,7 @@ class Constraints:
         if isinstance(length, Obstacle):
             return length
         if taken := self._diversions.taken_from_pods(failure):
-            return Obstacle(f"{taken}: change that route", is_policy=True)
+            return Obstacle(f"{taken}: change that route", is_withheld=True)
         if (inevitable := self._why_inevitable(failure, length)) is not None:
             return inevitable
         return path.refused or length
@@ -174,8 +174,8 @@ class Constraints:
         """Return why no route may cover a place, however long its prefix, or None."""
         ports = [port for dev in path.devs if (port := self._ports.get(dev)) is not None]
         if ports:
-            return _of_port(ports[0])
-        if (lost := _of_own_gateway(failure)) is not None:
+            return _port_obstacle(ports[0])
+        if (lost := _own_gateway_obstacle(failure)) is not None:
             return lost
         for expected in place.judgements:
             if not all(expected.is_expected(dev, self._uplinks) for dev in path.devs):
@@ -206,7 +206,7 @@ class Constraints:
         entry = self._fib.find(Table.MAIN, Flow(address)) if length == self._bits else None
         for dev in failure.devs:
             if routes := self._gateways.get((address, dev)):
-                return _of_gateway(routes, entry)
+                return _gateway_obstacle(routes, entry)
         if length == self._bits:
             alone = f"{entry} is for this address alone, and no route is longer"
             return Obstacle(alone, change=None if entry is None else _removal("remove it", entry))
@@ -228,7 +228,7 @@ class Constraints:
         last: Rule | None = None
         lengths: list[int] = []
         dev = next_hops[0].dev if next_hops else None
-        for rule, is_met, found in self._fib.evaluated_rules(lookup.flow, through=dev):
+        for rule, is_met, found in self._fib.evaluated_rules(lookup.flow, host_route_dev=dev):
             if not is_met or rule.action in (RuleAction.NOP, RuleAction.GOTO):
                 continue
             last = rule
@@ -292,12 +292,12 @@ class Constraints:
         """
         lookup = failure.lookup
         if failure.port is not None:
-            return _of_port(failure.port)
+            return _port_obstacle(failure.port)
         if lookup.source is not None and not tables.is_local(lookup.source):
             lost = f"{lookup.source}, the src of its route, isn't an address of this host"
             return Obstacle(f"{lost}: add it, or change the route")
-        if (beyond_bound := _beyond_bound(failure, self._entries.why_no_default)) is not None:
-            return beyond_bound
+        if (of_bound := _bound_obstacle(failure, self._entries.why_no_default)) is not None:
+            return of_bound
         if (of_pods := self._diversions.why_of_pods(failure)) is not None:
             return of_pods
         if (question := self._question_about(place, failure)) is not None:
@@ -333,7 +333,7 @@ def segment_of(span: Span, dev: str | None, bits: int) -> Segment:
         if constraint.dev != dev:
             return Segment(span.first, span.last, length_max=-1)
         return Segment(span.first, span.last, constraint.longer_than, bits)
-    cover = constraint.cover if isinstance(constraint, NoRoute) else constraint
+    cover = constraint.cover if isinstance(constraint, NoRouteFixes) else constraint
     return Segment(span.first, span.last, length_max=_longest_cover(span, cover, bits))
 
 
@@ -404,11 +404,11 @@ def longest_behind(found: Route) -> int:
     return length - 1 if found.metric > found.family.usual_metric else length
 
 
-def _of_gateway(routes: Sequence[Route], entry: Route | None) -> Obstacle:
+def _gateway_obstacle(routes: Sequence[Route], entry: Route | None) -> Obstacle:
     """Return the obstacle for an address that is a gateway of routes, and may have a host route."""
-    kept = next((route for route in routes if route.is_in_side_table), None)
-    if kept is not None:
-        reason = f"it is the gateway of {kept}, by which keep sends"
+    of_keep = next((route for route in routes if route.is_in_side_table), None)
+    if of_keep is not None:
+        reason = f"it is the gateway of {of_keep}, by which keep sends"
         return Obstacle(f"{reason}: expect the CIDR without it")
     more = f" and {len(routes) - 1} more" if len(routes) > 1 else ""
     which = "these routes" if more else "the route"
@@ -420,12 +420,12 @@ def _of_gateway(routes: Sequence[Route], entry: Route | None) -> Obstacle:
     return Obstacle(f"it is the gateway of {routes[0]}{more}", change=change)
 
 
-def _of_bridge(bridge: str) -> Obstacle:
+def _bridge_obstacle(bridge: str) -> Obstacle:
     whose = f"it lies in the network of {bridge}, a bridge of this host"
-    return Obstacle(f"{whose}: bring that up, or move its network", is_policy=True)
+    return Obstacle(f"{whose}: bring that up, or move its network", is_withheld=True)
 
 
-def _of_own_gateway(failure: Judgement) -> Obstacle | None:
+def _own_gateway_obstacle(failure: Judgement) -> Obstacle | None:
     """Return the obstacle if a failure's gateway is an address of this host, or else None."""
     own = failure.gateway
     if own is None:
@@ -460,12 +460,12 @@ def _in_main(route: Route | None) -> Route | None:
     return route if route is not None and route.table == Table.MAIN else None
 
 
-def _of_port(port: Link) -> Obstacle:
+def _port_obstacle(port: Link) -> Obstacle:
     move = f"move its address and routes to {port.master}"
-    return Obstacle(f"{port.name} is a port of {port.master}: {move}", is_policy=True)
+    return Obstacle(f"{port.name} is a port of {port.master}: {move}", is_withheld=True)
 
 
-def _beyond_bound(failure: Judgement, why_no_default: str) -> Obstacle | None:
+def _bound_obstacle(failure: Judgement, why_no_default: str) -> Obstacle | None:
     """Return the obstacle if packets fail only because of an exemption's bound, or else None.
 
     Args:
@@ -478,9 +478,9 @@ def _beyond_bound(failure: Judgement, why_no_default: str) -> Obstacle | None:
     allow = f'"allowedDevs": {json.dumps(list(failure.devs))}'
     otherwise = f", or, if it is meant to carry this, set {allow}"
     if route is None or route.destination.prefixlen:
-        return Obstacle(f"{failure.bound}: move that network{otherwise}", is_policy=True)
+        return Obstacle(f"{failure.bound}: move that network{otherwise}", is_withheld=True)
     what = f"{route} may be a container's default route"
     if why_no_default:
-        return Obstacle(f"{what}, and {why_no_default}{otherwise}", is_policy=True)
+        return Obstacle(f"{what}, and {why_no_default}{otherwise}", is_withheld=True)
     removal = _removal("remove it", route)._replace(otherwise=otherwise)
-    return Obstacle(what, is_policy=True, change=removal)
+    return Obstacle(what, is_withheld=True, change=removal)

@@ -134,7 +134,7 @@ class Diversions:
         if self._state.uplinks.is_configured or self.taken_from_pods(failure):
             return None
         if devs and route is not None and route.is_ours:
-            return Obstacle("", is_policy=True, question=Question(devs, is_ours=True))
+            return Obstacle("", is_withheld=True, question=Question(devs, is_ours=True))
         near = self._near(failure.address, devs, route)
         doubtful = self._doubtful(devs, route, subnet)
         # Unless the config names uplinks, the cluster may be behind any interface with a default
@@ -145,9 +145,9 @@ class Diversions:
             if route is not None:
                 reason += f", and {route} decides"
             question = Question(tuple(sorted({rival, *doubtful})), route, near)
-            return Obstacle(reason, is_policy=True, question=question)
+            return Obstacle(reason, is_withheld=True, question=question)
         if doubtful:
-            return Obstacle("", is_policy=True, question=Question(doubtful, route, near))
+            return Obstacle("", is_withheld=True, question=Question(doubtful, route, near))
         return None
 
     def why_of_pods(self, failure: Judgement) -> Obstacle | None:
@@ -161,12 +161,12 @@ class Diversions:
         if failure.devs:
             names = ",".join(failure.devs)
             allow = "; ".join(_allowing(dev, is_limited=True) for dev in failure.devs)
-            return Obstacle(f"{names} leads to pods of this host: {allow}", is_policy=True)
+            return Obstacle(f"{names} leads to pods of this host: {allow}", is_withheld=True)
         reason = (
             f"{failure.route} is a CNI's own block for pods of this host,"
             " which is only exempt in a CIDR without devs"
         )
-        return Obstacle(reason, is_policy=True)
+        return Obstacle(reason, is_withheld=True)
 
     def why_not_diverted(self, failure: Judgement, *, is_limited: bool) -> Obstacle | None:
         """Return why no route may divert packets that fail, or None if one may.
@@ -177,7 +177,9 @@ class Diversions:
         """
         devs = self._diverting(failure)
         if devs and self._bridges.issuperset(devs) and self._is_connected(failure.route):
-            return Obstacle("; ".join(self._advice_on(devs, is_limited=is_limited)), is_policy=True)
+            return Obstacle(
+                "; ".join(self._advice_on(devs, is_limited=is_limited)), is_withheld=True
+            )
         return None
 
     def taken_from_pods(self, failure: Judgement) -> str:

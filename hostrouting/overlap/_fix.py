@@ -27,7 +27,7 @@ from hostrouting.overlap._modelled_host import ModelledHost, host_now
 from hostrouting.overlap._places import Places
 from hostrouting.overlap._questions import Questions
 from hostrouting.overlap._read import Moment
-from hostrouting.overlap._routes import Found, RouteSearch
+from hostrouting.overlap._routes import FoundRoutes, RouteSearch
 from hostrouting.overlap._rules import RuleSearch
 from hostrouting.overlap.findings import Finding
 from hostrouting.overlap.proposals import Fix, HostSettings, Obstacle
@@ -80,7 +80,7 @@ def find_fix(
 
 
 def _complete(
-    found: Found,
+    found: FoundRoutes,
     rules: tuple[StaticRule, ...],
     findings: Iterable[Finding],
     moment: Moment,
@@ -110,7 +110,7 @@ def _search(
     moment: Moment,
     config: Config,
     why_no_default: str,
-) -> tuple[Found, tuple[StaticRule, ...], Collection[IpAddress]]:
+) -> tuple[FoundRoutes, tuple[StaticRule, ...], Collection[IpAddress]]:
     """Find the routes and rules of a fix, and the probes of the places that the rules help."""
     search = RouteSearch(moment, config.route_overlap, why_no_default)
     found = search.explained(search.find(findings), findings, {})
@@ -132,7 +132,7 @@ class _SearchWithRules:
 
     def __init__(
         self,
-        first: Found,
+        first: FoundRoutes,
         findings: Sequence[Finding],
         moment: Moment,
         config: Config,
@@ -150,7 +150,7 @@ class _SearchWithRules:
         # Maps the probe of each place for which no rule is proposed to the reason.
         self._unruled: dict[IpAddress, Obstacle] = {}
 
-    def find(self) -> tuple[Found, tuple[StaticRule, ...], Collection[IpAddress]]:
+    def find(self) -> tuple[FoundRoutes, tuple[StaticRule, ...], Collection[IpAddress]]:
         """Find the routes and rules of a fix, and the probes of the places that the rules help.
 
         Each round tries new rules for the wanted places. If another rule decides about a place
@@ -179,7 +179,7 @@ class _SearchWithRules:
         for probe in places:
             self._wanted.pop(probe, None)
 
-    def _routes_with(self, rules: Sequence[StaticRule]) -> Found:
+    def _routes_with(self, rules: Sequence[StaticRule]) -> FoundRoutes:
         """Return the routes for the failures that remain after new rules are installed."""
         moment = self._search.moment_after(rules)
         left, _ = findings_and_notes(self._overlap, moment.state, moment.places)
@@ -191,7 +191,7 @@ class _SearchWithRules:
     def _useless(
         self,
         rules: Sequence[StaticRule],
-        found: Found,
+        found: FoundRoutes,
         earlier: Container[IpAddress],
     ) -> dict[IpAddress, Obstacle]:
         """Return the wanted places whose rule doesn't help, is refused, or diverts other packets.
@@ -210,7 +210,7 @@ class _SearchWithRules:
 
 
 def _decided_earlier(
-    found: Found,
+    found: FoundRoutes,
     wanted: Mapping[IpAddress, int],
     unruled: Container[IpAddress],
 ) -> dict[IpAddress, int]:
@@ -233,7 +233,7 @@ def _decided_earlier(
 
 
 def _still_failing(
-    found: Found,
+    found: FoundRoutes,
     wanted: Set[IpAddress],
     earlier: Container[IpAddress],
 ) -> dict[IpAddress, Obstacle]:

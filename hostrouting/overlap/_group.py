@@ -56,7 +56,7 @@ def findings_and_notes(
         groups = _groups(expected, spans)
         local: set[Span] = set()
         if groups:  # most CIDRs have no groups, but may have many spans
-            local = {span for span in spans if span.place.judgement_for(expected).is_local}
+            local = {span for span in spans if span.place.unconnected_for(expected).is_local}
         for group in groups:
             judgement = group[0][1]
             failing = [span for span, _ in group]
@@ -229,7 +229,7 @@ def _foreseen(
         lost = [
             span
             for span in places.inside(numbers(part))
-            if _would_lose(span.place.judgement_for(expected), prefix)
+            if _would_lose(span.place.unconnected_for(expected), prefix)
         ]
         if lost:
             ranges = networks_of(lost, state.family)

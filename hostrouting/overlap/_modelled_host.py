@@ -121,7 +121,7 @@ def why_ineffective(judged: Iterable[Rejudged], fixed: Container[int]) -> str:
     for expected, place, (after, *_) in judged:
         if not after.is_failure:
             continue
-        if not place.judgement_for(expected).is_failure:
+        if not place.unconnected_for(expected).is_failure:
             return f"{after.address} would fail ({after.kind}), though it doesn't now"
         if int(place.probe) in fixed:
             return f"{after.address} would still fail ({after.kind})"

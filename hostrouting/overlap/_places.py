@@ -170,7 +170,7 @@ class Unchanged(NamedTuple):
     length_max: int = -1
 
 
-class NoRoute(NamedTuple):
+class NoRouteFixes(NamedTuple):
     """The constraint of a place that fails, and that no route fixes.
 
     Args:
@@ -182,7 +182,7 @@ class NoRoute(NamedTuple):
     cover: Unchanged = Unchanged()
 
 
-Constraint = NeedsRoute | NoRoute | Unchanged
+Constraint = NeedsRoute | NoRouteFixes | Unchanged
 
 
 @attrs.define(eq=False, repr=False)
@@ -224,7 +224,7 @@ class Place:
 
         If the place fails for some of these CIDRs, the last one for which it fails decides.
         """
-        failing = [each for each in self.judgements if self.judgement_for(each).is_failure]
+        failing = [each for each in self.judgements if self.unconnected_for(each).is_failure]
         # A route serves all CIDRs around the place or none. So take the last CIDR in config order:
         # people tend to write a narrower CIDR after a wider one.
         return (failing or [*self.judgements])[-1]
@@ -232,9 +232,9 @@ class Place:
     @property
     def unconnected(self) -> Judgement:
         """Return the judgement of an unconnected datagram for the deciding CIDR."""
-        return self.judgement_for(self.deciding_cidr)
+        return self.unconnected_for(self.deciding_cidr)
 
-    def judgement_for(self, expected: ExpectedCidr) -> Judgement:
+    def unconnected_for(self, expected: ExpectedCidr) -> Judgement:
         """Return the judgement of an unconnected datagram for an expected CIDR."""
         return self.judgements[expected][0]
 

@@ -205,7 +205,7 @@ class Questions:
     def _answered(self, unfixable: Unfixable, question: Question) -> Question:
         """Return a question with the answers that settle the question, each with its effect."""
         proven: list[Answer] = []
-        for answer in self._possible(unfixable, question):
+        for answer in self._possible_answers(unfixable, question):
             outcome = self._outcome(answer)
             # Only the way back to an earlier uplink may make further addresses fail.
             if outcome is None or (outcome.broken and not question.is_ours):
@@ -235,10 +235,10 @@ class Questions:
 
     def _outcome(self, answer: Answer) -> _Outcome | None:
         if answer not in self._outcomes:
-            self._outcomes[answer] = self._tried(answer)
+            self._outcomes[answer] = self._outcome_of_check(answer)
         return self._outcomes[answer]
 
-    def _possible(self, unfixable: Unfixable, question: Question) -> Iterator[Answer]:
+    def _possible_answers(self, unfixable: Unfixable, question: Question) -> Iterator[Answer]:
         """Yield the possible answers, the likeliest first."""
         spans = _spans(unfixable, self._places)
         cidrs = dict.fromkeys(expected for expected, _ in _failing(spans))
@@ -313,7 +313,7 @@ class Questions:
 
     # --- trials -----------------------------------------------------------------------------------
 
-    def _tried(self, answer: Answer) -> _Outcome | None:
+    def _outcome_of_check(self, answer: Answer) -> _Outcome | None:
         """Return the outcome of a check with an answer, or None if the answer mustn't be given."""
         try:
             config = self._with_answer(answer)
@@ -445,7 +445,7 @@ def _joined(more: Iterable[Unfixable], places: Places) -> Iterator[Unfixable]:
         about = f"{_on_purpose(asked)}, too: answer the other questions, and check again"
         spans = {span for each in group for span in _spans(each, places)}
         ranges = networks_of(sorted(spans, key=itemgetter(0)), places.family)
-        yield Unfixable(ranges, devs, Obstacle(about, is_policy=True))
+        yield Unfixable(ranges, devs, Obstacle(about, is_withheld=True))
 
 
 def _spans(unfixable: Unfixable, places: Places) -> list[Span]:

@@ -41,7 +41,7 @@ from hostrouting.overlap._modelled_host import (
 )
 from hostrouting.overlap._places import (
     NeedsRoute,
-    NoRoute,
+    NoRouteFixes,
     Place,
     Span,
     Unchanged,
@@ -92,7 +92,7 @@ class JudgedProposal:
 
 
 @attrs.frozen
-class Found:
+class FoundRoutes:
     """The routes that a search has found.
 
     Args:
@@ -173,7 +173,7 @@ class RouteSearch:
         proposed: JudgedProposal,
         findings: Collection[Finding],
         unruled: _Unruled,
-    ) -> Found:
+    ) -> FoundRoutes:
         """Return the proposed routes, with the reason for each failure that they don't fix.
 
         Args:
@@ -206,7 +206,7 @@ class RouteSearch:
             for part in each.ranges:
                 for place in distinct(self._places.inside(numbers(part))):
                     stuck[place.probe] = each.obstacle
-        return Found(self, proposed, fix, proposal.host, proposed.lost, blocked, stuck)
+        return FoundRoutes(self, proposed, fix, proposal.host, proposed.lost, blocked, stuck)
 
     # --- the proposal ---------------------------------------------------------------------------
 
@@ -228,7 +228,7 @@ class RouteSearch:
     def _without_entries(self, why: str, fixable: Container[int]) -> _Proposal:
         """Return a proposal without entries, for a search whose entries don't work."""
         targets = [span for span in self._places.spans if _needs_route(span)]
-        obstacle = Obstacle(why, is_policy=True)
+        obstacle = Obstacle(why, is_withheld=True)
         unfixable = Unfixable(networks_of(targets, self._family), (), obstacle)
         host = host_now(self._state, self._places)
         return _Proposal(Fix(unfixable=(unfixable,)), host, fixable)
@@ -278,7 +278,7 @@ class RouteSearch:
             assert isinstance(needed, NeedsRoute)
             cover = Unchanged(needed.entry)
             is_failure = place.unconnected.is_failure
-            place.constraint = NoRoute(place.refused, cover) if is_failure else cover
+            place.constraint = NoRouteFixes(place.refused, cover) if is_failure else cover
 
     def _fixed_addresses(self, prefix: Prefix, entry: Prefix) -> list[int]:
         """Return the first address of each span in a prefix that an entry fixes.
@@ -317,14 +317,14 @@ class RouteSearch:
         for span in self._places.spans:
             devs = span.place.unconnected.devs
             constraint = span.place.constraint
-            if isinstance(constraint, NoRoute):
+            if isinstance(constraint, NoRouteFixes):
                 why = unruled.get(span.place.probe)
                 obstacle = _with_why_unruled(constraint.obstacle, why)
                 by_constraint.setdefault((devs, obstacle), []).append(span)
             # Spans are cut at the destinations of existing routes. So an entry fixes all of a span
             # or none of it, and it is enough to look for the span's first address. If no entry
             # fixes the span, an existing route has the destination that the entry would need.
-            # Places that would need too many routes have the constraint ``NoRoute``.
+            # Places that would need too many routes have the constraint ``NoRouteFixes``.
             elif _needs_route(span) and span.first not in fixable:
                 by_destination.setdefault((devs, in_the_way), []).append(span)
         return by_constraint | by_destination

@@ -158,7 +158,7 @@ class Entries:
         if usable:
             several = f"{', '.join(usable)} may carry {expected.cidr}"
             how = "name one of them in its devs, or add the route"
-            return Obstacle(f"{several}: {how}", is_policy=True)
+            return Obstacle(f"{several}: {how}", is_withheld=True)
         return Obstacle(
             f"{self._why_none(patterns)}, and no other interface may carry {expected.cidr}"
         )

@@ -313,7 +313,7 @@ def _nothing_until_edited(findings: Sequence[Finding], why: str) -> Fix:
     """Return a fix without entries, because the config's names now belong to other NICs."""
     ranges = tuple(chain.from_iterable(finding.ranges for finding in findings))
     devs = tuple(sorted({dev for finding in findings for dev in finding.devs}))
-    return Fix(unfixable=(Unfixable(ranges, devs, Obstacle(why, is_policy=True)),))
+    return Fix(unfixable=(Unfixable(ranges, devs, Obstacle(why, is_withheld=True)),))
 
 
 def _with_fix(

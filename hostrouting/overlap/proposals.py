@@ -142,7 +142,7 @@ class Obstacle(NamedTuple):
         reason: the reason, including how to fix it unless the cause is a policy rule. With a
             question, it may be empty until ``Questions.answered`` fills it in.
         rule: the policy rule that takes precedence, or None if the cause isn't a rule.
-        is_policy: whether a route could fix the addresses, but isn't proposed because the traffic
+        is_withheld: whether a route could fix the addresses, but isn't proposed because the traffic
             may be wanted.
         question: the question to the user before a route is proposed, or None.
         change: the change that the owner is advised to make, or None if it can't be modelled.
@@ -152,7 +152,7 @@ class Obstacle(NamedTuple):
 
     reason: str
     rule: Rule | None = None
-    is_policy: bool = False
+    is_withheld: bool = False
     question: Question | None = None
     change: OwnersChange | None = None
     is_hidden: bool = False

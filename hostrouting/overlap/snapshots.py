@@ -44,7 +44,7 @@ def snapshot_of(host: Host, scope: CancelScope | None = None) -> Snapshot:
     return attrs.evolve(
         recorded,
         verified=_verified(host, is_kept=is_kept),
-        keeps_uplinks=is_kept,
+        expects_verified=is_kept,
         nameservers=nameservers(host.layout),
         ignoring_linkdown=devs_ignoring_linkdown(host.layout, recorded.links, recorded.kernel),
         strict_devs=strict_devs(host.layout, recorded.links),

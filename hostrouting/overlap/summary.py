@@ -133,7 +133,7 @@ def _verdict_on(unfixable: Unfixable) -> str:
         return "nothing is proposed for"
     # If ``is_hidden`` is set, a route may fix the packets after all: the rule may have selectors
     # that the snapshot lacks and that don't match these packets.
-    is_open = obstacle.is_policy or obstacle.is_hidden
+    is_open = obstacle.is_withheld or obstacle.is_hidden
     return "no route is proposed for" if is_open else "no route fixes"
 
 

@@ -228,7 +228,7 @@ def plan_possible(
         tuple(sorter.unchanged),
         tuple(sorter.foreign),
     )
-    return plan, [*sorter.refusals, *_refuse_outlasted(remove, wanted, entries)]
+    return plan, [*sorter.refusals, *_refuse_behind_added_hops(remove, wanted, entries)]
 
 
 @attrs.define(eq=False, repr=False)
@@ -294,30 +294,41 @@ def _entry_behind(route: Route, same: Sequence[Route]) -> Route | None:
     return next(behind, None)
 
 
-def _refuse_outlasted(
+def _refuse_behind_added_hops(
     remove: Iterable[Route],
     wanted: Iterable[Route],
     entries: Mapping[Prefix, Sequence[Route]],
 ) -> Iterator[Refusal]:
-    """Yield refusals for IPv6 routes that would lose to another program's next hop.
+    """Yield refusals for new IPv6 routes that a next hop beside our old route would precede.
 
-    Another program may have added a next hop to our old route. When our old route is removed, that
-    next hop stays, and a rollback couldn't put our old route back in front of it.
+    For example, our old route is ``2001:db8::/32 via fe80::1 dev eth0 metric 100``, another program
+    has added ``nexthop via fe80::2 dev eth0`` to it, and the new route has metric 200. When our old
+    route is removed, the added next hop stays as a route with metric 100, and precedes the new
+    route. A rollback couldn't put our old route back in front of it.
     """
     old_routes = [
         route for route in remove if isinstance(route, Route6) and route.source_prefix is None
     ]
     if not old_routes:
         return
+    # Of several new routes to a destination, the one with the lowest metric comes last, and stays.
     by_metric = sorted(wanted, key=lambda route: route.metric, reverse=True)
-    used = {numbers(route.destination): route for route in by_metric}
+    new_routes = {numbers(route.destination): route for route in by_metric}
     for old in old_routes:
-        route = used.get(numbers(old.destination))
-        if route is not None and route.metric >= old.metric:
-            yield from _refuse_outlasted_by(old, route, entries[numbers(old.destination)])
+        destination = numbers(old.destination)
+        new = new_routes.get(destination)
+        if new is not None and new.metric >= old.metric:
+            yield from _refuse_beside_old(new, old, entries[destination])
 
 
-def _refuse_outlasted_by(old: Route, route: Route, same: Iterable[Route]) -> Iterator[Refusal]:
+def _refuse_beside_old(route: Route, old: Route, same: Iterable[Route]) -> Iterator[Refusal]:
+    """Yield a refusal for a new route if our old route may have another program's next hop.
+
+    Args:
+        route: the new route, which has the metric of ``old`` or a higher one.
+        old: our old route, which is to be removed.
+        same: the entries in table main with the destination of both routes.
+    """
     hint = "choose another metric, or have its owner remove it"
     theirs = next((entry for entry in same if entry.key == old.key and not entry.is_ours), None)
     if theirs is not None:

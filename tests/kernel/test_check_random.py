@@ -292,7 +292,7 @@ def see_fix(patient: Patient, *, few: bool) -> None:
     # subnets are left alone, and an interface that no config can name keeps its subnet.
     left_alone = re.compile("has a default route too|a name that no config accepts")
     hopeless_parts = [
-        part for part in never if not (part.obstacle.is_policy or left_alone.search(part.reason))
+        part for part in never if not (part.obstacle.is_withheld or left_alone.search(part.reason))
     ]
     for part in hopeless_parts[:1] if few else hopeless_parts[:4]:
         assert not patient.is_mendable(part.ranges[0][0], part.devs), f"one route would fix {part}"

@@ -27,7 +27,7 @@ import frames
 from leaving import Leaving, far_end, send_datagram
 
 from hostrouting.backend import RouteBackend, read_routes
-from hostrouting.kernel.netlink import NO_ROUTE
+from hostrouting.kernel.netlink import NO_ROUTE_ERRNOS
 from hostrouting.kernel.refusals import NetlinkError
 from hostrouting.kernel.rtnetlink import messages as rtnl
 from hostrouting.kernel.rtnetlink import route_messages as rtm
@@ -237,7 +237,7 @@ def _asked(
         if packet.arrives_on and packet.arrives_on not in indexes
     }
     asked = [packet for packet in asked if packet not in found]
-    expected = (*NO_ROUTE, errnos.EXDEV, errnos.ENODEV, errnos.EADDRNOTAVAIL)
+    expected = (*NO_ROUTE_ERRNOS, errnos.EXDEV, errnos.ENODEV, errnos.EADDRNOTAVAIL)
     for packet, answer in talk.ask(asked, pack, expected):
         if isinstance(answer, NetlinkError):
             found[packet] = (Way(error=errnos.errorcode[answer.errno]), None)

@@ -721,7 +721,7 @@ def test_a_snapshot_agrees_in_each_mode(
     node.apply(config(*HALVES, cidrs=["172.16.0.0/16"], mode=installed))
     dhcp_beside(node)
     taken = Snapshot.from_document(snapshot(host=node.host).to_document())
-    assert taken.keeps_uplinks == (installed == "STRICT")
+    assert taken.expects_verified == (installed == "STRICT")
     assert taken.verified
     path = node.layout.root / "snapshot.json"
     taken.save(path)
