@@ -93,13 +93,10 @@ def fewest_prefixes(
     firsts = [segment.first for segment in segments]
     lasts = [segment.last for segment in segments]
     lengths_max = [segment.length_max for segment in segments]
-    # The length that a prefix must exceed to serve a segment. Only targets need to be served.
-    exceeds = [_NOT_NEEDED if each.longer_than is None else each.longer_than for each in segments]
+    exceeds = [_longer_than(each, otherwise=_NOT_NEEDED) for each in segments]
     # The length up to which a prefix is of no use to a segment: any length for a segment that isn't
     # a target.
-    useless_to = [
-        _ANY_LENGTH if each.longer_than is None else each.longer_than for each in segments
-    ]
+    useless_to = [_longer_than(each, otherwise=_ANY_LENGTH) for each in segments]
     # Running count of the gaps before each segment.
     is_behind_gap = (first != last + 1 for first, last in zip(firsts, [-1, *lasts], strict=False))
     gaps = list(accumulate(is_behind_gap))
@@ -151,6 +148,10 @@ def fewest_prefixes(
     def cheapest(first: int, length: int, around: int) -> tuple[int, tuple[Prefix, ...]]:
         """Return how many prefixes are needed to serve all targets in a prefix, and which ones.
 
+        There are five cases: the prefix ``around`` serves all targets; this prefix alone is enough;
+        no prefix serves the targets, and the cost is ``_TOO_MUCH``; this prefix isn't chosen, and
+        only its halves are searched; or it is chosen beside prefixes in its halves.
+
         Args:
             first: the first address of the prefix.
             length: the length of the prefix.
@@ -162,21 +163,21 @@ def fewest_prefixes(
         # Go on with the smallest prefix that contains the same segments: in larger ones, all of
         # these segments are in the same half.
         first, length, is_whole = smallest_around(inner, first, length)
-        may_be_chosen = is_whole and min(useless_to[inner]) < length <= min(lengths_max[inner])
-        may_be_chosen = may_be_chosen and (first, length) not in taken
-        if may_be_chosen and is_enough(first, length, around, inner):
+        can_choose = is_whole and min(useless_to[inner]) < length <= min(lengths_max[inner])
+        can_choose = can_choose and (first, length) not in taken
+        if can_choose and is_enough(first, length, around, inner):
             return 1, ((first, length),)
         if length == bits or (is_whole and min(exceeds[inner]) >= length + _SPLITS):
             return _TOO_MUCH, ()
-        cost_of_halves, in_halves = cheapest_halves(first, length, around)
+        without = cheapest_halves(first, length, around)
         # A single smaller prefix is better, because it covers fewer addresses.
-        if not may_be_chosen or cost_of_halves <= 1:
-            return cost_of_halves, in_halves
+        if not can_choose or without[0] <= 1:
+            return without
         # If this prefix is chosen, the halves need prefixes only for targets that it doesn't serve.
         cost_inside, inside = cheapest_halves(first, length, length)
-        if 1 + cost_inside < cost_of_halves:
+        if 1 + cost_inside < without[0]:
             return 1 + cost_inside, ((first, length), *inside)
-        return cost_of_halves, in_halves
+        return without
 
     def cheapest_halves(
         first: int,
@@ -188,6 +189,16 @@ def fewest_prefixes(
         return _sum(cheapest(half, length + 1, around) for half in halves)
 
     return list(map(family.network, cheapest(0, 0, _NONE_AROUND)[1]))
+
+
+def _longer_than(segment: Segment, *, otherwise: int) -> int:
+    """Return the length that a prefix must exceed to serve a segment that is a target.
+
+    Args:
+        segment: the segment.
+        otherwise: what to return if the segment isn't a target.
+    """
+    return otherwise if segment.longer_than is None else segment.longer_than
 
 
 def _sum(halves: Iterable[tuple[int, tuple[Prefix, ...]]]) -> tuple[int, tuple[Prefix, ...]]:

@@ -241,6 +241,11 @@ class _Change(NamedTuple):
 
 
 class _Comparison:
+    """The comparison of the packets that a host sends and receives before and after a change.
+
+    ``_changes`` compares the packets to one place, ``_losses_of_incoming`` those that come in.
+    """
+
     def __init__(
         self,
         before: ModelledHost,
@@ -270,14 +275,14 @@ class _Comparison:
         sending = affected(own, self._old, self._new)
         self._senders = OwnAddresses(sending, rules, self._routes, self._bits)
         known = before.model.known
-        self._depended_on_source = selects_source(known.rules, known.routes, self._family)
+        self._old_selects_source = selects_source(known.rules, known.routes, self._family)
         self._own_addresses = {address.local for address in state.addresses}
         self._gone = self._own_addresses - {address.local for address in still}
         self._networks = _connected(own, self._bits)
         self._connected = PrefixIndex(self._networks, self._bits)
         self._protocols = (UDP, TCP) if separates_tcp(self._rules) else (UDP,)
         self._places = self._cut(changed, intended)
-        # The places as cut without the intended ranges; see ``_alike``.
+        # The places as cut without the intended ranges; see ``_places_with_equal_lookups``.
         self._undivided = self._cut(changed, ()) if intended else self._places
 
     def _cut(self, changed: Sequence[Prefix], intended: Iterable[IpNetwork]) -> Places:
@@ -286,7 +291,7 @@ class _Comparison:
         return cutter.cut(self._routes, borders)
 
     def losses(self) -> tuple[Loss, ...]:
-        alike = self._alike()
+        alike = self._places_with_equal_lookups()
         count = self._count(places[0] for places in alike)
         if count > _COMPARED_MAX:
             return (Loss((), None, "", "", (), (), uncompared=count),)
@@ -298,9 +303,9 @@ class _Comparison:
         sent: list[Loss] = []
         for change, spans in groups.items():
             sent += self._losses(change, sorted(spans, key=_first))
-        return (*sent, *self._unheard())
+        return (*sent, *self._losses_of_incoming())
 
-    def _alike(self) -> Collection[list[Place]]:
+    def _places_with_equal_lookups(self) -> Collection[list[Place]]:
         """Return lists of places with equal lookups, so that one place of each list is compared.
 
         Many own addresses between the failing ones cut the intended ranges into many places.
@@ -427,7 +432,7 @@ class _Comparison:
             for each in senders:
                 if depend_on_source:
                     flow = Flow(place.probe, each.source, protocol)
-                    before = _result(self._old, flow) if self._depended_on_source else before
+                    before = _result(self._old, flow) if self._old_selects_source else before
                     after = _result(self._new, flow)
                 if self._is_loss(place.probe, before, after):
                     yield self._change(place, each, before, after)
@@ -492,23 +497,23 @@ class _Comparison:
 
     # --- what arrives ---------------------------------------------------------------------------
 
-    def _unheard(self) -> Iterator[Loss]:
+    def _losses_of_incoming(self) -> Iterator[Loss]:
         """Yield a loss for each address of this host at which packets no longer arrive."""
         if asks_local_first(self._old.rules) and asks_local_first(self._new.rules):
             return
-        senders = [NO_SOURCE, *self._strangers()]
+        senders = [NO_SOURCE, *self._other_senders()]
         for address in self._still_own:
             number = int(address.local)
             if not self._is_changed.overlaps(number, number):
                 continue
-            for iif in self._entrances(address):
-                flow = self._unheard_flow(address.local, iif, senders)
+            for iif in self._incoming_devs(address):
+                flow = self._undelivered_flow(address.local, iif, senders)
                 if flow is not None:
                     single = self._family.network((number, self._bits))
                     after = _result(self._new, flow).devs
                     yield Loss((single,), None, "", iif, (self._loopback,), after)
 
-    def _unheard_flow(
+    def _undelivered_flow(
         self,
         address: IpAddress,
         iif: str,
@@ -518,20 +523,20 @@ class _Comparison:
         for sender in senders:
             for protocol in self._protocols:
                 flow = Flow(address, sender, protocol, iif=iif)
-                if self._is_unheard(flow):
+                if self._is_undelivered(flow):
                     return flow
         return None
 
-    def _is_unheard(self, flow: Flow) -> bool:
+    def _is_undelivered(self, flow: Flow) -> bool:
         here = (self._loopback,)
         return _result(self._old, flow).devs == here and _result(self._new, flow).devs != here
 
-    def _entrances(self, address: Address) -> list[str]:
+    def _incoming_devs(self, address: Address) -> list[str]:
         """Return the interfaces through which packets to an own address may come in."""
         own = [] if address.dev == self._loopback else [address.dev]
         return [*dict.fromkeys((*own, *sorted(self._uplinks)))]
 
-    def _strangers(self) -> Iterator[IpAddress]:
+    def _other_senders(self) -> Iterator[IpAddress]:
         """Yield addresses that aren't this host's, from each source prefix of the rules."""
         own = {address.local for address in self._still_own}
         for prefix in dict.fromkeys(rule.source for rule in self._rules):

@@ -212,21 +212,39 @@ class Questions:
                 continue
             left = outcome.left_of(unfixable.ranges)
             if not left:
-                effect = outcome.effect
-                if self._moves_ours(answer, unfixable, question):
-                    effect = f", and apply moves them there{outcome.after}"
-                broken = [(list(each.ranges), each) for each in outcome.broken]
-                effect += _failing_with(broken, answer.uplinks)
-                proven.append(answer._replace(effect=effect))
+                effect = self._effect_without_failure(answer, outcome, unfixable, question)
             elif answer.kind is not AnswerKind.UNWANTED:
                 continue  # only this kind of answer may leave a part of the addresses failing
             elif _size(part for parts, _ in left for part in parts) == _size(unfixable.ranges):
+                # The answer fixes none of the addresses: show the reasons instead of the answer.
                 reasons = dict.fromkeys(each.obstacle.sentence() for _, each in left)
                 question = question._replace(otherwise="; ".join(reasons))
+                continue
             else:
                 effect = outcome.effect + _failing_with(left, answer.uplinks, "still ")
-                proven.append(answer._replace(effect=effect))
+            proven.append(answer._replace(effect=effect))
         return question._replace(answers=tuple(proven))
+
+    def _effect_without_failure(
+        self,
+        answer: Answer,
+        outcome: _Outcome,
+        unfixable: Unfixable,
+        question: Question,
+    ) -> str:
+        """Return the effect of an answer with which none of a question's addresses fails.
+
+        Args:
+            answer: the answer.
+            outcome: the result of a check with the answer. Other addresses may fail in it.
+            unfixable: the addresses that the question is about.
+            question: the question.
+        """
+        effect = outcome.effect
+        if self._moves_ours(answer, unfixable, question):
+            effect = f", and apply moves them there{outcome.after}"
+        broken = [(list(each.ranges), each) for each in outcome.broken]
+        return effect + _failing_with(broken, answer.uplinks)
 
     def _moves_ours(self, answer: Answer, unfixable: Unfixable, question: Question) -> bool:
         """Return whether an answer moves the static routes that a question is about."""
@@ -314,7 +332,11 @@ class Questions:
     # --- trials -----------------------------------------------------------------------------------
 
     def _outcome_of_check(self, answer: Answer) -> _Outcome | None:
-        """Return the outcome of a check with an answer, or None if the answer mustn't be given."""
+        """Return the outcome of a check with an answer, or None if the answer mustn't be offered.
+
+        An answer isn't offered if the config is invalid with it, if an uplink is then unknown or
+        without a default route, or if it hides a failure that no question is about.
+        """
         try:
             config = self._with_answer(answer)
             moment = moment_with(config, self._moment, self._model)
@@ -333,9 +355,8 @@ class Questions:
             return None
         proposed = self._proposed(fix)
         after = self._after(cautions) if proposed else ""
-        fails_now = self._fails_now
-        broken = tuple(each for each in fix.unfixable if not all(map(fails_now, each.ranges)))
-        return _Outcome(fix.unfixable, proposed, f"{after}{waits}", broken)
+        broken = [each for each in fix.unfixable if not all(map(self._fails_now, each.ranges))]
+        return _Outcome(fix.unfixable, proposed, f"{after}{waits}", tuple(broken))
 
     def _hides(self, failing: Iterable[IpNetwork]) -> bool:
         """Return whether an answer hides a failure that no question is about.
