@@ -89,7 +89,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def _instead_of(unknown: Sequence[str], *, has_snapshots: bool) -> str:
     """Return a clause with a replacement for unknown arguments, or an empty string."""
     if has_snapshots and not unknown[0].startswith("-"):
-        return f"; to name a config, write --config {unknown[0]}"
+        return "; at most two snapshots are compared; to name a config, write --config CONFIG"
     return "; plan shows the changes of apply" if "--dry-run" in unknown else ""
 
 

@@ -179,7 +179,8 @@ def _comparison(group: HostGroup) -> Iterator[str]:
     """Yield what has changed since the earlier snapshots, and why hosts can't be compared."""
     changed = [words for cause in group.causes or () for words in cause_lines(cause)]
     if changed:
-        yield f"since then {shortened(changed, ', ', _SHOWN_CAUSES)}"
+        example = "" if len(group.hosts) == 1 else f" (on {group.hosts[0]})"
+        yield f"since then{example} {shortened(changed, ', ', _SHOWN_CAUSES)}"
     if uncompared := _uncompared(group):
         why = _if_shared(uncompared)
         yield f"not compared: {why}" if why else "not compared"

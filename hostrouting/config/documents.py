@@ -15,6 +15,14 @@ from hostrouting.model.text import shown
 
 CONFIG_BYTES_MAX = 64 << 20
 _CHUNK_BYTES = 1 << 20
+# The first bytes of compressed files, see file(1).
+_COMPRESSED = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\xfd7zXZ\0": "xz",
+    b"BZh": "bzip2",
+    b"PK\3\4": "zip",
+}
 # The first word of an error message or of ip's text, such as "ssh:" or "default". If a file isn't
 # JSON, only its first word is quoted, because the file may contain a password.
 _FIRST_WORD = re.compile(r"\s*((?:[A-Za-z]{1,15}|[0-9]{1,5}):?)[ \t]")
@@ -106,6 +114,9 @@ def parse_document(
         # Notepad and PowerShell write a BOM at the start of files.
         problem = "begins with a byte order mark (BOM): save it as UTF-8 without BOM"
         raise ConfigError([(name, problem)])
+    for magic, compression in _COMPRESSED.items():
+        if raw.startswith(magic):
+            raise ConfigError([(name, f"is compressed with {compression}: decompress it first")])
     try:
         # Decode as os.fsdecode does: the kernel allows any bytes in interface names, and ip prints
         # them unchanged.

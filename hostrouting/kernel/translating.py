@@ -12,8 +12,9 @@ import attrs
 
 from hostrouting.kernel.arguments import check_methods, check_returned
 from hostrouting.kernel.forwarding import ForwardingBackend
-from hostrouting.kernel.port import ChangeListener, RouteBackend
-from hostrouting.model.errors import HostRoutingError, RouteError
+from hostrouting.kernel.port import ChangeListener, RouteBackend, Write
+from hostrouting.model.errors import NAMED_MAX, HostRoutingError, RouteError
+from hostrouting.model.text import shortened
 from phases import CancelScope, TimedOut
 
 B = TypeVar("B", bound=RouteBackend)
@@ -72,7 +73,7 @@ class _Checking:
         return partial(self._call, name) if name in _METHODS else getattr(self.inner, name)
 
     def _call(self, name: str, *args: object, **named: object) -> Any:
-        with self._translating(name):
+        with self._translating(name, *args):
             value = getattr(self.inner, name)(*args, **named)
         check_returned(self.inner, name, value, next(iter((*args, *named.values())), None))
         return value
@@ -90,8 +91,9 @@ class _Checking:
             check_methods(listener, ChangeListener, f"the with block of {method}")
             yield _TranslatingListener(listener, partial(self._translating, "changes"))
 
-    def _translating(self, name: str) -> AbstractContextManager[None]:
-        del name
+    def _translating(self, name: str, *args: object) -> AbstractContextManager[None]:
+        """Translate the errors of a call of the inner backend."""
+        del name, args
         return nullcontext()
 
 
@@ -99,18 +101,32 @@ class _Translating(_Checking):
     """A backend that checks what another backend returns, and translates its errors."""
 
     @contextmanager
-    def _translating(self, name: str) -> Iterator[None]:
+    def _translating(self, name: str, *args: object) -> Iterator[None]:
         try:
             yield
         except _NEVER_TRANSLATED:
             raise
         except Exception as error:
-            method = f"{type(self.inner).__name__}.{name}"
+            failed = f"{_attempt(*args)}{type(self.inner).__name__}.{name} failed"
             if isinstance(error, OSError):
                 reason = os.strerror(error.errno) if error.errno else str(error)
-                raise RouteError(f"{method} failed: {reason}", errno=error.errno) from error
+                raise RouteError(f"{failed}: {reason}", errno=error.errno) from error
             reason = f"{type(error).__name__}: {error}"
-            raise RouteError(f"{method} failed: {reason}") from error
+            raise RouteError(f"{failed}: {reason}") from error
+
+
+def _attempt(*args: object) -> str:
+    """Return the attempt to change routes or rules, such as ``can't add 10.0.0.0/8 dev eth0: ``.
+
+    Args:
+        args: the arguments of the backend's method. If they aren't those of ``write`` or
+            ``write_rules``, the result is empty.
+    """
+    match args:
+        case Write() as change, [*items]:
+            return f"can't {change} {shortened([*map(str, items)], ', ', NAMED_MAX)}: "
+        case _:
+            return ""
 
 
 @attrs.frozen(eq=False, repr=False)

@@ -124,6 +124,8 @@ def converge(
     ]
     refusals += [explain("put back", failure) for failure in failures]
     refusals += [explain("take back", failure) for failure in left]
+    # Two rollbacks, an inner and an outer one, may fail for the same routes in different orders.
+    refusals.sort()
     if refusals:
         raise RouteError.of(refusals)
 

@@ -37,11 +37,9 @@ def changes_of(result: object, error: BaseException | None = None) -> Changes:
 class ChangesObserver:
     """A ``phases.Observer`` that collects the changes of all tasks in a tree.
 
+    Its ``changes`` are every route, file and unit that the tasks have changed and not rolled back.
     If the tree fails or is cancelled, the changes of its completed tasks remain. This observer
     lists these changes, but the tree's exception doesn't.
-
-    Args:
-        changes: every route, file and unit that the tasks have changed and not rolled back.
     """
 
     changes: Changes = attrs.field(factory=Changes, init=False)

@@ -498,6 +498,7 @@ BROKEN = {
     "cut": ('{"links": [', "is not JSON: Expecting value: line 1 column 12"),
     "nan": ('{"links": NaN}', "is not JSON: NaN"),
     "bom": ("\ufeff{}", "byte order mark"),
+    "compressed": ("BZh91AY&SY", "is compressed with bzip2"),
     "deep": ("[" * 200_000, "nested too deeply"),
     "digits": ("9" * 5000, "thousands of digits"),
     "large": (" " * (1 << 20) + "{}", "larger than 1 MiB"),
@@ -514,7 +515,7 @@ BROKEN = {
 
 @pytest.fixture
 def broken(tmp_path: Path) -> Path:
-    """Return a folder with 17 files that are broken in 17 ways."""
+    """Return a folder with files that are broken, each in another way."""
     for name, (text, _) in BROKEN.items():
         (tmp_path / f"{name}.json").write_text(text, encoding="utf-8")
     return tmp_path
