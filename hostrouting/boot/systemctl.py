@@ -27,8 +27,8 @@ ANSWER_SECONDS = 60.0
 LAST_ANSWER_SECONDS = 5.0
 _HANGS = "see whether systemd hangs"
 _WITHOUT = "nothing can be changed for the next boot"
-# This hint isn't given if a gate is installed, because the gate would remove these routes at the
-# next start of the consumer.
+# If a gate is installed, this hint is left out: at the next start of the consumer, the gate would
+# remove the routes.
 _ROUTES_ONLY = (
     "hostrouting apply --routes-only changes only the kernel's routes and rules; "
     "without routes in CONFIG it removes ours"

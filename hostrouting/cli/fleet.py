@@ -78,7 +78,7 @@ def _is_domain_alone(name: str, own: str) -> bool:
 
 
 def _names(hosts: Sequence[str], *, is_verbose: bool) -> str:
-    """Return names of hosts as Ansible's --limit takes them, if all are listed.
+    """Return the names of hosts, with commas for Ansible's --limit if the list is complete.
 
     A shortened list has no commas between the names, and a parenthesis, so that neither Ansible nor
     a shell accepts it by mistake.

@@ -218,7 +218,7 @@ _NAME_ONE = "this is the default CONFIG; name another, or the CIDRs to expect: -
 
 
 def _introduce(error: ConfigError, options: argparse.Namespace, host: Host) -> None:
-    """Print a line before CONFIG's problems, or give the error of an unreadable file a hint."""
+    """Print a line before CONFIG's problems. If CONFIG can't be read, add a hint to the error."""
     path = str(config_path(options, host))
     if not any(where == path for where, _ in error.problems):
         complain(f"{bad('hostrouting:')} {clean(path)} breaks the rules:")
@@ -236,7 +236,7 @@ def _hint_on_cidrs(options: argparse.Namespace, host: Host) -> str:
 
 
 def _hint_on_config(options: argparse.Namespace, host: Host) -> str:
-    """Return a hint on another CONFIG if none is given, or an empty string."""
+    """Return a hint on which CONFIG to name if the default CONFIG is used, or an empty string."""
     if options.config is None and _has_manifest(host):
         return f"to use the installed config, name it: {host.layout.manifest}"
     return "" if has_config(options, host) else "this is the default CONFIG; name another"

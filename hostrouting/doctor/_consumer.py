@@ -114,7 +114,8 @@ def _unrecorded(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     config = examined.manifest.config
     if not config.verifies_uplinks or config.uplinks is not None:
         return
-    with suppress(FileError):  # another finding says why there is no verdict, and names this error
+    # If the record can't be read, there is no verdict, and the finding about that names the error.
+    with suppress(FileError):
         if examined.host.verified:
             return
         message = (
@@ -176,7 +177,7 @@ def _bare_instances(examined: ExaminedHost) -> list[str]:
         return []
 
 
-# If the gate doesn't block a start, it needs less time than this.
+# Within this time, the gate lets a start through, unless it holds the start.
 _LOOK_SECONDS = 3
 
 

@@ -232,7 +232,7 @@ def verify_policies(plan: RoutePlan, *backends: RouteBackend) -> None:
 
 
 def _verify_early(plan: RoutePlan, backend: RouteBackend) -> None:
-    """Verify the wanted routes before any old route is removed, if a rollback couldn't restore it.
+    """Verify the wanted routes before old routes are removed that a rollback couldn't restore.
 
     A rollback can't put a removed route back in front of another program's next hops or entries.
     """

@@ -57,7 +57,8 @@ def check(
     Raises:
         phases.Cancelled, phases.TimedOut: the scope was cancelled.
     """
-    config, host = to_config(config), to_host(host)
+    config = to_config(config)
+    host = to_host(host)
     scope = to_scope(scope)
     report = check_kernel(config, host, None, scope)
     if config.static_routes.is_wanted and (report.findings or report.verdict is Verdict.OK):

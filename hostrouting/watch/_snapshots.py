@@ -1,4 +1,4 @@
-"""Keep snapshots of the host at the last verdict ``ok``, and at the first other one after it."""
+"""Keep snapshots of the host: of the last verdict ``ok``, and of the first other one after it."""
 
 from __future__ import annotations
 
