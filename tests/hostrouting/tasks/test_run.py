@@ -51,7 +51,7 @@ from hostrouting.config.routing import OverlapMode
 from hostrouting.kernel.port import ChangeListener
 from hostrouting.kernel.selection import DEFAULT_ROUTES, OURS, Entries, Selection
 from hostrouting.model.integer_prefixes import Prefix
-from hostrouting.model.routes import Table
+from hostrouting.model.routes import Protocol, Table
 from hostrouting.overlap._diverted import HasHops
 from hostrouting.overlap.findings import OverlapReport, UnknownReason, Verdict
 from hostrouting.overlap.markers import write_markers
@@ -557,10 +557,15 @@ def test_rolled_back_changes_are_not_reported(host: Host, units: ActingSystemd) 
     assert caught.value.changes == Changes()
 
 
+EVERYTHING_OF_OURS = Selection(protocol=Protocol.HOSTROUTING)
+
+
 def state_of(kernel: FakeKernel) -> dict[object, str]:
-    """Return our routes by their keys, and our rules."""
+    """Return our routes by their keys, with those in side tables, and our rules."""
     rules = [rule_words(rule) for rule in kernel.facts().rules if rule.is_ours]
-    state: dict[object, str] = {route.key: str(route) for route in kernel.entries(OURS)}
+    state: dict[object, str] = {
+        route.key: str(route) for route in kernel.entries(EVERYTHING_OF_OURS)
+    }
     return state | dict(zip(rules, rules, strict=True))
 
 
@@ -595,16 +600,17 @@ def test_what_a_failed_rollback_leaves_is_reported(
     seed: int, kernel: FakeKernel, units: FakeSystemd, layout: Layout
 ) -> None:
     """Any writes fail, also those of the rollback."""
-    phases.run(Configure(FORMER, host=Host(kernel, units, layout)))
+    former, later = (FORMER, LATER) if seed % 2 else (LATER, FORMER)
+    phases.run(Configure(former, host=Host(kernel, units, layout)))
     before = state_of(kernel)
     random = Random(seed)
     kinds = ["add", "replace", "delete", "add rule", "delete rule"]
     fail = {
-        kind: {number: errno.ENOMEM for number in range(1, 40) if random.random() < 0.3}
+        kind: {number: errno.ENOMEM for number in range(1, 40) if random.random() < 0.4}
         for kind in kinds
     }
     collected = ChangesObserver()
-    task = Configure(LATER, host=Host(FailingBackend(kernel, fail), units, layout))
+    task = Configure(later, host=Host(FailingBackend(kernel, fail), units, layout))
     with pytest.raises(RouteError) as caught:
         phases.run(task, observers=[collected])
     for changes in (caught.value.changes, collected.changes):
