@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator
 from fnmatch import fnmatchcase
+from functools import cache
 from hashlib import sha256
 from itertools import pairwise
 from shlex import quote
@@ -240,6 +241,7 @@ def fill(asset: str, *, package: str = PACKAGE, **values: str) -> str:
     return filled(text) + "\n"
 
 
+@cache
 def _without_comments(text: str) -> str:
     """Drop comment lines, because cloud providers limit the size of an Ignition document."""
     lines = text.splitlines(keepends=True)
