@@ -552,20 +552,20 @@ def _unfixed(config: Config, host: Host, *, has_config: bool) -> OverlapReport:
         return _with_offers(_check_on(config, host, None), config, host, host.routes_of)
     from hostrouting.overlap.planned_host import as_installed, on_top
 
-    planned = None
     try:
         planned = as_installed(config, host)
         planned.refuse_unkept()
+        report = _check_on(config, host, planned.backend)
+        if report.verdict is not Verdict.UNKNOWN:
+            planned.refuse_losing(report.fix, config)
     except RouteError as error:
-        report = _check_on(_without_waits(config), host, None)
-        if report.findings:
-            bare = attrs.evolve(report, fix=Fix(unfixable=report.fix.unfixable))
+        now = _check_on(_without_waits(config), host, None)
+        if now.findings:
+            bare = attrs.evolve(now, fix=Fix(unfixable=now.fix.unfixable))
             for line in fix_lines(bare):
                 complain(line)
-            raise RouteOverlapError(error.message, report, hint=error.hint) from error
-        if planned is None:
-            raise
-    report = _check_on(config, host, planned.backend)
+            raise RouteOverlapError(error.message, now, hint=error.hint) from error
+        raise
     is_lacking = planned.lacking(config.static_routes).is_wanted
     if is_lacking and report.verdict is not Verdict.UNKNOWN:
         now = _check_on(_without_waits(config), host, None)

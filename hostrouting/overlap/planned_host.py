@@ -33,7 +33,7 @@ from hostrouting.overlap.uplinks import find_uplinks, ipv4_defaults_for
 from hostrouting.routes.install import refuse
 from hostrouting.routes.plan import RoutePlan, SwappedNamesError, plan_now, plan_or_raise
 from hostrouting.routes.policy import PolicyPlan
-from hostrouting.routes.verify import losing_routes
+from hostrouting.routes.verify import losing_routes, verify_routes
 from hostrouting.routes.verify_policy import verify_policy
 from phases import CancelScope
 
@@ -68,6 +68,19 @@ class PlannedHost:
             rules = tuple(rule for rule in policy.wanted.rules if rule.source is not None)
             kept = attrs.evolve(policy.wanted, rules=rules)
             verify_policy(kept, self.backend(policy.family))
+
+    def refuse_losing(self, fix: Fix, config: Config) -> None:
+        """Raise a RouteError if a new route wouldn't win, not even with a fix's entries.
+
+        Args:
+            fix: the fix on this host.
+            config: the planned config.
+        """
+        if self.losing:
+            static = _with_more(config.static_routes, fix.entries)
+            after = as_installed(attrs.evolve(config, static_routes=static), self.host)
+            for family, model in after.models.items():
+                verify_routes(_new_routes(after.plan.of(family)), model)
 
     @property
     def moves(self) -> bool:
@@ -173,6 +186,17 @@ def _keeps_any(keep: Keep, devs: Iterable[str]) -> bool:
 
 def _as_network(address: Address) -> IpNetwork:
     return type(address.network)(address.local)
+
+
+def _with_more(static: StaticRoutes, more: StaticRoutes) -> StaticRoutes:
+    """Return a config's entries with those of a fix; its rule replaces one for the same CIDR."""
+    rules = {rule.to: rule for rule in (*static.rules, *more.rules)}
+    return StaticRoutes(
+        enabled=True,
+        routes=[*static.routes, *more.routes],
+        rules=[*rules.values()],
+        keep=[*dict.fromkeys((*static.keep, *more.keep))],
+    )
 
 
 def _new_routes(plan: RoutePlan) -> list[Route]:
@@ -391,17 +415,18 @@ def on_top(
     if after.verdict is Verdict.UNKNOWN:
         return _without_listed(report, config, f"with CONFIG's entries, {after.reason}")
     fix = after.fix
+    try:
+        planned.refuse_losing(fix, config)
+    except RouteError as error:
+        return _without_listed(report, config, error.message)
     if planned.moves and config.uplinks is None:
         # The installed static routes would move to a new uplink. Keep the questions in the report's
         # fix, which ask whether the new uplink is wanted.
         more = [each for each in fix.unfixable if each not in report.fix.unfixable]
         fix = attrs.evolve(fix, unfixable=(*report.fix.unfixable, *more))
-    elif {*_failures(report)} - {*_failures(after)}:
-        if not planned.losing:
-            fix = attrs.evolve(fix, unapplied=planned.lacking(config.static_routes))
-            fix = _with_losses(fix, planned, config, scope)
-        elif not fix.entries.is_wanted:
-            return _without_listed(report, config, planned.losing[0])
+    elif {*_failures(report)} - {*_failures(after)} and not planned.losing:
+        fix = attrs.evolve(fix, unapplied=planned.lacking(config.static_routes))
+        fix = _with_losses(fix, planned, config, scope)
     left = {_identity(finding): finding for finding in after.findings}
     findings = tuple(
         _with_entries(finding, left.get(_identity(finding))) for finding in report.findings
