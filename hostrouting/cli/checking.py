@@ -190,11 +190,13 @@ def _about_start(report: OverlapReport, chosen: Chosen, host: Host) -> str:
     if report.verdict is not Verdict.OK or not static.is_wanted:
         return ""
     from hostrouting.kernel.model import UnknownFactError
+    from hostrouting.overlap.planned_host import would_fail
 
     config = host.with_verified(chosen.config)
     backends = host.planned_backends(config)
+    apply = "" if would_fail(report) else f": hostrouting apply {chosen.name}".rstrip()
     try:
-        return _about_planned_start(config, backends, host, chosen.name)
+        return _about_planned_start(config, backends, host, apply)
     except UnknownFactError as error:
         return f"whether the next start is held isn't known: {error.message}"
     except RouteError as error:
@@ -205,9 +207,15 @@ def _about_planned_start(
     config: Config,
     backends: Sequence[RouteBackend],
     host: Host,
-    name: str,
+    apply: str,
 ) -> str:
     """Return why a start would be held, or which interfaces aren't kept, or an empty string.
+
+    Args:
+        config: the config.
+        backends: the backends of its families.
+        host: the host.
+        apply: how to keep these interfaces, or an empty string if apply would fail.
 
     Raises:
         UnknownFactError: a rule's effect depends on a fact that a snapshot doesn't have.
@@ -226,7 +234,7 @@ def _about_planned_start(
     unkept = PlannedHost(host, plan).unkept
     if not plan.changes and (refusal := _refused_policy(plan, host)):
         return f"the next start that the gate checks is held: {refusal}"
-    return f"{unkept}: hostrouting apply {name}".rstrip() if unkept else ""
+    return f"{unkept}{apply}" if unkept else ""
 
 
 def _refused_policy(plan: RoutePlan, host: Host) -> str:

@@ -37,6 +37,8 @@ from hostrouting.routes.verify import losing_routes, verify_routes
 from hostrouting.routes.verify_policy import verify_policy
 from phases import CancelScope
 
+_WOULD_FAIL = "hostrouting apply would fail"
+
 
 @attrs.frozen
 class PlannedHost:
@@ -334,17 +336,23 @@ def with_effects(
             return report
         planned = planned_host(config, host, plan, scope)
         planned.refuse()
-        lines = [f"hostrouting apply would fail: {why}" for why in planned.losing[:1]]
+        planned.refuse_unkept()
+        lines = [f"{_WOULD_FAIL}: {why}" for why in planned.losing[:1]]
     except UnknownFactError as error:
         planned = None
         lines = [f"whether hostrouting apply would fail isn't known: {error.message}"]
     except RouteError as error:
         planned = None
-        lines = [f"hostrouting apply would fail: {'; '.join(error.message.splitlines())}"]
+        lines = [f"{_WOULD_FAIL}: {'; '.join(error.message.splitlines())}"]
     if planned is not None and not lines:
         effects = planned.effects(config, scope)
         lines = [f"after hostrouting apply, {line}" for line in effects]
     return attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=tuple(lines)))
+
+
+def would_fail(report: OverlapReport) -> bool:
+    """Return whether a caution of ``with_effects`` says that ``apply`` would fail."""
+    return any(line.startswith(_WOULD_FAIL) for line in report.fix.consequences)
 
 
 def with_unkept(report: OverlapReport, config: Config, host: Host) -> OverlapReport:
@@ -356,7 +364,7 @@ def with_unkept(report: OverlapReport, config: Config, host: Host) -> OverlapRep
     except RouteError:  # with_effects has a caution
         return report
     unkept = PlannedHost(host, plan).unkept
-    if not unkept:
+    if not unkept or would_fail(report):
         return report
     lines = (f"{unkept}: hostrouting apply", *report.fix.consequences)
     return attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=lines))

@@ -264,6 +264,10 @@ def test_printed_rules_are_to_be_deleted(
         kernel.ip(line)
     given = config("172.16.0.0/17", cidrs=["172.16.0.0/16"], uplinks=["eth0"])
     path = write(with_policy(given, rules=[]).to_mapping())
+    out = run("check", path)[1]
+    assert re.search(r"(would fail|can't install .*): can't keep 172\.16\.0\.10 on ib0", out)
+    assert ("note: the kernel lacks the rules or routes that keep ib0\n" in out) is not has_gateway
+    assert "hostrouting apply " + str(path) not in out
     code, _, said = run("apply", path)
     assert (code, "can't keep 172.16.0.10 on ib0" in said) == (1, True)
     commands = re.findall(r"has printed: (.*)", said)[0].split(" && ")
