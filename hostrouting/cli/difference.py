@@ -134,7 +134,7 @@ def _lines(
 
 
 def _ranges_text(ranges: Sequence[IpNetwork]) -> str:
-    """Return the first ranges or, if shorter, the CIDR around all of them and the gaps in it.
+    """Return the first ranges or, if they have few gaps, text such as ``all of CIDR but GAP``.
 
     Args:
         ranges: the ranges, which don't overlap, sorted by address.

@@ -293,7 +293,7 @@ def _with_own_rules(
         shared = (
             max(part, rule.to, key=_length) for part in finding.ranges if part.overlaps(rule.to)
         )
-        spans = (span for part in shared for span in places.inside(numbers(part)))
+        spans = (span for part in shared for span in places.overlapping(numbers(part)))
         return any(span.place.probe in helped for span in spans)
 
     own = tuple(filter(takes, rules))

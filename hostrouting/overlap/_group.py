@@ -52,7 +52,7 @@ def findings_and_notes(
     findings: list[Finding] = []
     notes: list[Note] = []
     for expected in dict.fromkeys(overlap.expected_cidrs):
-        spans = places.inside(numbers(expected.cidr))
+        spans = places.overlapping(numbers(expected.cidr))
         groups = _groups(expected, spans)
         local: set[Span] = set()
         if groups:  # most CIDRs have no groups, but may have many spans
@@ -228,7 +228,7 @@ def _foreseen(
         part = prefix if prefix.prefixlen > cidr.prefixlen else cidr
         lost = [
             span
-            for span in places.inside(numbers(part))
+            for span in places.overlapping(numbers(part))
             if _would_lose(span.place.unconnected_for(expected), prefix)
         ]
         if lost:

@@ -46,7 +46,7 @@ class Judge:
     def judge(self, places: Places) -> None:
         """Judge the lookups of all places, for each expected CIDR that contains them."""
         for expected in dict.fromkeys(self._overlap.expected_cidrs):
-            for place in distinct(places.inside(numbers(expected.cidr))):
+            for place in distinct(places.overlapping(numbers(expected.cidr))):
                 place.judgements[expected] = self.judge_place(place.lookups, expected)
 
     def judge_place(
@@ -127,7 +127,7 @@ class Judge:
         foreign = self._unexpected(devs, expected)
         if devs and not foreign:  # through expected interfaces only: fine
             found = self._of_expected(lookup, route, devs)
-        else:  # a note for allowed interfaces and pods', or else a failure
+        else:  # a note for an allowed or a pod's interface, or else a failure
             found = self._of_foreign(lookup, route, devs, foreign, expected)
         # The kernel refuses connect() to a broadcast address (tcp_v4_connect), even if the route
         # uses an expected interface.

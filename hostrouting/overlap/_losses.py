@@ -313,7 +313,7 @@ class _Comparison:
         alike: dict[tuple[Place, bool], list[Place]] = {}
         for place in self._places:
             single = (int(place.probe), self._bits)
-            (span,) = self._undivided.inside(single)
+            (span,) = self._undivided.overlapping(single)
             alike.setdefault((span.place, self._is_intended(single)), []).append(place)
         return alike.values()
 

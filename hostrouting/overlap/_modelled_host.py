@@ -75,7 +75,7 @@ class ModelledHost:
         judge = Judge(overlap, attrs.evolve(state, routes=routes))
         judged: list[Rejudged] = []
         for expected in dict.fromkeys(overlap.expected_cidrs):
-            for place in distinct(self.places.inside(numbers(expected.cidr))):
+            for place in distinct(self.places.overlapping(numbers(expected.cidr))):
                 if place in lookups:
                     judgements = judge.judge_place(lookups[place], expected)
                     judged.append(Rejudged(expected, place, judgements))
@@ -205,7 +205,7 @@ def _why_others_change(host: ModelledHost, model: Model, fixed: Mapping[int, str
     """
     for route in model.added:
         prefix = numbers(route.destination)
-        for span in host.places.inside(prefix):
+        for span in host.places.overlapping(prefix):
             number = max(prefix[0], span.first)
             if number in fixed:
                 continue

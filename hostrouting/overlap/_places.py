@@ -277,7 +277,7 @@ class Places:
         """Yield each place once, in the order of the probes."""
         return iter(distinct(self.spans))
 
-    def inside(self, prefix: Prefix) -> Sequence[Span]:
+    def overlapping(self, prefix: Prefix) -> Sequence[Span]:
         """Return the spans that overlap a prefix, in address order."""
         first, last = ends(prefix, self.family.bits)
         start = bisect_left(self.spans, first, key=attrgetter("last"))

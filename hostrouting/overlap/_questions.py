@@ -435,7 +435,7 @@ class Questions:
         """Return whether all addresses in a network fail already, without an answer."""
         return all(
             any(each.is_failure for found in span.place.judgements.values() for each in found)
-            for span in self._places.inside(numbers(network))
+            for span in self._places.overlapping(numbers(network))
         )
 
 
@@ -470,7 +470,7 @@ def _joined(more: Iterable[Unfixable], places: Places) -> Iterator[Unfixable]:
 
 
 def _spans(unfixable: Unfixable, places: Places) -> list[Span]:
-    return [span for part in unfixable.ranges for span in places.inside(numbers(part))]
+    return [span for part in unfixable.ranges for span in places.overlapping(numbers(part))]
 
 
 def _unlimited(place: Place) -> Iterator[tuple[ExpectedCidr, Judgement]]:

@@ -204,7 +204,7 @@ class RouteSearch:
                     blocked[place.probe] = min(preference, blocked.get(place.probe, preference))
         for each in proposal.fix.unfixable:
             for part in each.ranges:
-                for place in distinct(self._places.inside(numbers(part))):
+                for place in distinct(self._places.overlapping(numbers(part))):
                     stuck[place.probe] = each.obstacle
         return FoundRoutes(self, proposed, fix, proposal.host, proposed.lost, blocked, stuck)
 
@@ -264,7 +264,7 @@ class RouteSearch:
         """Return the places whose route an installation would refuse, each with the reason."""
         refused: dict[Place, str] = {}
         for prefix, why in refusals.items():
-            for place in distinct(self._places.inside(prefix)):
+            for place in distinct(self._places.overlapping(prefix)):
                 # A place inside the prefix may be fixed by another entry, with a longer prefix.
                 if _is_fixed_by(prefix, place):
                     refused[place] = why
@@ -286,7 +286,9 @@ class RouteSearch:
         Only addresses that are in the span, in the entry and in the prefix count.
         """
         first, _ = inner = max(prefix, entry, key=itemgetter(1))
-        fixed = [span for span in self._places.inside(inner) if _is_fixed_by(entry, span.place)]
+        fixed = [
+            span for span in self._places.overlapping(inner) if _is_fixed_by(entry, span.place)
+        ]
         return [max(first, span.first) for span in fixed]
 
     def with_routes(self, findings: Iterable[Finding], fix: Fix) -> Iterator[Finding]:

@@ -292,7 +292,7 @@ class _Comparison:
         old, new = (_Lookups(each, self._called).results(places) for each in self._backends)
         for cidr in every:
             groups: dict[tuple[ChangedResult, ...], list[Span]] = {}
-            for span in places.inside(numbers(cidr)):
+            for span in places.overlapping(numbers(cidr)):
                 if results := tuple(_changed_results(old[span.place], new[span.place])):
                     groups.setdefault(results, []).append(span)
             for results, inside in groups.items():

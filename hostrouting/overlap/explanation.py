@@ -260,8 +260,8 @@ def _chosen_sources(lookup: SocketLookup, backend: RouteBackend) -> tuple[IpAddr
 def _steps(fib: Fib, flow: Flow) -> Iterator[Step]:
     for rule, is_met, route in fib.evaluated_rules(flow, range(len(fib.rules))):
         if is_met and fib.is_merged and route is not None and route.table != rule.table:
-            # While local and main share one trie, a lookup in local also finds main's entries. Like
-            # ip, show such an entry at main's rule.
+            # While local and main share one trie, a lookup in local also finds main's entries. Show
+            # such an entry at main's rule, because ip route shows it in main.
             yield Step(rule, _passed(fib, rule, None), None)
             (rule,) = (each for each in fib.rules if each.table == route.table)
         passed = _passed(fib, rule, route) if is_met else why_unmet(rule, flow, fib.loopback)
