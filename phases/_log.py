@@ -57,20 +57,23 @@ class Log:
 def _details(error: BaseException | None, path: str) -> dict[str, object]:
     """Return the log fields of an error: its text with notes, and its hint.
 
-    For a task around the failed one, return only the text's first line.
+    For a task around the failed one, the text is only the first line. The hint isn't shortened,
+    because that task may have added to it.
     """
     if error is None:
         return {"error": None}
+    hint = getattr(error, "hint", None)
+    hints = {"hint": hint} if isinstance(hint, str) and hint else {}
+    return {"error": _text(error, path), **hints}
+
+
+def _text(error: BaseException, path: str) -> str:
     text = text_of(error)
     paths = paths_of(error)
     if paths and path not in paths:
-        return {"error": text.partition("\n")[0]}
+        return text.partition("\n")[0]
     notes = [note for note in getattr(error, "__notes__", ()) if not isinstance(note, PathNote)]
-    text = "\n".join([text, *map(str, notes)])
-    hint = getattr(error, "hint", None)
-    if isinstance(hint, str) and hint:
-        return {"error": text, "hint": hint}
-    return {"error": text}
+    return "\n".join([text, *map(str, notes)])
 
 
 def _is_of(error: BaseException, path: str) -> bool:

@@ -133,7 +133,7 @@ class HintedError(Exception):
 
 
 def test_only_the_failing_task_logs_the_whole_error(logged: pytest.LogCaptureFixture) -> None:
-    """Its record has the hint as a field. Those of the tasks around it have the first line."""
+    """The records of the tasks around it have only the first line, and each record the hint."""
     tree = Serial(Parallel(Raising("task", HintedError())))
     with pytest.raises(ExceptionGroup):
         run(tree)
@@ -152,7 +152,27 @@ def test_only_the_failing_task_logs_the_whole_error(logged: pytest.LogCaptureFix
     hints = {
         path: vars(record)["hint"] for path, record in failed.items() if "hint" in vars(record)
     }
-    assert hints == {"serial/parallel/task": "add a route", "around/alone": "add a route"}
+    assert hints == dict.fromkeys(("serial/parallel/task", "around/alone", "around"), "add a route")
+
+
+def test_a_hint_that_a_task_adds_to_a_subtasks_error_is_logged(
+    logged: pytest.LogCaptureFixture,
+) -> None:
+    """The subtask's record is older than this hint, so only the outer task's record can have it."""
+
+    @task("outer")
+    def outer(scope: CancelScope) -> None:
+        error = ValueError("no")
+        try:
+            run_child(Raising("inner", error), scope)
+        finally:
+            vars(error)["hint"] = "run the same again"
+
+    with pytest.raises(ValueError, match="no"):
+        run(outer)
+    failed = {data(each)["path"]: vars(each) for each in logged.records if each.msg == "failed %s"}
+    assert "hint" not in failed["outer/inner"]
+    assert failed["outer"]["hint"] == "run the same again"
 
 
 @pytest.mark.parametrize("hint", ["", None, 3])
