@@ -338,21 +338,16 @@ def with_effects(
         planned.refuse()
         planned.refuse_unkept()
         lines = [f"{_WOULD_FAIL}: {why}" for why in planned.losing[:1]]
+    except UnknownFactError as error:
+        planned = None
+        lines = [f"whether hostrouting apply would fail isn't known: {error.message}"]
     except RouteError as error:
         planned = None
-        lines = [_why_apply_fails(error)]
+        lines = [f"{_WOULD_FAIL}: {'; '.join(error.message.splitlines())}"]
     if planned is not None and not lines:
         effects = planned.effects(config, scope)
         lines = [f"after hostrouting apply, {line}" for line in effects]
     return attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=tuple(lines)))
-
-
-def _why_apply_fails(error: RouteError) -> str:
-    """Return the caution for a config whose plan is refused on the model of the host."""
-    why = "; ".join(error.message.splitlines())
-    if isinstance(error, UnknownFactError):
-        return f"whether hostrouting apply would fail isn't known: {why}"
-    return f"{_WOULD_FAIL}: {why}"
 
 
 def would_fail(report: OverlapReport) -> bool:
@@ -364,20 +359,14 @@ def with_unkept(report: OverlapReport, config: Config, host: Host) -> OverlapRep
     """Return the report of a check that passes, with a caution if interfaces aren't kept."""
     if report.verdict is not Verdict.OK or not config.static_routes.keep:
         return report
-    config = host.with_verified(config)
     try:
-        plan, _ = plan_now(config, *host.planned_backends(config))
-    except RouteError:
+        plan, _ = plan_now(host.with_verified(config), *host.planned_backends(config))
+    except RouteError:  # with_effects has a caution
         return report
     unkept = PlannedHost(host, plan).unkept
-    if not unkept:
+    if not unkept or would_fail(report):
         return report
-    caution = f"{unkept}: hostrouting apply"
-    try:
-        planned_host(config, host, plan, CancelScope()).refuse_unkept()
-    except RouteError as error:
-        caution = _why_apply_fails(error)
-    lines = (caution, *report.fix.consequences)
+    lines = (f"{unkept}: hostrouting apply", *report.fix.consequences)
     return attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=lines))
 
 
