@@ -224,12 +224,12 @@ class Fib:
         positions: dict[tuple[Prefix, Prefix], dict[int | None, list[int]]] = {}
         for position, rule in enumerate(self.rules):
             pair = (_prefix(rule, rule.destination), _prefix(rule, rule.source))
-            is_of_other = rule.action is RuleAction.TO_TABLE and rule.table not in (
+            is_of_other_table = rule.action is RuleAction.TO_TABLE and rule.table not in (
                 Table.LOCAL,
                 Table.MAIN,
             )
             group = positions.setdefault(pair, {})
-            group.setdefault(rule.table if is_of_other else None, []).append(position)
+            group.setdefault(rule.table if is_of_other_table else None, []).append(position)
         bits = self.family.bits
         destinations = PrefixIndex({destination for destination, _ in positions}, bits)
         sources = PrefixIndex({source for _, source in positions}, bits)
@@ -251,16 +251,19 @@ class Fib:
     ) -> Iterator[tuple[Rule, bool | None, Route | None]]:
         """Yield the rules that a lookup evaluates, up to and including the one that ends it.
 
+        If table main had a host route to the address, a rule that ends the lookup with a shorter
+        prefix in main would find the host route instead. If the rule suppressed the host route,
+        the lookup would go on. With ``host_route_dev``, the later rules are yielded, too.
+
         Args:
             flow: the lookup key.
             positions: the positions of the rules to evaluate, by default those of ``rules_around``.
-            host_route_dev: the interface of a hypothetical host route to the address in table main,
-                or None for no such route. If a rule would suppress that route, an entry found in
-                main doesn't end the lookup.
+            host_route_dev: the interface of a host route that may be added to table main, or None.
 
         Yields:
-            A rule, whether it matches (None if unknown), and the longest match in its table, if
-            any. A rule with None doesn't end the lookup.
+            A rule; whether the rule matches, or None if that is unknown; and the longest match in
+            the rule's table, or None. If it is unknown whether a rule matches, the next rule is
+            yielded, too.
         """
         next_ = 0
         for position in self.rules_around(flow) if positions is None else positions:
@@ -292,22 +295,22 @@ class Fib:
         return 0
 
     def _suppresses_host_route(self, rule: Rule, found: Route | None, dev: str | None) -> bool:
-        """Return whether a rule would suppress a hypothetical host route.
+        """Return whether a rule finds an entry in main, and would suppress a host route there.
 
         Args:
             rule: the rule.
-            found: the entry that the rule has found, or None. False unless it is in table main,
-                because the hypothetical route would be in main.
-            dev: the interface of the hypothetical host route, or None if there is none.
+            found: the entry that the rule finds, or None.
+            dev: the interface of the host route, or None if there is no host route.
         """
         if dev is None or found is None or found.table != Table.MAIN:
             return False
         return self.suppresses(rule, self.family.bits, dev)
 
     def possible_decisions(self, flow: Flow) -> Iterator[tuple[Rule, Decision | None]]:
-        """Yield each rule of which it is unknown whether it matches, with the decision if it does.
+        """Yield each rule that may change the lookup, because it is unknown whether it matches.
 
-        The decision is None if the rule is a goto.
+        A goto comes with None. Each other rule would end the lookup if it matched, and comes with
+        the decision in that case.
         """
         for rule, is_met, found in self.evaluated_rules(flow):
             if is_met is None and rule.action is RuleAction.GOTO:
@@ -352,8 +355,8 @@ class Fib:
     def _as_reported(self, route: Route, address: IpAddress) -> Route:
         """Return an entry as the kernel reports it for a packet to an address.
 
-        A route is reported with type ``multicast`` for a multicast packet (__mkroute_output). While
-        tables local and main share one trie, an entry in table local is reported with table main.
+        For a multicast or broadcast packet, the reported type is the packet's (__mkroute_output).
+        While tables local and main share one trie, an entry in local is reported with table main.
         """
         kind = route.type
         number = int(address)  # ten times as fast to compare as addresses
@@ -390,12 +393,13 @@ class Fib:
     def _leaves_from_loopback(self, route: Route, flow: Flow) -> bool:
         """Return whether a packet would leave the host with a source in 127.0.0.0/8.
 
-        Without the sysctl route_localnet, the kernel doesn't send such a packet.
+        Without the sysctl route_localnet, the kernel refuses to send this packet.
         """
         hop = None if route.type is RouteType.LOCAL else self.hop(route, flow)
         if hop is None or hop.dev == self.loopback:
             return False
         source = flow.source if int(flow.source) else route.source
+        # Only for an entry with scope host does the kernel choose a source such as 127.0.0.1.
         if source is None and route.scope >= Scope.HOST:
             source = Sources(self.addresses()).by_hop(route, hop)
         return source is not None and source.is_loopback
@@ -403,7 +407,7 @@ class Fib:
     # --- what the kernel would do -----------------------------------------------------------------
 
     def finds_gateway(self, gateway: IpAddress, dev: str) -> bool:
-        """Return whether the kernel would accept a gateway in table main (fib_check_nh_v4_gw).
+        """Return whether the kernel would accept a gateway of a route in main (fib_check_nh_v4_gw).
 
         The kernel looks up the gateway by the policy rules, but considers only entries through the
         interface with scope link or narrower.

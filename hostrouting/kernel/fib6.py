@@ -113,7 +113,7 @@ class Fib6(Fib):
         return Lookup(address, None if decision.errno else decision.route, decision.errno or None)
 
     def finds_gateway(self, gateway: IpAddress, dev: str) -> bool:
-        """Return whether the kernel would accept a gateway in table main (ip6_route_check_nh)."""
+        """Return whether the kernel accepts a gateway of a route in main (ip6_route_check_nh)."""
         if gateway.is_link_local:
             return True
         found = self.find(Table.MAIN, Flow(gateway, oif=dev))

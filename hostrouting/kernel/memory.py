@@ -116,6 +116,7 @@ class FakeKernel(IpCommands, Kernel):
         is_tcp: bool = False,
     ) -> tuple[Lookup, ...]:
         check_addresses(addresses, self.family)
+        # Net inherits ``lookup`` from Fib, the model of the kernel's lookup.
         with self._lock:
             return tuple(self._net.lookup(address, source, is_tcp=is_tcp) for address in addresses)
 

@@ -12,8 +12,8 @@ from hostrouting.model.lookups import Lookup
 from hostrouting.model.routes import Route, RouteType, Table
 from hostrouting.model.rules import Rule
 
-# The maximum number of entries to try. The entries whose lookups may show a difference, such as
-# local addresses and subnets, are among the first.
+# The maximum number of entries to try. The entries in table local are tried first, because their
+# lookups are the likeliest to show a difference.
 _TRIED_MAX = 256
 
 
@@ -25,17 +25,19 @@ def are_merged(
 ) -> bool | None:
     """Return whether tables local and main share one trie.
 
+    Adding any rule separates the tables for good (fib_unmerge). Up to Linux 6.18, deleting a rule
+    separates them, too; in Linux 7.2, it doesn't.
+
     Args:
         addresses: the host's addresses.
-        rules: the policy rules. Adding any rule separates the tables for good (fib_unmerge). So
-            does deleting a rule up to Linux 6.18, but not in Linux 7.2.
-        routes: the entries in the tables.
+        rules: the policy rules, in evaluation order.
+        routes: entries from any tables, in the kernel's order. Those in local and main are tried.
         asked: the kernel to query.
 
     Returns:
-        The result, or None if it can't be told, because the kernel doesn't treat the host's first
-            address as local. If no tried lookup shows a difference between shared and separate
-            tables, the result is False.
+        Whether they do, or None if that is unknown, because the host has no address, or the kernel
+            doesn't treat the first address as local. If no tried lookup shows a difference between
+            shared and separate tables, the result is False.
     """
     if tuple(rules) == KERNEL_RULES:
         return _reports_main(addresses, asked)

@@ -120,8 +120,8 @@ def resolve_policy(
     """Return the rules and side tables that a config needs on a host.
 
     Args:
-        config: the config. Only IPv4 has kept interfaces.
-        family: the address family.
+        config: the config.
+        family: the address family. Only IPv4 has kept interfaces.
         facts: the host's interfaces, addresses and rules.
         defaults: entries that include the default routes of table main, in the kernel's order.
         foreign_in: a function that returns another program's route in a table, or None.
@@ -189,7 +189,7 @@ def _refuse_early(
 
 
 def _is_early_local(rule: Rule) -> bool:
-    """Return whether a rule that isn't ours looks up table local before the rules of ``keep``."""
+    """Return whether a rule that isn't ours looks up local for all packets before keep's rules."""
     usual = Rule(rule.preference, table=Table.LOCAL, iif=rule.iif, protocol=rule.protocol)
     is_for_own = rule.iif in (None, LOOPBACK)
     return rule == usual and is_for_own and rule.preference < _KEEP and not rule.is_ours
@@ -203,7 +203,7 @@ class KeptInterface:
         dev: its name.
         sources: its addresses.
         networks: its connected networks, each with the interface's first address in the network.
-        gateway: the next hop of the default route in its side table, or None if it has none.
+        gateway: the next hop of the side table's default route, or None for no default route.
     """
 
     dev: str
@@ -460,8 +460,8 @@ class RuleSteps(NamedTuple):
     """The changes to policy rules, in the order in which they are made.
 
     Args:
-        remove_first: the rules to remove before the additions, because their order is wrong, or
-            because the kernel would mistake one for an added rule.
+        remove_first: the rules to remove before the additions, because a later request to remove
+            one of them could remove an added rule instead.
         add: the rules to add.
         remove: the rules to remove last.
     """
@@ -536,17 +536,17 @@ class PolicyPlan:
         the wanted rules behind it are removed and added again.
         """
         # If the host has several copies of a rule, the kernel deletes the first copies, and the
-        # last copy stays. So use the position of the last copy.
-        positions = {rule: position for position, rule in enumerate(self.there.rules)}
+        # last copy stays. So in this dict, a later copy's position replaces an earlier copy's.
+        last_positions = {rule: position for position, rule in enumerate(self.there.rules)}
         staying: set[int] = set()
         add: list[Rule] = []
         for alike in _by_selectors(self.wanted.rules):
-            in_order = _in_order(alike, positions)
+            in_order = _in_order(alike, last_positions)
             staying.update(in_order)
             add += alike[len(in_order) :]
         gone = [rule for position, rule in enumerate(self.there.rules) if position not in staying]
-        # Remove these rules before the additions. Afterwards, the kernel could delete an added rule
-        # in place of one of these.
+        # After the additions, the kernel could delete an added rule in place of one of these. A
+        # rule in a wrong position is one of these, because the same rule is added again.
         first = [rule for rule in gone if any(_may_be_mistaken(rule, new) for new in add)]
         later = [rule for rule in gone if rule not in first]
         return RuleSteps(tuple(first), tuple(add), tuple(later))
@@ -570,14 +570,20 @@ class PolicyPlan:
         return attrs.evolve(self, wanted=wanted)
 
     def rules_after(self, rules: Iterable[Rule]) -> tuple[Rule, ...]:
-        """Return all rules that the host has after the changes, in evaluation order."""
+        """Return all rules that the host has after the changes, in evaluation order.
+
+        Args:
+            rules: all rules that the host has now, in evaluation order.
+        """
         steps = self.rule_steps
-        left = [*rules]
+        after = [*rules]
         for rule in (*steps.remove_first, *steps.remove):
-            left.remove(rule)
+            after.remove(rule)
         for rule in steps.add:
-            left.insert(sum(each.preference <= rule.preference for each in left), rule)
-        return tuple(left)
+            # Like the kernel, add the rule behind existing rules with its preference.
+            position = sum(each.preference <= rule.preference for each in after)
+            after.insert(position, rule)
+        return tuple(after)
 
     @property
     def changes(self) -> Changes:
@@ -619,8 +625,8 @@ def _in_order(wanted: Iterable[Rule], positions: Mapping[Rule, int]) -> list[int
     """
     in_order: list[int] = []
     for rule in wanted:
-        position = positions.get(rule, -1)
-        if position <= max(in_order, default=-1):
+        position = positions.get(rule)
+        if position is None or (in_order and position <= in_order[-1]):
             break
         in_order.append(position)
     return in_order

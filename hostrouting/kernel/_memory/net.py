@@ -112,7 +112,9 @@ class Device:
 
 
 class Net(Fib):
-    """A network namespace in memory. ``changes`` is the number of changes so far.
+    """A network namespace in memory, which inherits lookups from ``Fib``.
+
+    ``changes`` is the number of changes so far.
 
     Args:
         release: the modelled Linux release, such as ``6.1.176``; None means 6.18.
@@ -155,7 +157,8 @@ class Net(Fib):
         if any(_is_taken_for(rule, each) for each in self.rules):
             raise NetlinkError(errnos.EEXIST)
         self.is_merged = False
-        self.rules.insert(sum(each.preference <= rule.preference for each in self.rules), rule)
+        position = sum(each.preference <= rule.preference for each in self.rules)
+        self.rules.insert(position, rule)
         self.changes += 1
 
     def del_rule(self, rule: Rule) -> None:

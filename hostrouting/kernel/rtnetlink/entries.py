@@ -1,8 +1,8 @@
 """Decode FIB entries (see route_messages.py for the format), hundreds at a time if they are alike.
 
-Most entries in a large table differ only in their destinations. So ``groups`` sets the destinations
-in a datagram to zero, and compares its messages. Among equal messages, only one is decoded, and
-the attributes are used for all. If the messages differ, each one is decoded.
+Most entries in a large table differ only in their destinations. So ``groups`` copies the messages,
+sets the destinations in the copies to zero, and compares the copies. If all are equal, only one is
+decoded, and its attributes are used for all entries. Otherwise, each message is decoded.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Attributes:
     Args:
         entry: a template: an entry with these attributes, and any destination.
         copy: a function that copies the template with another destination.
-        is_wanted: whether the selection wants such entries whatever their destinations are.
+        is_wanted: whether the selection wants these entries, whatever their destinations are.
     """
 
     entry: Route
@@ -64,8 +64,8 @@ class RouteReader:
 
     Args:
         family: the address family.
-        nexthops: a function that returns all nexthop objects, called if the kernel omits an entry's
-            hops.
+        nexthops: a function that returns all nexthop objects by ID. It is called if the kernel
+            omits an entry's hops.
         without_carrier: a function that returns the interfaces that are up but have no carrier.
         arrange: a function that returns the next hops of an IPv6 entry in the wanted order.
         selection: the entries to decode.
@@ -160,16 +160,18 @@ class RouteReader:
 
     def _bounds(self, block: bytes, length: int) -> tuple[int, int]:
         """Return a lower and an upper bound for the first addresses of a block's entries."""
-        # The entries may be in any order. The bounds are the leading bytes that all entries share,
-        # followed by the smallest or largest next byte.
-        start = at = self._address.start
-        while at < self._address.stop - 1 and not block[at::length].strip(block[at : at + 1]):
+        # The addresses may be in any order. Each bound begins with the leading bytes that all
+        # addresses share, and goes on with the smallest or largest next byte. If the addresses are
+        # equal, their last byte is the next byte.
+        address = self._address
+        at = address.start
+        while at < address.stop - 1 and _are_equal(block[at::length]):
             at += 1
-        shared = block[start:at]
-        differing = {*block[at::length]}
+        shared = block[address.start : at]
+        next_bytes = {*block[at::length]}
         size = len(self._any)
-        low = (shared + bytes([min(differing)])).ljust(size, b"\0")
-        high = (shared + bytes([max(differing)])).ljust(size, b"\xff")
+        low = (shared + bytes([min(next_bytes)])).ljust(size, b"\0")
+        high = (shared + bytes([max(next_bytes)])).ljust(size, b"\xff")
         return int.from_bytes(low, "big"), int.from_bytes(high, "big")
 
     def _wanted(self, common: Attributes, prefixes: list[Prefix]) -> list[Group]:
@@ -180,7 +182,7 @@ class RouteReader:
             prefixes: the destinations of the entries.
         """
         if not common.is_wanted:
-            # Default routes, and entries inside of the selection's prefixes, are wanted anyway.
+            # Default routes, and entries inside the selection's prefixes, are always wanted.
             prefixes = [
                 prefix for prefix in prefixes if not prefix[1] or self._inside.covers(prefix)
             ]
@@ -215,8 +217,8 @@ class RouteReader:
         )
         found = attributes(body, rtm.BODY.size)
         metrics = attributes(found.get(rtm.RTA_METRICS, b""))
-        # For a discarding entry, the kernel may show lo as the device, but no packet is sent
-        # through it.
+        # For a discarding entry, the kernel may show lo as the device, but sends no packet through
+        # lo.
         hops = () if kind >= RouteType.BLACKHOLE else decode_hops(flags, found, self._names)
         fields: dict[str, Any] = {
             "destination": ip_network((found.get(rtm.RTA_DST, self._any), length)),
@@ -257,8 +259,8 @@ class RouteReader:
         source_prefix = None
         if source_length:
             source_prefix = IPv6Network((found[rtm.RTA_SRC], source_length))
-        # Each next hop of a multipath route has its own preference, but the message has only that
-        # of one hop (rt6_fill_node). So ignore it.
+        # Each next hop of a multipath route has its own preference, but the message shows only one
+        # hop's (rt6_fill_node). So ignore the preference.
         preference = 0
         if rtm.RTA_MULTIPATH not in found:
             preference = to_number(found.get(rtm.RTA_PREF, b""))
@@ -269,6 +271,10 @@ class RouteReader:
             expires=expires,
             **fields,
         )
+
+
+def _are_equal(column: bytes) -> bool:
+    return column.count(column[0]) == len(column)
 
 
 def _decode_lifetime(found: bytes | None) -> int | None:
