@@ -12,7 +12,7 @@ from typing import NamedTuple
 from hostrouting.kernel.fib import Fib
 from hostrouting.model.family import Family
 from hostrouting.overlap._keep import Keeping
-from hostrouting.overlap._losses import Loss, lines_with_losses
+from hostrouting.overlap._losses import Loss, lines_with_losses, own_addresses
 from hostrouting.overlap._state import State
 from hostrouting.overlap.proposals import OFFER, HostSettings
 
@@ -73,16 +73,17 @@ def _about_neighbours(
 ) -> Caution:
     """Return a caution on packets to neighbours that the fix moves, with a way to keep them."""
     devs = loss.neighbours_of
+    them = "it" if len(devs) == 1 else "them"
     if keeping.kept.issuperset(devs):
-        fact = f"{line}, except from these interfaces' own addresses"
-        return Caution(fact, "with keep, such packets stay on them")
+        fact = f"{line}, except from {own_addresses(devs)}"
+        return Caution(fact, f"with keep, such packets stay on {them}")
     fact = f"{line}{_dropped((dev for dev in devs if dev not in keeping.kept), settings)}"
     offers = [keeping.offers[dev] for dev in devs if dev in keeping.offers]
     if not offers:
         return Caution(fact)
     entries = ", ".join(json.dumps(entry.to_mapping()) for entry in offers)
     but = "".join(f", but {each}" for each in keeping.offers_lose)
-    own = "to keep packets from these interfaces' own addresses on them"
+    own = f"to keep packets from {own_addresses(devs)} on {them}"
     return Caution(fact, f"{own}, {OFFER}: {entries}{but}")
 
 

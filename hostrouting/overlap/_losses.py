@@ -43,6 +43,8 @@ from hostrouting.overlap._state import State
 _SHOWN = 8
 # If a loss has more prefixes than this, a single prefix around them is shown.
 _EXACT_MAX = 6
+# Stands for several interfaces, of which each carries the packets from its own addresses.
+_THEIR_INTERFACES = ("their interfaces",)
 # At most this many packets from own addresses are compared. With hundreds of prefixes, and hundreds
 # of addresses that rules distinguish, a comparison would take minutes.
 _COMPARED_MAX = 50_000
@@ -126,7 +128,7 @@ def lines_with_losses(found: Iterable[Loss]) -> Iterator[tuple[str, Loss | None]
     by_packets: dict[Loss, list[Loss]] = {}
     for loss in found:
         by_packets.setdefault(attrs.evolve(loss, source=None, sender=""), []).append(loss)
-    for plain, of_sources in by_packets.items():
+    for plain, of_sources in _through_their_own(by_packets).items():
         devs = [*dict.fromkeys(loss.sender for loss in of_sources if loss.source is not None)]
         if plain not in of_sources:
             named = ", ".join(with_runs(devs))
@@ -135,6 +137,27 @@ def lines_with_losses(found: Iterable[Loss]) -> Iterator[tuple[str, Loss | None]
             yield _words(plain), None
         else:
             yield f"{_words(plain)}{_own_clause(plain, devs)}", plain
+
+
+def _through_their_own(by_packets: Mapping[Loss, list[Loss]]) -> dict[Loss, list[Loss]]:
+    """Join the losses of which each leaves through its sender's interface, as with ``keep``."""
+    joined: dict[Loss, list[Loss]] = {}
+    for plain, of_sources in by_packets.items():
+        if all(map(_is_carried_by_sender, of_sources)):
+            kind = attrs.evolve(plain, before=())
+        else:
+            kind = plain
+        joined.setdefault(kind, []).extend(of_sources)
+    by_carriers: dict[Loss, list[Loss]] = {}
+    for kind, of_sources in joined.items():
+        carriers = {loss.before for loss in of_sources}
+        before = carriers.pop() if len(carriers) == 1 else _THEIR_INTERFACES
+        by_carriers[attrs.evolve(kind, before=before)] = of_sources
+    return by_carriers
+
+
+def _is_carried_by_sender(loss: Loss) -> bool:
+    return loss.before == (loss.sender,) != (LOOPBACK,)
 
 
 def _words(loss: Loss) -> str:
@@ -174,8 +197,14 @@ def _own_clause(loss: Loss, senders: Sequence[str]) -> str:
     """Return a clause on the interfaces whose own addresses can't reach their neighbours."""
     devs = [dev for dev in loss.neighbours_of if dev in senders]
     if len(devs) == len(loss.neighbours_of):
-        return ", also from these interfaces' own addresses"
+        return f", also from {own_addresses(devs)}"
     return f", also from the addresses of {', '.join(with_runs(devs))}" if devs else ""
+
+
+def own_addresses(devs: Sequence[str]) -> str:
+    """Return words for the own addresses of interfaces that the sentence has named."""
+    owners = "this interface's" if len(devs) == 1 else "these interfaces'"
+    return f"{owners} own addresses"
 
 
 def _shown_ranges(loss: Loss) -> str:

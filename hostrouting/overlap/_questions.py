@@ -170,7 +170,7 @@ class Questions:
     def _about_ours(self, unfixable: Unfixable, question: Question) -> tuple[Question, str]:
         """Return a question about our own static routes, and a clause that names them."""
         ours = self._our_routes(unfixable.ranges, {*question.devs})
-        listed = shortened([*map(str, ours)], "; ", _SHOWN_ENTRIES)
+        listed = shortened([*map(str, ours)], ", ", _SHOWN_ENTRIES)
         what = "is a static route" if len(ours) == 1 else "are static routes"
         question = question._replace(devs=tuple(sorted({d for route in ours for d in route.devs})))
         through = ",".join(question.devs)
@@ -490,7 +490,7 @@ def _failing(spans: Iterable[Span]) -> Iterator[tuple[ExpectedCidr, Judgement]]:
 
 def _on_purpose(questions: Iterable[Question]) -> str:
     entries = dict.fromkeys(str(question.entry) for question in questions)
-    return f"{shortened([*entries], '; ', _SHOWN_ENTRIES)} may be there on purpose"
+    return f"{shortened([*entries], ', ', _SHOWN_ENTRIES)} may be there on purpose"
 
 
 def _failing_with(

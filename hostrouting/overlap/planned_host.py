@@ -396,7 +396,7 @@ def with_unapplied(
     except SwappedNamesError:  # the report names the swapped interfaces
         return report
     except RouteError as error:
-        return _without_listed(report, config, str(error))
+        return _without_listed(report, config, error.clause)
     if not planned.lacking(config.static_routes).is_wanted:
         return report
     config = host.with_verified(config)

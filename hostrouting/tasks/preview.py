@@ -235,11 +235,11 @@ def _next_start(config: Config, host: Host, outcome: _Outcome) -> NextStart:
     if isinstance(outcome, UnknownFactError):
         return NextStart(consumer, None, outcome.clause)
     if not config.route_overlap.expected_cidrs:
-        reason = "every route is installed; no CIDR is expected, so nothing is checked"
+        reason = "no CIDR is expected, so nothing is checked"
         return NextStart(consumer, True, reason)
     failure = _failure_of(outcome)
     if failure is None:
-        reason = "every route is installed, and nothing that is expected is shadowed"
+        reason = "with every route installed, nothing that is expected is shadowed"
         return NextStart(consumer, True, reason)
     if config.route_overlap.mode is OverlapMode.STRICT:
         is_known = outcome.findings or outcome.reason_kind is not UnknownReason.CHECK_FAILED

@@ -15,7 +15,7 @@ from hostrouting.model.family import IpAddress, IpNetwork
 _PREFIX = re.compile(r"(?<![\w.:])([0-9a-f.:]*[.:][0-9a-f.:]*(?:/\d+)?)(?![\w:])")
 # ib0-ib7 is all of them.
 _RUN = re.compile(r"(?P<stem>\w+?)(?P<first>\d+)-(?P=stem)(?P<last>\d+)")
-_EXCEPT = re.compile(r", except from these interfaces' own addresses[^;]*")
+_EXCEPT = re.compile(r", except from (?:this interface's|these interfaces') own addresses[^;]*")
 
 
 @attrs.frozen

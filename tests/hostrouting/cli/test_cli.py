@@ -232,9 +232,7 @@ def test_details_of_cautions_and_notes_are_told_with_v(
 SCREEN_LINES = 24
 LAST_DROP_IN = "/etc/systemd/system/systemd-nspawn@.service.d/zz-hostrouting.conf"
 WRITTEN = "Written by hostrouting; to uninstall: hostrouting remove"
-ADMITTED = (
-    "would be let through: every route is installed, and nothing that is expected is shadowed"
-)
+ADMITTED = "would be let through: with every route installed, nothing that is expected is shadowed"
 
 
 def test_plan_shows_the_changes_of_apply_and_makes_none(

@@ -342,6 +342,7 @@ def test_a_refused_entry_is_not_called_applicable(run: Run, write: Any, kernel: 
     code, out, _ = run("check", write({"hostRouting": section(*HALVES, cidrs=[EXPECTED])}))
     assert (code, "hostrouting apply" in out) == (1, False)
     assert "CONFIG already lists entries that the kernel lacks: apply can't install them" in out
+    assert out.count("hint:") == 1
     assert json.dumps({"destination": HALVES[1]}) not in out
 
 

@@ -70,7 +70,7 @@ def test_the_subnet_of_another_interface_shadows_a_part() -> None:
     assert told(report) == [("OVERLAP", ("rail0",), "fd00:10:0:7::/64")]
     assert proposed(report) == ["fd00:10:0:7::/65 dev eth0", "fd00:10:0:7:8000::/65 dev eth0"]
     assert "in fd00:10:0:7::/64 through eth0" in report.fix.consequences[0]
-    assert report.fix.consequences[0].endswith(", also from these interfaces' own addresses")
+    assert report.fix.consequences[0].endswith(", also from this interface's own addresses")
 
 
 @pytest.mark.parametrize(

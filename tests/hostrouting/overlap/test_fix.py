@@ -543,7 +543,7 @@ QUESTIONS = {
         ("10.9.0.0/16",),
         ((_devs("10.9.0.0/16", "eth0", "eth1"), "eth0,eth1", "eth0"),) * 4,
         (
-            "10.9.5.0/24 via 10.2.0.1 dev eth1 proto static; and 3 more may be there on purpose",
+            "10.9.5.0/24 via 10.2.0.1 dev eth1 proto static and 3 more may be there on purpose",
             ", too: answer the other questions, and check again",
         ),
     ),
@@ -633,7 +633,7 @@ def test_a_caution_tells_what_strict_rp_filter_drops(tmp_path: Path) -> None:
     fix = check(_config(row), host=host).fix
     (strict, kept) = fix.consequences
     assert "drops what they send to eth1, as rp_filter is 1 there; to keep packets" in strict
-    assert kept.endswith("own addresses; with keep, such packets stay on them")
+    assert kept.endswith("this interface's own addresses; with keep, such packets stay on it")
     lost = Loss((IPv4Network("10.2.0.0/25"),), None, "", "", ("eth1",), ("eth0",))
     lost = attrs.evolve(lost, network=IPv4Network("10.2.0.0/24"), neighbours_of=("eth1",))
     moment = read_host(_config(row), host.routes, phases.CancelScope())

@@ -52,7 +52,7 @@ HALVES = (
 OTHER_GATEWAY = "eth0 via 10.1.0.1, but through eth0 via 10.1.0.9"
 NEIGHBOURS = (
     "the node then sends to neighbours of ib0 in 172.16.0.0/16 through eth0,"
-    " also from these interfaces' own addresses"
+    " also from this interface's own addresses"
 )
 FROM_IB0 = "packets from the addresses of ib0 no longer go to"
 FROM_WG0 = "packets from the addresses of wg0 no longer go to"
@@ -64,6 +64,16 @@ addr add 10.66.0.2/32 dev wg0
 route add 10.0.0.0/8 dev wg0 table 51820
 rule add pref 32000 lookup 51820
 """
+KEPT = "\n".join(
+    f"link add ib{n}\naddr add 172.16.0.1{n}/16 dev ib{n}\n"
+    f"route add 172.16.0.0/16 dev ib{n} table 10{n}\n"
+    f"rule add pref 50 from 172.16.0.1{n} lookup 10{n}"
+    for n in range(1, 4)
+)
+FROM_KEPT = (
+    "packets from the addresses of ib1-ib3 no longer go to 172.16.0.0/16 through their interfaces,"
+    " but through ib0"
+)
 LATE_LOCAL = """
 addr add 192.0.2.9/32 dev lo
 route add default via 10.2.0.1 dev eth1 table 100
@@ -101,6 +111,11 @@ ROWS = {
         (f"{FROM_IB0} 172.16.9.0/24 through cni0, but through ib0",),
         routes=("172.16.0.0/16 dev ib0 table 2170000",),
         rules=("pref 2170 from 172.16.0.10 lookup 2170000",),
+    ),
+    "addresses that were kept": Row(
+        KEPT,
+        (FROM_KEPT,),
+        rules=("pref 9 to 172.16.0.0/16 lookup main",),
     ),
     "what another CIDR needs": Row(
         "route add 10.77.0.0/16 via 10.2.0.1 dev eth1",
