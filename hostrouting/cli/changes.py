@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from hostrouting.cli.output import bad, columns, dim, good
-from hostrouting.cli.report import overlap_text
+from hostrouting.cli.report import overlap_text, unexpected_lines
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.text import clean
 from hostrouting.model.verified_uplinks import VERIFIED_PATH, parse_verified
@@ -97,6 +97,7 @@ def plan_text(plan: Plan, config: Config, *, is_verbose: bool) -> str:
         lines += boot_lines(plan.boot, is_verbose=is_verbose)
     if not plan:
         lines.append(_nothing(plan.routes))
+    lines += [dim(line) for line in unexpected_lines(config)]
     start = f"the next start of {plan.next_start.consumer}"
     verdicts = {
         True: f"{start} {good('would be let through')}",

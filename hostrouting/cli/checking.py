@@ -44,6 +44,7 @@ from hostrouting.cli.report import (
     overlap_picture,
     overlap_text,
     page_text,
+    unexpected_lines,
 )
 from hostrouting.cli.running import Result, run_function
 from hostrouting.config.routing import SECTION, Config, StaticRoutes
@@ -144,6 +145,7 @@ def _check_text(
     if chosen.document is None and not report.cidrs:
         lines.append(f"no CONFIG is named, and there is no {host.layout.config}")
     lines += _start_lines(start)
+    lines += unexpected_lines(chosen.config)
     lines += _next_lines(report, host)
     if host.snapshot is not None:
         taken = clean(host.snapshot.time or "an unknown time")
@@ -179,7 +181,7 @@ def _start_lines(notes: Iterable[Note]) -> list[str]:
 
 
 def _start_notes(report: OverlapReport, chosen: Chosen, host: Host) -> tuple[Note, ...]:
-    """Return a note if nothing fails, but a start would be held, or interfaces aren't kept."""
+    """Return a note if nothing fails, but a start would be held, or rules or kept devs lack."""
     message = _about_start(report, chosen, host)
     return (Note(NoteKind.START, message.replace("\n", "; ")),) if message else ()
 
@@ -209,7 +211,7 @@ def _about_planned_start(
     host: Host,
     apply: str,
 ) -> str:
-    """Return why a start would be held, or which interfaces aren't kept, or an empty string.
+    """Return why a start would be held, or which interfaces or rules lack, or an empty string.
 
     Args:
         config: the config.
@@ -477,6 +479,7 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
         is_verbose=options.verbose,
     )
     said += _start_lines(_start_notes(result, chosen, on))
+    said += unexpected_lines(config)
     for line in (*said, *_next_lines(result, on), *_contested_lines(result)):
         complain(line)
 
@@ -498,7 +501,7 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     }
     text = _proposal_text(proposal)
     if options.in_place:
-        text = "\n".join(changes_lines(changes)) or NOTHING
+        text = "\n".join(_written_lines(changes, result, chosen.name))
     is_in_config = options.format == "config"
     adds = proposal != document if is_in_config else result.fix.entries.is_wanted
     code = _code_of_fix(result, config, adds=adds or options.in_place)
@@ -629,6 +632,17 @@ def _write_in_place(
     if proposal is None or proposal == document:
         return Changes()
     return set_sections(path, {SECTION: proposal[SECTION]}, known=document)
+
+
+def _written_lines(changes: Changes, report: OverlapReport, config: str) -> list[str]:
+    """Return what --in-place has written, and a last line that points back at cautions."""
+    lines = changes_lines(changes) or [NOTHING]
+    count = len(report.fix.consequences)
+    if report.findings and count:
+        apply = f"hostrouting apply {config}".rstrip()
+        cautions = "caution" if count == 1 else f"{count} cautions"
+        lines.append(f"before {apply}, read the {cautions} above")
+    return lines
 
 
 def _contested_lines(report: OverlapReport) -> list[str]:
@@ -815,11 +829,20 @@ def doctor(options: argparse.Namespace, host: Host) -> Result:
         is_fine = document["status"] == "ok"
         return Result(text=lambda: text, code=exit_of_result(is_fine))
     is_fine = not (report.is_broken or (options.strict and report.findings))
+    notes = unexpected_lines(_installed_or_empty(host) if config is None else config)
     return Result(
         report.to_json,
-        lambda: page_text(doctor_page(report), columns(sys.stdout)),
+        lambda: page_text(doctor_page(report, notes), columns(sys.stdout)),
         exit_of_result(is_fine),
     )
+
+
+def _installed_or_empty(host: Host) -> Config:
+    """Return the installed config, or an empty one if the manifest is broken."""
+    try:
+        return _installed(host)
+    except FileError:
+        return Config()
 
 
 def _config_name(options: argparse.Namespace, *, is_there: bool) -> str:

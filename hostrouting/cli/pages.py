@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from itertools import groupby
 from operator import attrgetter
 
@@ -123,8 +124,8 @@ def _end(lookup: ExplainedLookup, found: Explanation) -> Row:
 _MARKS = {Severity.BROKEN: bad("✗"), Severity.RISK: bad("•"), Severity.UNKNOWN: bad("?")}
 
 
-def doctor_page(report: DoctorReport) -> Page:
-    """Return a page with all checks, their findings and hints, and a verdict."""
+def doctor_page(report: DoctorReport, notes: Iterable[str] = ()) -> Page:
+    """Return a page with all checks, their findings and hints, notes, and a verdict."""
     page: Page = []
     by_cause = _checks_by_cause(report)
     for each, findings in report.found.items():
@@ -141,7 +142,7 @@ def doctor_page(report: DoctorReport) -> Page:
             first, *others = clean(hint).splitlines()
             said = [*map(bad, wrong), f"do: {first}", *map(dim, others)]
             page.append(Row(_MARKS[severity], each.name, said))
-    return [*page, _verdict(report)]
+    return [*page, *map(dim, notes), _verdict(report)]
 
 
 # Findings with the same severity, hint and cause are shown with one hint.

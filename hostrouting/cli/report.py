@@ -17,7 +17,8 @@ from hostrouting.cli.bars import (
     legend_lines,
 )
 from hostrouting.cli.output import Page, Row, bad, dim, good, head
-from hostrouting.config.routing import OverlapMode
+from hostrouting.config.routing import Config, OverlapMode
+from hostrouting.config.unexpected_routes import note_on_unexpected
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.text import clean, counted, shortened
 from hostrouting.overlap.findings import (
@@ -96,6 +97,12 @@ def fix_lines(
     kind = "note" if report.verdict is Verdict.OK else "caution"
     lines += _cautions(report, kind, is_verbose=is_verbose)
     return [*lines, *_more(report.fix.consequences, is_verbose=is_verbose)]
+
+
+def unexpected_lines(config: Config) -> list[str]:
+    """Return a line on the static routes of a config that lead to no expected CIDR, or none."""
+    note = note_on_unexpected(config)
+    return [f"note: {note}"] if note else []
 
 
 def _more(remarks: Iterable[str], *, is_verbose: bool) -> list[str]:

@@ -21,7 +21,7 @@ from hostrouting.model.links import Address, is_like
 from hostrouting.model.lookups import RouteFailure
 from hostrouting.model.routes import Route
 from hostrouting.model.rules import Rule
-from hostrouting.model.text import with_runs
+from hostrouting.model.text import shortened, with_runs
 from hostrouting.overlap._diverted import Diverted, diverted, may_divert
 from hostrouting.overlap._modelled_host import ModelledHost
 from hostrouting.overlap._places import Places
@@ -38,6 +38,9 @@ from hostrouting.routes.verify_policy import verify_policy
 from phases import CancelScope
 
 _WOULD_FAIL = "hostrouting apply would fail"
+
+# A clause names at most this many CIDRs.
+_SHOWN_CIDRS = 4
 
 
 @attrs.frozen
@@ -177,9 +180,14 @@ class PlannedHost:
 
     @property
     def unkept(self) -> str:
-        """Return a clause on the interfaces that the plan begins to keep, or an empty string."""
-        listed = ", ".join(with_runs(sorted(self.devs_to_keep)))
-        return f"the kernel lacks the rules or routes that keep {listed}" if listed else ""
+        """Return a clause on what the plan begins to keep or to rule, or an empty string."""
+        devs = ", ".join(with_runs(sorted(self.devs_to_keep)))
+        rules = (rule for rule in _new_rules(self.plan) if rule.source is None)
+        cidrs = [*dict.fromkeys(str(rule.destination) for rule in rules)]
+        kept = f"the rules or routes that keep {devs}" if devs else ""
+        ruled = f"CONFIG's rules for {shortened(cidrs, ', ', _SHOWN_CIDRS)}" if cidrs else ""
+        lacking = " and ".join(filter(None, (kept, ruled)))
+        return f"the kernel lacks {lacking}" if lacking else ""
 
 
 def _keeps_any(keep: Keep, devs: Iterable[str]) -> bool:
@@ -356,8 +364,9 @@ def would_fail(report: OverlapReport) -> bool:
 
 
 def with_unkept(report: OverlapReport, config: Config, host: Host) -> OverlapReport:
-    """Return the report of a check that passes, with a caution if interfaces aren't kept."""
-    if report.verdict is not Verdict.OK or not config.static_routes.keep:
+    """Return the report of a check that passes, with a caution if rules or kept interfaces lack."""
+    static = config.static_routes
+    if report.verdict is not Verdict.OK or not (static.keep or static.rules):
         return report
     try:
         plan, _ = plan_now(host.with_verified(config), *host.planned_backends(config))

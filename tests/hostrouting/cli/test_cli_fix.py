@@ -438,8 +438,9 @@ OWN = """{ "agent":{"z": 1e2,"a":[1.50, null,"ü"] },
 def test_in_place_the_rest_stays_byte_for_byte(run: Run, tmp_path: Path) -> None:
     path = write_file(tmp_path / "given.json", OWN)
     code, out, err = run("fix", "--in-place", path)
-    assert (code, out) == (0, f"replaced  {path}\n")
-    assert "\ncaution: " in err
+    warning = f"before hostrouting apply {path}, read the caution above"
+    assert (code, out) == (0, f"replaced  {path}\n{warning}\n")
+    assert err.count("\ncaution: ") == 1
     assert '\nfix: add to hostRouting.staticRoutes.keep:\n  "ib0"\n' in err
     text = path.read_text()
     before, after = OWN.split('{"waitSeconds"')[0], OWN.split('["172.16.0.0/16"]}}')[1]

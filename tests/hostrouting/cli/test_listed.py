@@ -38,6 +38,10 @@ VPN = Route(IPv4Network("10.9.0.0/16"), (NextHop("ib0"),), table=52, protocol=Pr
 TO_VPN = {"to": "10.9.0.0/16", "priority": 5269}
 RULED = {"hostRouting": section(cidrs=["10.9.0.0/16"], rules=[TO_VPN])}
 
+UNEXPECTED = (
+    "the static routes 10.100.0.128/25, 10.96.0.0/12 lead to no expected CIDR, "
+    "and stay until removed from CONFIG"
+)
 WHOLE = "already lists what fixes this (2 routes, keep), and the kernel lacks it"
 
 
@@ -143,6 +147,7 @@ def test_routes_left_from_wider_cidrs_are_told_by_what_they_take_away(
     for word, warning in (("check", "caution: "), ("fix", "caution: "), ("plan", "hostrouting: ")):
         told = "".join(run(word, path)[1:])
         assert [line for line in unasked if f"{warning}{line}\n" not in told] == []
+        assert told.count(f"note: {UNEXPECTED}\n") == 1
     for words in (["--try", "60"], [], ["--routes-only"]):
         run("remove")
         told = run("apply", *words, path, "--output", "json")[1]
@@ -156,7 +161,24 @@ def test_routes_left_from_wider_cidrs_are_told_by_what_they_take_away(
     )
     assert said in run("plan", unkept)[2], "keep holds no more than the connected network"
     assert not any(line in run("plan", write(LISTED))[2] for line in unasked)
+    for word in ("check", "fix", "plan", "doctor"):
+        assert "leads to no expected" not in "".join(run(word, write(LISTED))[1:])
     assert "neighbours" not in run("plan", write(LISTED))[2], "its CIDR asks for that"
+
+
+@pytest.mark.parametrize("destination", ["10.100.0.0/25", "fd00:9::/64"])
+def test_a_route_to_no_expected_cidr_is_a_note_of_the_doctor(
+    run: Run, write: Any, destination: str
+) -> None:
+    """Its owner may want it, so it is no finding."""
+    wanted = {"destination": destination, "dev": "eth0"}
+    path = write({"hostRouting": section(wanted, cidrs=[EXPECTED])})
+    told = (
+        f"note: the static route {destination} leads to no expected CIDR, and stays until removed"
+    )
+    assert told in run("doctor", path)[1]
+    unasked = write({"hostRouting": section(wanted, cidrs=[])})
+    assert "expected CIDR" not in run("doctor", unasked)[1], "nothing is expected"
 
 
 def test_routes_that_lead_neighbours_to_a_router_are_told(
@@ -245,6 +267,16 @@ def test_interfaces_that_are_not_kept_are_told(
     groups = json.loads(run(*judging, "--output", "json")[1])["groups"]
     assert [each["cautions"] for each in groups] == [[], [unkept]]
     assert f"caution: {unkept}\n" in run(*judging)[1]
+
+
+def test_rules_that_the_kernel_lacks_are_told(run: Run, write: Any) -> None:
+    """The VPN is down, so nothing fails. When it comes back, its rule precedes table main."""
+    path = write(RULED)
+    lacking = f"note: the kernel lacks CONFIG's rules for 10.9.0.0/16: hostrouting apply {path}\n"
+    for word in ("check", "fix"):
+        assert lacking in "".join(run(word, path)[1:])
+    assert run("apply", "--routes-only", path)[0] == 0
+    assert "lacks" not in run("check", path)[1]
 
 
 def test_routes_without_a_connected_network_take_nothing_away(
