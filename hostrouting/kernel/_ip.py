@@ -445,21 +445,21 @@ def read_route(value: object, family: Family = Family.IPV4) -> Route:
     fields = _ROUTES[family].read(_without_tunnel(value))
     hop = _take_hop(fields)
     if fields["hops"] is None:
-        # For a blackhole nexthop object, the kernel shows lo as the device. No packet leaves
-        # through lo, so ignore it.
+        # For a blackhole nexthop object, the kernel shows lo as the device, but no packet leaves
+        # through lo.
         fields["hops"] = () if fields["type"] >= RouteType.BLACKHOLE or hop == _NO_HOP else (hop,)
     if family is Family.IPV4:
         return Route(**fields)
     is_expired = fields["expires"] is not None and fields["expires"] <= 0
     hops = [attrs.evolve(hop, is_dead=hop.is_dead or is_expired) for hop in fields["hops"]]
-    # Ignore the preference of a multipath route, because each next hop has its own, of which ip
-    # prints one.
+    # Ignore the preference of a multipath route, because each next hop has its own preference, and
+    # ip prints only one.
     preference = fields["preference"] if len(hops) < 2 else Preference.MEDIUM
     return Route6(**{**fields, "hops": in_order(hops), "preference": preference})
 
 
 def is_of_other_family(value: object, family: Family) -> bool:
-    """Return whether an item of ip's list of routes is a route of the other address family."""
+    """Return whether an item of ip's list is a route, but of another family than the given one."""
     if not isinstance(value, Mapping):
         return False
     destination = str(value.get("dst"))

@@ -61,11 +61,11 @@ _RULES = {
     )
     for family in Family
 }
-# ip prints source and destination ports in one of two forms. "ports" is our own key.
+# ip prints source and destination ports in one of two forms. Only ``write_rule`` writes "ports".
 _PORT = ("sport", "dport", "ports")
 _PORT_RANGES = (("sport_start", "sport_end"), ("dport_start", "dport_end"))
-# Since 6.15, ip prints a mask for each DSCP and port. The masks are ignored: our packets have DSCP
-# 0, for which the mask makes no difference, and a ``Rule`` holds no port numbers.
+# Since 6.15, ip prints a mask for each DSCP and port. The masks are ignored: a check's packets have
+# DSCP 0, for which the mask makes no difference, and a ``Rule`` holds no port numbers.
 _MASKS = ("dscp_mask", "sport_mask", "dport_mask")
 # The known keys: any other key may be an unknown selector. "flow_from" and "flow_to" set realms,
 # and select nothing.
@@ -131,7 +131,7 @@ def _ports(item: Mapping[str, Any], keys: tuple[str, str]) -> tuple[Any, ...]:
 
 
 def write_rule(rule: Rule, family: Family) -> dict[str, Any]:
-    """Convert a rule to JSON for ``read_rule``, with our own keys ``ports`` and ``unknown``."""
+    """Convert a rule to JSON for ``read_rule``. ip lacks the keys ``ports`` and ``unknown``."""
     is_plain = rule.action in (RuleAction.TO_TABLE, RuleAction.GOTO, RuleAction.NOP)
     first_uid, last_uid = rule.uid_range or (None, None)
     fields = {

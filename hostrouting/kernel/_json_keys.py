@@ -1,7 +1,7 @@
 """Convert JSON objects to fields and back, and report all problems with their JSON paths.
 
-For a config class, ``config.validation`` derives the keys from the fields. For kernel objects, the
-keys are those of ip, so each key is listed with its field.
+The objects are links, routes and so on, whose keys are ip's. So each key is listed with its field.
+(``config.validation`` derives a config's keys from the fields of its classes.)
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Keys:
         return ConfigError([each for key in self.keys for each in problems.get(key.key, ())])
 
     def write(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Return an object that ``read`` would convert back to these fields."""
+        """Return an object that ``read`` would convert back to ``fields``."""
         return {
             key.key: key.show(fields[key.field])
             for key in self.keys

@@ -36,7 +36,7 @@ _ELEMENTS: dict[str, type] = {
 
 
 def check_routes(change: Write, routes: Sequence[Route], family: Family) -> None:
-    """Raise a ``TypeError`` unless ``change`` is a ``Write``, and ``routes`` are of a family."""
+    """Raise a ``TypeError`` unless ``change`` is a ``Write``, and each route is of the family."""
     _check_change(change)
     network = _NETWORKS[family]
     for route in _listed(routes, "routes"):
@@ -60,7 +60,7 @@ def check_rules(change: Write, rules: Sequence[Rule]) -> None:
 
 
 def check_addresses(addresses: Sequence[IpAddress], family: Family) -> None:
-    """Raise a ``TypeError`` unless all addresses are of a family."""
+    """Raise a ``TypeError`` unless each address is of the family."""
     kind = _ADDRESSES[family]
     for address in _listed(addresses, "addresses"):
         if not isinstance(address, kind):
@@ -84,7 +84,7 @@ def check_methods(value: object, port: type, argument: str) -> None:
     Args:
         value: the object.
         port: the protocol class.
-        argument: how the caller passes the object, for the message.
+        argument: the call that takes the object, such as ``pair()``, for the message.
     """
     if isinstance(value, type):
         raise TypeError(f"{argument} takes an object, not the class {value.__name__}: call it")
@@ -113,8 +113,8 @@ def check_returned(backend: object, method: str, value: object, asked: object = 
         backend: the backend, whose class the error names.
         method: the method's name.
         value: the value that the method has returned.
-        asked: the argument of ``lookup`` or ``sources`` for whose items the method must have
-            returned one item each. Ignored for other methods.
+        asked: the first argument of ``lookup`` or ``sources``, which must have returned one item
+            for each of the argument's items. Ignored for other methods.
     """
     found = _mismatch(method, value, asked)
     if found:

@@ -67,7 +67,7 @@ def uplink_patterns(
     Args:
         configured: the uplinks that the config names, or None if it names none.
         verified: the names of the verified uplinks, if there are any.
-        ipv4_defaults: the IPv4 default routes, if the family is IPv6. None to ignore them.
+        ipv4_defaults: for IPv6, the IPv4 default routes. None for IPv4, or to ignore them.
     """
     if configured is not None:
         return configured

@@ -65,7 +65,8 @@ class Fib6(Fib):
     def longest_match(self, table: int, flow: Flow) -> Route | None:
         """Return the entry that the kernel selects in a table, whatever its type."""
         candidates = list(self._candidates(table, flow))
-        # If all routers are silent, the kernel uses a silent one (fib6_table_lookup).
+        # First avoid silent routers. If that leaves no entry, use one through a silent router
+        # (fib6_table_lookup).
         for silent in dict.fromkeys((self.silent_routers, frozenset[Router]())):
             for entries in candidates:
                 if (found := _best(entries, flow, silent)) is not None:
@@ -73,7 +74,7 @@ class Fib6(Fib):
         return None
 
     def _candidates(self, table: int, flow: Flow) -> Iterator[list[Route]]:
-        """Yield the entries that match a flow, by destination and source prefix, best first.
+        """Yield a list of entries for each matching destination and source prefix, best first.
 
         The kernel compares the length of the destination first, and then the length of the source
         prefix. A destination may have entries with a source prefix and entries without one. At such
@@ -144,8 +145,8 @@ class Fib6(Fib):
 
         Args:
             routes: routes that are already in the tables, in the order in which the kernel would
-                add them. When the kernel looks up a route's gateway, the later routes don't exist
-                yet.
+                add them. When the kernel looks up a route's gateway, neither that route nor the
+                later routes exist.
         """
         # Cache by gateway, because thousands of routes may share one gateway.
         around = cache(partial(_positions_around, routes))
@@ -219,14 +220,14 @@ class Fib6(Fib):
         """Return the sources that the kernel may select for a destination.
 
         The result has a tuple of sources for each interface of the entry. If ``labels`` is None,
-        the addresses that are equally good apart from labels are returned.
+        each tuple has all addresses that are equally good apart from their labels.
 
         Args:
             address: the destination.
             route: the entry, or None; see ``sources_to``.
             is_ordered: whether the host's addresses are in the order in which the kernel considers
-                them. If the order is unknown, the result has an equally good address of each
-                interface.
+                them. If the order is unknown, each tuple has the first of the equally good
+                addresses of each of the host's interfaces.
         """
         ranks = _RANKS if self.labels is not None else _RANKS_BEFORE_LABELS
         found = self._by_hop(address, route, ranks)
@@ -266,7 +267,7 @@ class Fib6(Fib):
         is_orchid = address in ORCHID
 
         def rank(source: Address6) -> tuple[int, ...]:
-            """Return one number a criterion, the first criterion first; the highest rank wins."""
+            """Return a number for each criterion, in order. The highest rank wins."""
             its_scope = _scope(source.local)
             # The narrowest scope that still reaches the destination is best. If none reaches it,
             # the widest scope is.
@@ -307,16 +308,15 @@ class Fib6(Fib):
         )
 
 
-# The kernel compares source addresses by this many criteria, of which this many precede the labels.
-_RANKS = 8
-_RANKS_BEFORE_LABELS = 4
+_RANKS = 8  # the number of criteria by which the kernel compares source addresses
+_RANKS_BEFORE_LABELS = 4  # the number of criteria before the labels
 _NO_LABEL = 0xFFFFFFFF  # IPV6_ADDR_LABEL_DEFAULT
 
 MODELS: dict[Family, type[Fib]] = {Family.IPV4: Fib, Family.IPV6: Fib6}
 
 
 def _is_avoided(source: Address6) -> bool:
-    """Return whether the kernel prefers other sources because this one is deprecated."""
+    """Return whether the kernel prefers other sources because ``source`` is deprecated."""
     return source.is_deprecated and not any(source.local in prefix for prefix in _NEVER_AVOIDED)
 
 

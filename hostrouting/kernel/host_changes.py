@@ -53,7 +53,7 @@ class HostChangeKind(StrEnum):
 # a preference.
 ChangeKey = tuple[HostChangeKind, Any]
 
-# The index of the earlier or the later of two snapshots.
+# The positions of the earlier and the later snapshot in the pairs and lists of ``HostChanges``.
 _EARLIER = 0
 _LATER = 1
 
@@ -287,7 +287,7 @@ class HostChanges:
         return sources
 
     def _use(self, key: ChangeKey, snapshot: int) -> int:
-        """Rate a link in a snapshot: 0 if missing, 1 if its routes are ignored, or else 2."""
+        """Rate a link in a snapshot: 0 if missing, 1 if down or without used routes, or else 2."""
         link = next(iter(self._snapshots[snapshot].get(key, ())), None)
         if link is None:
             return 0

@@ -428,7 +428,7 @@ def _is_selected(rule: Rule, wanted: Rule, given: Container[str]) -> bool:
 
 
 def _refuse_ports(words: list[str]) -> None:
-    """Raise a ``ValueError`` for ports, except ``dport 443``, which ``Kernel.add_rule`` sends."""
+    """Raise a ``ValueError`` for ports except ``dport 443``; see ``NamespaceKernel.add_rule``."""
     options = _rule_options(" ".join(words))
     if "sport" in options or options.get("dport", "443") != "443":
         raise ValueError("of sport and dport, only dport 443 is known here")

@@ -23,7 +23,7 @@ class KnownHost:
 
     Args:
         family: the address family.
-        links: the links, by index.
+        links: the links, sorted by index.
         addresses: the addresses.
         rules: the policy rules, in evaluation order.
         routes: the entries in all tables, in the kernel's order, including the hops of nexthop
@@ -42,8 +42,8 @@ class KnownHost:
         is_recorded: whether hostrouting, and not ip, took this snapshot. Another snapshot by
             hostrouting would show no more facts.
         is_live: whether the kernel itself has just answered for this state. If so, an unknown fact
-            raises no error: an unsupported selector counts as not matching, and every source that
-            the kernel may choose counts.
+            raises no error: an unsupported selector counts as not matching, and the model returns
+            every source that the kernel may choose.
     """
 
     family: Family

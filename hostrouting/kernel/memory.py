@@ -168,7 +168,7 @@ class FakeKernel(IpCommands, Kernel):
         yield _Listener(self._count_changes)
 
     def _count_changes(self) -> tuple[int, threading.Event]:
-        """Return the number of changes so far, and an event that is set at the next one."""
+        """Return the number of changes so far, and an event that the next change sets."""
         with self._lock:
             return self._net.changes, self._changed
 

@@ -370,7 +370,7 @@ class Model(RouteBackend):
         *,
         is_tcp: bool,
     ) -> tuple[IpAddress, ...]:
-        """Return the sources of packets through an entry. None means that no entry matches."""
+        """Return the sources of packets through an entry, or of packets that match no entry."""
         if entry is None:
             return ()
         if entry.type is RouteType.LOCAL:
@@ -498,7 +498,7 @@ class Model6(Model):
     ) -> tuple[IpAddress, ...]:
         if entry is not None:
             return self._sources(entry, addresses)
-        # If no route matches, a kernel shows the source only of a UDP socket. So for a snapshot,
+        # If no route matches, only a UDP socket shows the kernel's source. So for a snapshot,
         # look up UDP, and raise an error if only TCP's lookup fails. For a live host, look up TCP.
         by_tcp = is_tcp and self.known.is_live
         if is_tcp and not by_tcp:

@@ -328,7 +328,7 @@ class NamespaceKernel(IpCommands, NetlinkBackend):
     ) -> None:
         """Request a change whose attributes have the kernel's names (IFA_*, IFLA_*).
 
-        pyroute2 only encodes the body, because its sockets are thirty times slower than ours.
+        pyroute2 only encodes the body: its sockets are thirty times slower than ``Conversation``.
         Fields and attributes are set directly, because pyroute2 silently drops unknown keyword
         arguments.
 

@@ -20,7 +20,8 @@ This module adds guarantees that the kernel doesn't give:
   matches any gateway. So ``_delete`` first reads the entries, and refuses a route that isn't among
   them (``refusals.Deletable``).
 - *A lookup has no ports.* A rule such as ``dport 1-65534`` matches every packet, but no lookup
-  without ports. If there is such a rule, ``lookup`` sends a port that no other rule selects.
+  without ports. If there is a rule for all ports, ``lookup`` sends a port that no other rule
+  selects.
 - *A table may be huge.* The decoder gets the ``Selection``, and skips unwanted entries.
 """
 

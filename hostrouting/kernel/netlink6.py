@@ -136,7 +136,7 @@ class NetlinkBackend6(NetlinkBackend):
 
         Raises:
             RouteError: the kernel can't be queried, or no socket can be opened. Also if a TCP
-                lookup fails but a UDP lookup doesn't, because only a UDP socket shows the source.
+                lookup fails and a UDP lookup succeeds, because only a UDP socket shows the source.
         """
         routed = super().sources(sent, is_tcp=is_tcp)
         unrouted = [address for entry, addresses in sent if entry is None for address in addresses]
@@ -231,7 +231,7 @@ class NetlinkBackend6(NetlinkBackend):
         swaps: Iterable[_Swap],
         failures: dict[tuple[object, ...], RouteFailure],
     ) -> None:
-        """Delete our next hops of failed routes that the kernel no longer shows as ours.
+        """Delete our next hops of each failed route that the kernel no longer shows as ours.
 
         The kernel shows only the first next hop's protocol. If another program's next hop has
         become the first, a later run wouldn't recognize ours.
@@ -282,7 +282,7 @@ class NetlinkBackend6(NetlinkBackend):
         return self._new(rtnl.APPEND, routes)
 
     def _delete(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Delete only these routes' next hops, one by one.
+        """Delete only the next hops in ``routes``, one by one.
 
         A next hop with another protocol, which another program has added, isn't deleted. The result
         then has a failure (ESRCH), whose route has only that next hop.

@@ -26,9 +26,9 @@ def has_odd_sources(state: Ipv6State, backend: RouteBackend, model: Lookups) -> 
     """Return whether the kernel deviates from RFC 6724 in choosing sources.
 
     Args:
-        state: the host's entries and rules.
+        state: the host's IPv6 state.
         backend: the kernel to query.
-        model: the lookups in a snapshot of this state.
+        model: the model of a snapshot with this state.
     """
     # If a rule has an unsupported selector, or a default rule was deleted, the model may find other
     # entries than the kernel, so their sources can't be compared.

@@ -73,7 +73,7 @@ class ChangeListener(Protocol):
     def happened(self) -> bool:
         """Return whether a relevant change may have happened so far, even one that was undone.
 
-        Once this has returned True, it keeps returning True.
+        Once the result is True, it stays True.
         """
 
     def wait(self, scope: CancelScope) -> None:
@@ -137,7 +137,8 @@ class Lookups(Protocol):
 
                 None instead of an entry stands for addresses for which a lookup without a source
                 failed. For an IPv6 socket, the kernel then selects a source from the addresses of
-                all interfaces, and repeats the lookup (ip6_dst_lookup_tail). IPv4 doesn't.
+                all interfaces, and repeats the lookup (ip6_dst_lookup_tail). For an IPv4 socket, it
+                doesn't.
             is_tcp: see ``lookup``.
 
         Returns:
@@ -314,7 +315,7 @@ def is_relevant(table: int, prefix: Prefix, inside: PrefixSet) -> bool:
     # If the next part of an IPv4 dump begins among entries with the same first address, the kernel
     # skips as many of them as it has sent (fn_trie_dump_leaf). So a change is relevant if an entry
     # with the same first address may be relevant. The shortest prefix with this first address
-    # contains all such entries.
+    # contains all entries that have it.
     while length and not first >> (bits - length) & 1:
         length -= 1
     return table == Table.LOCAL or inside.overlaps(*ends((first, length), bits))
@@ -371,7 +372,7 @@ def read_consistently(
 
 
 def refuse_replacing(change: Write) -> None:
-    """Raise ``ValueError`` for a change that the kernel can't make to a rule."""
+    """Raise ``ValueError`` for ``REPLACE``, because the kernel can't replace a rule."""
     if change is Write.REPLACE:
         raise ValueError("a rule can't be replaced; add the new one, then delete the old one")
 

@@ -12,7 +12,8 @@ from hostrouting.model.routes import Protocol, Scope, Table
 from hostrouting.model.rules import Rule, end_words
 
 # The source of an IPv4 or IPv6 packet whose source isn't chosen yet. No IPv6 prefix contains this
-# IPv4 address, so no rule with a source prefix matches an IPv6 packet (fib6_rule_match).
+# IPv4 address, so no rule with a source prefix matches an IPv6 packet without a source
+# (fib6_rule_match).
 NO_SOURCE = IPv4Address(0)
 
 TCP = 6
@@ -67,9 +68,10 @@ def loopback_of(links: Iterable[Link]) -> str:
 
 
 def is_about_other_packets(rule: Rule, loopback: str = LOOPBACK) -> bool:
-    """Return whether a rule matches none of our packets, whatever their addresses are.
+    """Return whether a rule matches no packet of a check, whatever the packet's addresses are.
 
-    Our packets are UDP or TCP with mark 0, tos 0, uid 0, no bound device and unknown ports.
+    The packets of a check are UDP or TCP with mark 0, tos 0, uid 0, no bound device and unknown
+    ports.
     """
     if rule.has_ports or rule.has_unknown:
         return True

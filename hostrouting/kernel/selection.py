@@ -223,7 +223,7 @@ def leaves_through(route: Route, devs: Collection[str], sources: Collection[IpAd
 
     The entry must be unicast, and have all live hops on these interfaces, no encapsulation
     (``Route.encap``) and no source prefix. The entry's ``src``, if any, must be one of ``sources``,
-    and no gateway may be one.
+    and none of the gateways may be.
 
     Args:
         route: the entry. Its destination is ignored.

@@ -16,7 +16,7 @@
      "labels6":              `ip -j addrlabel`; without it, a source that labels decide is unknown,
      "hasOddSources6": true,           sources of IPv6 packets don't follow RFC 6724,
      "usesDeleted6": true,             tables local and main are used without their deleted rules6,
-     "uplink": [["eth0", "00:0d:3a:12:34:56"]],    the uplinks with which the check has passed
+     "uplink": [{"name": "eth0", "mac": "00:0d:3a:12:34:56"}],      the check has passed with them
      "nameservers": ["10.0.0.10"],
      "ignoringLinkdown": ["eth0"],     their routes are ignored without a carrier (a sysctl),
      "strictDevs": ["ib0"],            they drop packets whose replies leave elsewhere (rp_filter),
@@ -118,7 +118,7 @@ class Snapshot:
     """A host's links, addresses, rules and routes at a point in time.
 
     Args:
-        links: the links, by index.
+        links: the links, sorted by index.
         addresses: the IPv4 addresses.
         rules: the policy rules, in evaluation order.
         routes: the entries in all tables, in the kernel's order, including the hops of nexthop
@@ -162,7 +162,7 @@ class Snapshot:
     is_ours: bool = attrs.field(default=True, eq=False)
 
     def known(self, family: Family) -> KnownHost:
-        """Return what is known of the host in one address family.
+        """Return the host's known state in one address family.
 
         Raises:
             RouteError: the snapshot doesn't include this family.

@@ -36,8 +36,8 @@ from hostrouting.model.links import Address
 from hostrouting.model.routes import Route
 from phases import CancelScope
 
-# The maximum number of entries to look up among those with the same next hops. One isn't enough,
-# because a lookup of its address may find an entry in an earlier table.
+# The maximum number of entries to look up among those with the same next hops. One entry isn't
+# enough, because a lookup of the entry's address may find another entry in an earlier table.
 _TRIED_ENTRIES = 16
 # The maximum number of IPv6 routes that ``_uses_deleted`` tries.
 _TRIED_ROUTES = 256

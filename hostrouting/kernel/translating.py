@@ -92,7 +92,7 @@ class _Checking:
             yield _TranslatingListener(listener, partial(self._translating, "changes"))
 
     def _translating(self, name: str, *args: object) -> AbstractContextManager[None]:
-        """Translate the errors of a call of the inner backend."""
+        """Return a context for a call of the inner backend. Here, it doesn't translate errors."""
         del name, args
         return nullcontext()
 

@@ -1,4 +1,4 @@
-"""Wait until the kernel reaches the required state, without changing it."""
+"""Wait until the kernel reaches the required state, without changing the kernel."""
 
 from __future__ import annotations
 

@@ -75,8 +75,8 @@ def _decode_rule(message: bytes, _names: rtnl.Names) -> Rule:
         goto=value(_GOTO) if _GOTO in found else None,
         source=_selector(found.get(_SRC), src_len),
         destination=_selector(found.get(_DST), dst_len),
-        # Since Linux 6.13, a rule may select a DSCP instead of a tos. The mask of the DSCP is
-        # ignored, because for our packets, which have DSCP 0, it makes no difference.
+        # Since Linux 6.13, a rule may select a DSCP instead of a tos. A check's packets have DSCP
+        # 0, for which the DSCP's mask makes no difference. So the mask is ignored.
         tos=value(_DSCP) << 2 if _DSCP in found else tos,
         tun_id=int.from_bytes(found.get(_TUN_ID, b""), "big"),
         # fib_nl_fill_rule omits a zero mark but includes its mask.
