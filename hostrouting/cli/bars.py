@@ -132,9 +132,9 @@ KINDS: dict[str | None, Paint] = {
 }
 
 
-# Eight colours are enough for the InfiniBand interfaces of an H200. After 8 kinds, the colours
-# repeat, and after 21, the symbols repeat, too. N and X are left out, because other
-# paints have these symbols.
+# Symbols and colours for the cells of each unexpected interface, or of several that share a route.
+# An H200 has eight InfiniBand interfaces. If a host has more interfaces than colours or symbols,
+# these repeat. N and X are left out, because ``KINDS`` has these symbols.
 _SYMBOLS = "ABCDEFGHIJKLMPQRSTUVW"
 _BACKS = (208, 220, 211, 137, 223, 169, 229, 173)
 

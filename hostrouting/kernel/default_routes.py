@@ -111,7 +111,7 @@ def _by_router(route: Route) -> list[Route]:
     return [attrs.evolve(route, hops=(hop,)) for hop in route.hops]
 
 
-def in_turn(
+def with_every_default(
     look_up: Callable[..., Iterable[Lookup]],
     routes: Iterable[Route],
 ) -> Callable[..., list[Lookup]]:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.kernel.default_routes import in_turn
+from hostrouting.kernel.default_routes import with_every_default
 from hostrouting.kernel.port import Lookups, Sent
 from hostrouting.kernel.rules import KERNEL_RULES, LOOPBACK, NO_SOURCE
 from hostrouting.kernel.sources import SourceKey, source_key_to, spread
@@ -64,7 +64,7 @@ class Sockets:
         self._family = family
         self._called = called
         self._protocols = (False, True) if separates_tcp(rules) else (False,)
-        self._look_up = in_turn(kernel.lookup, routes)
+        self._look_up = with_every_default(kernel.lookup, routes)
         self._has_source = selects_source(rules, routes, family)
         self._asks_local_first = asks_local_first(rules)
 
@@ -239,7 +239,7 @@ def called_addresses(
             have their addresses there.
         rules: the policy rules. If a rule matches on the protocol, every address counts. The TCP
             lookup without a source shows where replies from most addresses leave, but it isn't
-            judged if it only selects a client's source (``decides``).
+            judged if it only selects a client's source (``sends_packets``).
     """
     has_protocol = separates_tcp(rules)
     return [
@@ -311,7 +311,7 @@ def modelled_lookups(fib: Fib) -> Callable[..., list[Lookup]]:
     def look_up(addresses: Sequence[IpAddress], **flow: Any) -> list[Lookup]:
         return [fib.lookup(address, **flow) for address in addresses]
 
-    return in_turn(look_up, fib.routes)
+    return with_every_default(look_up, fib.routes)
 
 
 def is_modelled(lookup: SocketLookup, look_up: Callable[..., list[Lookup]]) -> bool:

@@ -156,15 +156,15 @@ class Cutter:
 def _falls_through_to_default(rules: Sequence[Rule]) -> bool:
     """Return whether packets that match only plain routes always reach main's default route.
 
-    Packets fall through if the rules look up main for every packet, before any rule jumps or
+    Packets fall through if a rule looks up main for every packet, and no rule before it jumps or
     discards. Three kinds of rules before main's rule don't matter:
 
     - rules that select a destination, because the destination is a suspect anyway
-    - rules that never match our packets
+    - rules that match no packet that a check looks up, such as ``fwmark 1 lookup 100``
     - rules that look up another table, because each of its routes is plain or a suspect
 
-    A rule for only some of our packets (``_is_for_some``) may jump or discard, but its lookup of
-    main doesn't count.
+    A rule that matches only some packets, such as ``from 10.0.0.4 lookup main``, isn't main's rule,
+    but a jump or discard by such a rule counts.
     """
     # Rules with a destination are skipped before, so the flow may have any destination.
     anywhere = Flow(IPv4Address(0))
@@ -173,18 +173,18 @@ def _falls_through_to_default(rules: Sequence[Rule]) -> bool:
             if rule.is_inverted:
                 return False
             continue
-        is_for_some = _is_for_some(rule)
-        if rule.action is RuleAction.NOP or not (is_for_some or matches(rule, anywhere)):
+        may_spare = _may_spare_packets(rule)
+        if rule.action is RuleAction.NOP or not (may_spare or matches(rule, anywhere)):
             continue
         if rule.action is not RuleAction.TO_TABLE:
             return False
-        if rule.table == Table.MAIN and not is_for_some and not _suppresses(rule):
+        if rule.table == Table.MAIN and not may_spare and not _suppresses(rule):
             return True
     return False
 
 
-def _is_for_some(rule: Rule) -> bool:
-    """Return whether a rule may match only some of the packets to an address."""
+def _may_spare_packets(rule: Rule) -> bool:
+    """Return whether a rule may match some packets to an address, but not all of them."""
     has_protocol = bool(rule.ip_protocol) or rule.has_ports
     return rule.source is not None or bool(rule.iif) or has_protocol or rule.has_unknown
 

@@ -46,11 +46,9 @@ _SPLITS = 12
 # The maximum prefix length in either family.
 _ANY_LENGTH = 128
 
-# Stands for the length of the innermost chosen prefix if no prefix around a segment is chosen. A
-# prefix of this length would serve no target.
-_NONE_AROUND = -1
-# Stands for the length that a chosen prefix must exceed to serve a segment that isn't a target.
-# Even _NONE_AROUND exceeds this number, because the segment needs no prefix.
+# Stands for the length of a chosen prefix if none is chosen. No target is served by this length.
+_NONE_CHOSEN = -1
+# The length to exceed for a segment that needs no prefix. Even _NONE_CHOSEN exceeds it.
 _NOT_NEEDED = -2
 
 
@@ -93,10 +91,10 @@ def fewest_prefixes(
     firsts = [segment.first for segment in segments]
     lasts = [segment.last for segment in segments]
     lengths_max = [segment.length_max for segment in segments]
-    exceeds = [_longer_than(each, otherwise=_NOT_NEEDED) for each in segments]
-    # The length up to which a prefix is of no use to a segment: any length for a segment that isn't
-    # a target.
-    useless_to = [_longer_than(each, otherwise=_ANY_LENGTH) for each in segments]
+    # The length that a prefix must exceed to serve each segment. A segment that isn't a target
+    # counts as served by every prefix in ``for_all``, and by none in ``for_any``.
+    for_all = [_longer_than(each, otherwise=_NOT_NEEDED) for each in segments]
+    for_any = [_longer_than(each, otherwise=_ANY_LENGTH) for each in segments]
     # Running count of the gaps before each segment.
     is_behind_gap = (first != last + 1 for first, last in zip(firsts, [-1, *lasts], strict=False))
     gaps = list(accumulate(is_behind_gap))
@@ -105,71 +103,84 @@ def fewest_prefixes(
         return 1 << bits >> length
 
     def part(first: int, length: int) -> slice:
+        """Return the slice of ``segments`` that overlap a prefix."""
         return slice(bisect_left(lasts, first), bisect_left(firsts, first + size(length)))
 
-    def is_served(first: int, length: int, around: int) -> bool:
-        """Return whether a chosen prefix of length ``around`` serves all targets in a smaller one.
-
-        Args:
-            first: the first address of the smaller prefix, which lies inside the chosen one.
-            length: the length of the smaller prefix.
-            around: length of the chosen prefix, or _NONE_AROUND.
-        """
-        return max(exceeds[part(first, length)], default=_NOT_NEEDED) < around
+    def serves_all(length: int, inner: slice) -> bool:
+        """Return whether a chosen prefix of a length serves all targets in ``segments[inner]``."""
+        return max(for_all[inner], default=_NOT_NEEDED) < length
 
     def smallest_around(inner: slice, first: int, length: int) -> tuple[int, int, bool]:
-        """Return the smallest prefix around the segments ``inner``, and whether they fill it."""
+        """Return the smallest prefix around ``segments[inner]``, and whether they fill it.
+
+        The segments count only as far as they lie in the prefix ``first``/``length``.
+        """
         begin = max(first, firsts[inner.start])
         end = min(first + size(length) - 1, lasts[inner.stop - 1])
-        length = bits - (begin ^ end).bit_length()
-        is_whole = end - begin + 1 == size(length) and gaps[inner.start] == gaps[inner.stop - 1]
-        return begin >> (bits - length) << (bits - length), length, is_whole
+        smallest = bits - (begin ^ end).bit_length()
+        is_whole = end - begin + 1 == size(smallest) and gaps[inner.start] == gaps[inner.stop - 1]
+        return begin >> (bits - smallest) << (bits - smallest), smallest, is_whole
 
     def is_enough(
         first: int,
         length: int,
-        around: int,
+        chosen_length: int,
         inner: slice,
     ) -> bool:
         """Return whether a prefix serves all targets in it, and no smaller one would be better.
 
         If only one half of the prefix has targets that aren't served yet, a prefix inside that half
         is better, because it covers fewer addresses that aren't targets. But no prefix is better
-        than another if any prefix may cover all the addresses here.
-        """
-        if max(exceeds[inner]) >= length:
-            return False
-        if min(lengths_max[inner]) >= bits:
-            return True
-        halves = (first, first + size(length + 1))
-        return not any(is_served(half, length + 1, around) for half in halves)
-
-    @cache
-    def cheapest(first: int, length: int, around: int) -> tuple[int, tuple[Prefix, ...]]:
-        """Return how many prefixes are needed to serve all targets in a prefix, and which ones.
-
-        There are five cases: the prefix ``around`` serves all targets; this prefix alone is enough;
-        no prefix serves the targets, and the cost is ``_TOO_MUCH``; this prefix isn't chosen, and
-        only its halves are searched; or it is chosen beside prefixes in its halves.
+        than another if prefixes of any length may cover all the addresses here.
 
         Args:
             first: the first address of the prefix.
             length: the length of the prefix.
-            around: length of the innermost chosen prefix that contains it, or _NONE_AROUND.
+            chosen_length: see ``cheapest``.
+            inner: the slice of the segments in the prefix.
         """
-        if is_served(first, length, around):
+        if not serves_all(length, inner):
+            return False
+        if min(lengths_max[inner]) >= bits:
+            return True
+        halves = (first, first + size(length + 1))
+        return not any(serves_all(chosen_length, part(half, length + 1)) for half in halves)
+
+    @cache
+    def cheapest(
+        outer_first: int,
+        outer_length: int,
+        chosen_length: int,
+    ) -> tuple[int, tuple[Prefix, ...]]:
+        """Return how many more prefixes serve all targets in an outer prefix, and which ones.
+
+        The search goes on with the smallest prefix around the same segments. There are five cases:
+
+        - A prefix chosen before serves all targets.
+        - The smallest prefix alone is enough.
+        - No prefix serves the targets, and the cost is ``_TOO_MUCH``.
+        - The smallest prefix isn't chosen, but prefixes in its halves are.
+        - The smallest prefix is chosen, and so are prefixes in its halves.
+
+        Args:
+            outer_first: the first address of the outer prefix.
+            outer_length: the length of the outer prefix.
+            chosen_length: the length of the innermost chosen prefix around the outer prefix, or
+                _NONE_CHOSEN.
+        """
+        inner = part(outer_first, outer_length)
+        if serves_all(chosen_length, inner):
             return 0, ()
-        inner = part(first, length)
-        # Go on with the smallest prefix that contains the same segments: in larger ones, all of
-        # these segments are in the same half.
-        first, length, is_whole = smallest_around(inner, first, length)
-        can_choose = is_whole and min(useless_to[inner]) < length <= min(lengths_max[inner])
+        # In all larger prefixes, these segments are in the same half.
+        first, length, is_whole = smallest_around(inner, outer_first, outer_length)
+        is_useful = min(for_any[inner]) < length
+        can_choose = is_whole and is_useful and length <= min(lengths_max[inner])
         can_choose = can_choose and (first, length) not in taken
-        if can_choose and is_enough(first, length, around, inner):
+        if can_choose and is_enough(first, length, chosen_length, inner):
             return 1, ((first, length),)
-        if length == bits or (is_whole and min(exceeds[inner]) >= length + _SPLITS):
+        if length == bits or (is_whole and min(for_all[inner]) >= length + _SPLITS):
             return _TOO_MUCH, ()
-        without = cheapest_halves(first, length, around)
+        without = cheapest_halves(first, length, chosen_length)
         # A single smaller prefix is better, because it covers fewer addresses.
         if not can_choose or without[0] <= 1:
             return without
@@ -182,13 +193,13 @@ def fewest_prefixes(
     def cheapest_halves(
         first: int,
         length: int,
-        around: int,
+        chosen_length: int,
     ) -> tuple[int, tuple[Prefix, ...]]:
         """Return the results of ``cheapest`` for both halves of a prefix, added up."""
         halves = (first, first + size(length + 1))
-        return _sum(cheapest(half, length + 1, around) for half in halves)
+        return _sum(cheapest(half, length + 1, chosen_length) for half in halves)
 
-    return list(map(family.network, cheapest(0, 0, _NONE_AROUND)[1]))
+    return list(map(family.network, cheapest(0, 0, _NONE_CHOSEN)[1]))
 
 
 def _longer_than(segment: Segment, *, otherwise: int) -> int:

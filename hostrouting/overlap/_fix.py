@@ -54,7 +54,7 @@ def find_fix(
         why_no_default: why there is no default route, or an empty string if there is one.
         settings: the host's settings that the cautions depend on.
     """
-    found, rules, helped = _search(findings, moment, config, why_no_default)
+    found, rules, helped = _routes_and_rules(findings, moment, config, why_no_default)
     fix, cautions = _complete(found, rules, findings, moment, config, settings)
 
     def fix_again(
@@ -63,10 +63,10 @@ def find_fix(
         config: Config,
     ) -> tuple[Fix, Sequence[Caution]]:
         why_no_default = "" if moment.state.uplinks.default else _NO_DEFAULT
-        found, rules, _ = _search(findings, moment, config, why_no_default)
+        found, rules, _ = _routes_and_rules(findings, moment, config, why_no_default)
         return _complete(found, rules, findings, moment, config, settings)
 
-    diversions = found.search.diversions
+    diversions = found.route_search.diversions
     unfixable = Questions(moment, config, diversions, fix, cautions, fix_again).answered()
     hints = diversions.hints(findings, config.route_overlap.expected_cidrs)
     reasons = "\n".join(each.reason for each in unfixable)
@@ -75,7 +75,7 @@ def find_fix(
         unfixable=unfixable,
         hints=tuple(hint for hint in hints if hint not in reasons),
     )
-    with_routes = found.search.with_routes(findings, fix)
+    with_routes = found.route_search.with_routes(findings, fix)
     return tuple(_with_own_rules(each, rules, moment.places, helped) for each in with_routes), fix
 
 
@@ -92,7 +92,7 @@ def _complete(
     planned = _with_new_rules(config, rules)
     before = host_now(state, moment.places)
     host = _with_all_changes(before, found.host)
-    is_infiniband = found.search.diversions.is_infiniband
+    is_infiniband = found.route_search.diversions.is_infiniband
     keeping = KeepSearch(before, host, found.lost, _ranges(findings), planned, is_infiniband).find()
     cautions = [*cautions_about(state, settings, keeping.lost, host.model.fib, keeping)]
     fix = attrs.evolve(
@@ -105,15 +105,15 @@ def _complete(
     return fix, cautions
 
 
-def _search(
+def _routes_and_rules(
     findings: Sequence[Finding],
     moment: Moment,
     config: Config,
     why_no_default: str,
 ) -> tuple[FoundRoutes, tuple[StaticRule, ...], Collection[IpAddress]]:
     """Find the routes and rules of a fix, and the probes of the places that the rules help."""
-    search = RouteSearch(moment, config.route_overlap, why_no_default)
-    found = search.explained(search.find(findings), findings, {})
+    route_search = RouteSearch(moment, config.route_overlap, why_no_default)
+    found = route_search.explained(route_search.find(findings), findings, {})
     if not found.blocked:
         return found, (), ()
     return _SearchWithRules(found, findings, moment, config, why_no_default).find()
@@ -142,7 +142,7 @@ class _SearchWithRules:
         self._findings = findings
         self._overlap = config.route_overlap
         self._why_no_default = why_no_default
-        self._search = RuleSearch(moment, config)
+        self._rule_search = RuleSearch(moment, config)
         self._now = host_now(moment.state, moment.places)
         # Maps the probe of each place about which main must decide to the preference of the rule
         # that decides now.
@@ -158,19 +158,19 @@ class _SearchWithRules:
         help a place, the next round leaves the place out.
         """
         for _ in range(_ROUNDS_MAX):
-            rules, refused = self._search.entries(self._wanted)
+            rules, refused = self._rule_search.entries(self._wanted)
             self._leave_out(refused)
             if not rules:
                 break
             found = self._routes_with(rules)
-            earlier = _decided_earlier(found, self._wanted, self._unruled)
-            useless = self._useless(rules, found, earlier)
-            if not earlier and not useless:
+            newly_wanted = _newly_wanted(found, self._wanted, self._unruled)
+            useless = self._useless(rules, found, newly_wanted)
+            if not newly_wanted and not useless:
                 return found, rules, self._wanted.keys()
-            self._wanted |= earlier
+            self._wanted |= newly_wanted
             self._leave_out(useless)
         first = self._first
-        found = first.search.explained(first.proposed, self._findings, self._unruled)
+        found = first.route_search.explained(first.proposed, self._findings, self._unruled)
         return found, (), ()
 
     def _leave_out(self, places: Mapping[IpAddress, Obstacle]) -> None:
@@ -181,10 +181,11 @@ class _SearchWithRules:
 
     def _routes_with(self, rules: Sequence[StaticRule]) -> FoundRoutes:
         """Return the routes for the failures that remain after new rules are installed."""
-        moment = self._search.moment_after(rules)
+        moment = self._rule_search.moment_after(rules)
         left, _ = findings_and_notes(self._overlap, moment.state, moment.places)
-        search = RouteSearch(moment, self._overlap, self._why_no_default, self._search.now)
-        found = search.explained(search.find(left), left, self._unruled)
+        without_rules = self._rule_search.now
+        route_search = RouteSearch(moment, self._overlap, self._why_no_default, without_rules)
+        found = route_search.explained(route_search.find(left), left, self._unruled)
         after = _with_all_changes(self._now, found.host)
         return attrs.evolve(found, lost=losses(self._now, after, _ranges(self._findings)))
 
@@ -192,37 +193,37 @@ class _SearchWithRules:
         self,
         rules: Sequence[StaticRule],
         found: FoundRoutes,
-        earlier: Container[IpAddress],
+        newly_wanted: Container[IpAddress],
     ) -> dict[IpAddress, Obstacle]:
         """Return the wanted places whose rule doesn't help, is refused, or diverts other packets.
 
         Args:
             rules: the rules.
             found: the result of the search for routes on the host with these rules.
-            earlier: the places that the next round will want.
+            newly_wanted: the result of ``_newly_wanted``.
         """
         wanted = self._wanted.keys()
         return {
-            **_still_failing(found, wanted, earlier),
-            **self._search.refused(rules, found.host.model, wanted),
-            **self._search.harmful(rules, found.lost, wanted),
+            **_still_failing(found, wanted, newly_wanted),
+            **self._rule_search.refused(rules, found.host.model, wanted),
+            **self._rule_search.harmful(rules, found.lost, wanted),
         }
 
 
-def _decided_earlier(
+def _newly_wanted(
     found: FoundRoutes,
     wanted: Mapping[IpAddress, int],
     unruled: Container[IpAddress],
 ) -> dict[IpAddress, int]:
-    """Return the places to add to the wanted ones, each with the preference of the deciding rule.
+    """Return places for the next round to want, each with the preference of the rule that decides.
 
-    A place is added if a rule decides about it before main, and the place isn't wanted yet. A
-    wanted place is added again if a rule decides that precedes the rule known to decide so far.
+    A place is returned if a rule decides about it before main, and either the place isn't wanted
+    yet, or this rule precedes the one with the preference in ``wanted``.
 
     Args:
         found: the result of the search for routes on the host with the new rules.
         wanted: the places about which main must decide, each with the preference of the rule that
-            is known to decide.
+            was known to decide before this round.
         unruled: the places for which no rule is proposed.
     """
     return {
@@ -235,16 +236,16 @@ def _decided_earlier(
 def _still_failing(
     found: FoundRoutes,
     wanted: Set[IpAddress],
-    earlier: Container[IpAddress],
+    newly_wanted: Container[IpAddress],
 ) -> dict[IpAddress, Obstacle]:
     """Return the wanted places that still fail with new rules, each with the reason.
 
     Args:
         found: the result of the search for routes on the host with the new rules.
         wanted: the places about which main must decide.
-        earlier: the places that the next round will want.
+        newly_wanted: the result of ``_newly_wanted``. These places aren't given up yet.
     """
-    blocked = {probe for probe in found.blocked if probe not in earlier}
+    blocked = {probe for probe in found.blocked if probe not in newly_wanted}
     still = wanted & {*found.stuck, *blocked}
     return {probe: _why_useless(found.stuck.get(probe)) for probe in still}
 

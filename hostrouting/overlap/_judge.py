@@ -61,9 +61,9 @@ class Judge:
             that add something (``_worth_telling``).
         """
         if len(lookups) == 1:
-            return tuple(self._judge_deciding(lookups, expected))
-        deciding = [lookup for lookup in lookups if decides(lookup, lookups)]
-        unconnected, *others = sorted(self._judge_deciding(deciding, expected), key=_rank)
+            return tuple(self._judge_sending(lookups, expected))
+        sending = [lookup for lookup in lookups if sends_packets(lookup, lookups)]
+        unconnected, *others = sorted(self._judge_sending(sending, expected), key=_rank)
         return unconnected, *sorted(_worth_telling(unconnected, others), key=_by_source)
 
     def judge_each_lookup(self, lookups: Sequence[SocketLookup]) -> list[Judgement]:
@@ -83,20 +83,20 @@ class Judge:
         lookups: Sequence[SocketLookup],
         expected: ExpectedCidr,
     ) -> list[Judgement]:
-        """Judge the deciding lookups as ``judge_place`` does, and each other lookup alone."""
-        deciding = [lookup for lookup in lookups if decides(lookup, lookups)]
-        judged = iter(self._judge_deciding(deciding, expected))
+        """Judge lookups that send packets as ``judge_place`` does, and each other lookup alone."""
+        sending = [lookup for lookup in lookups if sends_packets(lookup, lookups)]
+        judged = iter(self._judge_sending(sending, expected))
         return [
-            next(judged) if decides(lookup, lookups) else self._judge_alone(lookup, expected)
+            next(judged) if sends_packets(lookup, lookups) else self._judge_alone(lookup, expected)
             for lookup in lookups
         ]
 
-    def _judge_deciding(
+    def _judge_sending(
         self,
         lookups: Sequence[SocketLookup],
         expected: ExpectedCidr,
     ) -> list[Judgement]:
-        """Judge the deciding lookups. Another lookup's result may show that TCP is refused."""
+        """Judge the lookups that send packets: BLACKHOLE where TCP refuses to connect."""
         judgements = [self._judge_alone(lookup, expected) for lookup in lookups]
         # For an address that is local or broadcast for a datagram, report only this fact, even if
         # TCP is refused.
@@ -278,11 +278,15 @@ def _worth_telling(unconnected: Judgement, others: Sequence[Judgement]) -> list[
     return worth_telling
 
 
-def decides(lookup: SocketLookup, lookups: Sequence[SocketLookup]) -> bool:
-    """Return whether a lookup decides where packets are sent.
+def sends_packets(lookup: SocketLookup, lookups: Sequence[SocketLookup]) -> bool:
+    """Return whether packets leave by a lookup's result, so that the lookup is judged.
 
-    If TCP performs a second lookup over IPv4, the first one only selects the source address. Over
-    IPv6, a failed first lookup is retried with a source address.
+    If TCP repeats a lookup with a source over IPv4, the lookup without a source only selects the
+    source. If an IPv6 socket retries a failed lookup with a source, packets leave by the retry.
+
+    Args:
+        lookup: the lookup.
+        lookups: all lookups of the same place.
     """
     if lookup.source is not None:
         return True

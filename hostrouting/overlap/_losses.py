@@ -455,14 +455,17 @@ class _Comparison:
         senders = self._senders.senders_to(number)
         depend_on_source = self._senders.depend_on_source(number)
         for protocol in self._protocols:
-            flow = Flow(place.probe, protocol=protocol)
-            before = _result(self._old, flow)
-            after = _result(self._new, flow)
+            plain = Flow(place.probe, protocol=protocol)
+            plain_before = _result(self._old, plain)
+            plain_after = _result(self._new, plain)
             for each in senders:
+                before = plain_before
+                after = plain_after
                 if depend_on_source:
                     flow = Flow(place.probe, each.source, protocol)
-                    before = _result(self._old, flow) if self._old_selects_source else before
                     after = _result(self._new, flow)
+                    if self._old_selects_source:
+                        before = _result(self._old, flow)
                 if self._is_loss(place.probe, before, after):
                     yield self._change(place, each, before, after)
 

@@ -151,12 +151,12 @@ def host_after(
     state: State,
     places: Places,
     entries: Sequence[StaticRoute],
-    fixed: Mapping[int, str | None],
+    targets: Mapping[int, str | None],
 ) -> ModelledHost | str:
     """Return the model of a host with routes for entries, or why these routes don't work.
 
-    The result proves two things for datagrams. Packets to each fixed address leave through the
-    right interface. Packets to every other address that an entry covers leave as before.
+    The result proves two things for datagrams. Packets to each target leave through the right
+    interface. Packets to every other address that an entry covers leave as before.
     ``why_ineffective`` then compares the judgements. Connections, replies and TCP that still fail
     are in ``Rejudged.other_failures``. In the model's tables, the new routes come before existing
     routes with the same key.
@@ -165,8 +165,8 @@ def host_after(
         state: the host's state.
         places: the places, with the lookups before the fix.
         entries: the proposed entries.
-        fixed: the fixed addresses, each with the interface that packets must leave through, or None
-            for the uplinks.
+        targets: the addresses to fix, each with the interface that packets must leave through, or
+            None for the uplinks.
     """
     main = [route for route in state.routes if route.table == Table.MAIN]
     try:
@@ -179,13 +179,13 @@ def host_after(
         return missing
     host = host_now(state, places)
     model = host.model.with_routes(plan.add)
-    reason = _why_not_fixed(state, model, fixed) or _why_others_change(host, model, fixed)
+    reason = _why_not_fixed(state, model, targets) or _why_others_change(host, model, targets)
     return reason or attrs.evolve(host, model=model)
 
 
-def _why_not_fixed(state: State, model: Model, fixed: Mapping[int, str | None]) -> str:
+def _why_not_fixed(state: State, model: Model, targets: Mapping[int, str | None]) -> str:
     """Return why an address that the entries are to fix still fails, or an empty string."""
-    for number, dev in fixed.items():
+    for number, dev in targets.items():
         address = state.family.address(number)
         devs = state.uplinks.devs if dev is None else (dev,)
         route = model.fib.lookup(address).route
@@ -198,8 +198,8 @@ def _why_not_fixed(state: State, model: Model, fixed: Mapping[int, str | None]) 
     return ""
 
 
-def _why_others_change(host: ModelledHost, model: Model, fixed: Mapping[int, str | None]) -> str:
-    """Return why added routes divert packets to an address that isn't fixed, or an empty string.
+def _why_others_change(host: ModelledHost, model: Model, targets: Container[int]) -> str:
+    """Return why added routes divert packets to an address that isn't a target, or "".
 
     The search finds no routes that do so, but a proof must not rely on the search.
     """
@@ -207,7 +207,7 @@ def _why_others_change(host: ModelledHost, model: Model, fixed: Mapping[int, str
         prefix = numbers(route.destination)
         for span in host.places.overlapping(prefix):
             number = max(prefix[0], span.first)
-            if number in fixed:
+            if number in targets:
                 continue
             address = host.state.family.address(number)
             before = host.model.fib.lookup(address)

@@ -66,8 +66,8 @@ class _Proposal:
         fix: a fix with the entries. If the entries don't work, a fix without entries, and with all
             failures that need a route. Failures that no route can fix are never included.
         host: the host after the fix.
-        fixable: an address of each span that the constraints let an entry fix.
-        fixed: the fixable addresses that an entry fixes. Empty if the entries don't work.
+        fixable: for each span that the constraints let an entry fix, an address in the span.
+        fixed: the addresses of ``fixable`` if the entries work. Empty if they don't.
     """
 
     fix: Fix
@@ -96,7 +96,7 @@ class FoundRoutes:
     """The routes that a search has found.
 
     Args:
-        search: the search.
+        route_search: the search.
         proposed: the result of ``RouteSearch.find``, from which ``fix`` was made.
         fix: the routes, and the failures that remain.
         host: the host after the fix.
@@ -106,7 +106,7 @@ class FoundRoutes:
         stuck: the places that fail for another reason, by their probes.
     """
 
-    search: RouteSearch
+    route_search: RouteSearch
     proposed: JudgedProposal
     fix: Fix
     host: ModelledHost
@@ -122,8 +122,9 @@ class RouteSearch:
         moment: the host, with judged places.
         overlap: the expected CIDRs.
         why_no_default: why there is no default route, or an empty string if there is one.
-        host_without_rules: the host without the rules of a fix, because routes are added before
-            rules. None if the fix has no rules.
+        model_without_rules: the model of the host without the rules of a fix, on which the kernel
+            must accept the routes, too, because an installation adds routes before rules. None if
+            the fix has no rules.
     """
 
     def __init__(
@@ -131,12 +132,12 @@ class RouteSearch:
         moment: Moment,
         overlap: RouteOverlap,
         why_no_default: str,
-        host_without_rules: Model | None = None,
+        model_without_rules: Model | None = None,
     ) -> None:
         self._state = moment.state
         self._places = moment.places
         self._overlap = overlap
-        self._host_without_rules = host_without_rules
+        self._model_without_rules = model_without_rules
         self._family = self._state.family
         self._bits = self._state.family.bits
         self.diversions = Diversions(self._state, overlap.container_devs)
@@ -215,21 +216,19 @@ class RouteSearch:
         prefixes = self._prefixes()
         network = self._family.network
         entries = tuple(self._entries.entry(network(each), dev) for each, dev in prefixes.items())
-        fixed = {
-            first: dev
-            for prefix, dev in prefixes.items()
-            for first in self._fixed_addresses(prefix, prefix)
-        }
-        host = host_after(self._state, self._places, entries, fixed)
+        targets: dict[int, str | None] = {}
+        for prefix, dev in prefixes.items():
+            targets |= dict.fromkeys(self._fixed_addresses(prefix, prefix), dev)
+        host = host_after(self._state, self._places, entries, targets)
         if isinstance(host, str):
-            return self._without_entries(host, fixed)
-        return _Proposal(Fix(entries), host, fixed, fixed)
+            return self._without_entries(host, fixable=targets)
+        return _Proposal(Fix(entries), host, fixable=targets, fixed=targets)
 
     def _without_entries(self, why: str, fixable: Container[int]) -> _Proposal:
         """Return a proposal without entries, for a search whose entries don't work."""
-        targets = [span for span in self._places.spans if _needs_route(span)]
+        failing = [span for span in self._places.spans if _needs_route(span)]
         obstacle = Obstacle(why, is_withheld=True)
-        unfixable = Unfixable(networks_of(targets, self._family), (), obstacle)
+        unfixable = Unfixable(networks_of(failing, self._family), (), obstacle)
         host = host_now(self._state, self._places)
         return _Proposal(Fix(unfixable=(unfixable,)), host, fixable)
 
@@ -255,8 +254,8 @@ class RouteSearch:
 
     def _refusals(self, host: ModelledHost) -> dict[Prefix, str]:
         reasons = host.refusals()
-        if self._host_without_rules is not None:
-            for failure in self._host_without_rules.with_routes(host.model.added).refused():
+        if self._model_without_rules is not None:
+            for failure in self._model_without_rules.with_routes(host.model.added).refused():
                 reasons[numbers(failure.route.destination)] = failure.message
         return reasons
 

@@ -286,12 +286,13 @@ class Entries:
     def _must_name_dev(self) -> bool:
         """Return whether an entry without a device may inherit another interface after a reboot.
 
-        - Verified uplinks: no. A verified uplink is inherited even under a new name.
-        - Uplinks by the default route: no. The entry inherits from the route that determines them.
-        - Uplinks that the config names: yes if several of their default routes are tied for the
-          lowest metric. An entry inherits the first of these, and their order may change.
-        - IPv6 uplinks by the IPv4 default route: yes. The entry inherits from the IPv6 default
-          route, which may lead through another interface after a reboot.
+        - If the uplinks are verified, it can't: an entry inherits them even under new names.
+        - If the family's default route determines the uplinks, it can't: an entry inherits from
+          the same route.
+        - If the config names the uplinks, it may if several of their default routes are tied for
+          the lowest metric: an entry inherits the first of these, and their order may change.
+        - If the IPv4 default route determines the IPv6 uplinks, it may: an entry inherits from the
+          IPv6 default route, which may lead through another interface after a reboot.
         """
         uplinks = self._state.uplinks
         if uplinks.is_verified or uplinks.named is None:

@@ -176,12 +176,12 @@ def _all_addresses(before: Snapshot, after: Snapshot) -> tuple[IpNetwork, ...]:
 _Results = dict[str, tuple[LookupResult, ...]]
 
 
-class _Lookups:
-    """The lookups in a snapshot.
+class _ModelLookups:
+    """The lookups in the model of a snapshot, or of a snapshot with some changes undone.
 
     Args:
-        backend: the snapshot's backend, for one family.
-        called: the addresses at which a server may be called.
+        backend: the model, for one family.
+        called: this host's addresses at which a server may be called.
     """
 
     def __init__(self, backend: RouteBackend, called: Sequence[IpAddress]) -> None:
@@ -205,29 +205,29 @@ class _Lookups:
         # Over IPv6, every socket retries a failed lookup.
         is_retried = self._family is Family.IPV6 and all(each.route is None for each in first)
         sent = _of_client(udp) if is_retried else first
-        results = {"UDP": self._found(sent)}
+        results = {"UDP": self._results_of(sent)}
         return results | self._by_source("UDP", udp) | self._by_source("TCP", tcp or udp)
 
     def _by_source(self, protocol: str, lookups: Sequence[SocketLookup]) -> _Results:
-        """Return the results of connections, and of replies from each address of a server."""
-        results = {f"{protocol} connection": self._found(_of_client(lookups))}
+        """Return the results of connections, and of replies from each address in ``called``."""
+        results = {f"{protocol} connection": self._results_of(_of_client(lookups))}
         first = _without_source(lookups)
         for source in self._called:
             replies = [lookup for lookup in lookups if lookup.source == source] or first
-            results[f"{protocol} reply from {source}"] = self._found(replies, source)
+            results[f"{protocol} reply from {source}"] = self._results_of(replies, source)
         return results
 
-    def _found(
+    def _results_of(
         self,
         lookups: Iterable[SocketLookup],
         source: IpAddress | None = None,
     ) -> tuple[LookupResult, ...]:
-        found = {
-            result for lookup in lookups for result in self._each(lookup, source or lookup.source)
-        }
-        return tuple(sorted(found, key=str))
+        results: set[LookupResult] = set()
+        for lookup in lookups:
+            results.update(self._by_sources(lookup, source or lookup.source))
+        return tuple(sorted(results, key=str))
 
-    def _each(self, lookup: SocketLookup, source: IpAddress | None) -> Iterator[LookupResult]:
+    def _by_sources(self, lookup: SocketLookup, source: IpAddress | None) -> Iterator[LookupResult]:
         """Yield a result for each source that the kernel may select, or only for ``source``."""
         route = lookup.route
         if route is None:
@@ -239,10 +239,10 @@ class _Lookups:
             f"{hop.words(self._family)} {hop.encap and f'encap {hop.encap}'}".rstrip()
             for hop in live
         )
-        for each in (source,) if source else self._chosen(lookup.address, route) or (None,):
+        for each in (source,) if source else self._sources_to(lookup.address, route) or (None,):
             yield LookupResult(route.type.name.lower(), route.devs, tuple(words), each)
 
-    def _chosen(self, address: IpAddress, route: Route) -> tuple[IpAddress, ...]:
+    def _sources_to(self, address: IpAddress, route: Route) -> tuple[IpAddress, ...]:
         if route.type is RouteType.LOCAL:
             return ()
         key = source_key_to(address, route)
@@ -289,7 +289,7 @@ class _Comparison:
         """Yield the differences in the CIDRs and in this host's own addresses."""
         every = [*dict.fromkeys((*cidrs, *self._local_beyond(cidrs)))]
         places = self._places(every)
-        old, new = (_Lookups(each, self._called).results(places) for each in self._backends)
+        old, new = (_ModelLookups(each, self._called).results(places) for each in self._backends)
         for cidr in every:
             groups: dict[tuple[ChangedResult, ...], list[Span]] = {}
             for span in places.overlapping(numbers(cidr)):
@@ -384,7 +384,7 @@ class _Comparison:
         """Return whether the lookups give the wanted results with the changes ``back`` undone."""
         keys = {key for place in wanted for key in self._keys_around(place.probe)}
         restored = model_of(self.changes.without(back, keys))
-        lookups = _Lookups(restored, self._called)
+        lookups = _ModelLookups(restored, self._called)
         try:
             return lookups.results(wanted) == wanted
         except RouteError:  # the lookups may depend on a fact that neither snapshot shows

@@ -22,7 +22,7 @@ from hostrouting.model.routes import Route, Route6, RouteType, Table, word_of
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.overlap._ask import is_modelled, modelled_lookups
 from hostrouting.overlap._group import findings_and_notes
-from hostrouting.overlap._judge import Judge, decides
+from hostrouting.overlap._judge import Judge, sends_packets
 from hostrouting.overlap._places import Judgement, SocketLookup
 from hostrouting.overlap._read import read_once, watched
 from hostrouting.overlap.findings import Finding, Note, NoteKind
@@ -205,7 +205,7 @@ def explain(
             judge.judge(moment.places)
             findings, notes = findings_and_notes(judged, whole, moment.places)
         lookups = [
-            _explained(each, whole.fib, backend, sends=decides(each.lookup, place.lookups))
+            _explained(each, whole.fib, backend, sends=sends_packets(each.lookup, place.lookups))
             for each in judgements
         ]
         return Explanation(

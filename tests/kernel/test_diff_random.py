@@ -20,7 +20,7 @@ from node import nics
 from worlds import boundaries, ipv6
 from worlds.hosts import Host, hosts
 
-from hostrouting.kernel.default_routes import in_turn
+from hostrouting.kernel.default_routes import with_every_default
 from hostrouting.kernel.host_changes import HostChanges
 from hostrouting.kernel.known_host import KnownHost
 from hostrouting.kernel.namespace import NamespaceKernel
@@ -116,7 +116,7 @@ def told(
         called: the addresses from which a server may reply.
     """
     found: dict[IpAddress, set[object]] = {address: set() for address in addresses}
-    look_up = in_turn(kernel.lookup, read_routes(kernel))
+    look_up = with_every_default(kernel.lookup, read_routes(kernel))
     for is_tcp in (False, True):
         asked: defaultdict[tuple[str, IpAddress], set[IpAddress]] = defaultdict(set)
         asked.update({("reply", source): {*found} for source in called})
