@@ -5,7 +5,9 @@ kernel, and compares the results with the expected interfaces. The expected inte
 *uplinks* (``uplinks``), unless a CIDR names its own. The uplinks are named by the config, or are
 those with which the check has passed before, or else the interfaces of main's default route.
 
-A check has five steps, each with a module: cut, ask, judge, group, fix. ``check`` runs them.
+A check has five steps, each with a module: cut, ask, judge, group, fix. ``check`` runs them for
+each address family. The report has the findings of both families and the worse verdict, of which
+``unknown`` is the worst.
 ``_read.read_once`` runs cut and ask, because all reads and lookups must be of one moment. After
 ask, ``_local_delivery`` ends the check with the verdict ``unknown`` if a rule bypasses table local,
 so that this host doesn't receive packets to one of its addresses.
@@ -44,8 +46,8 @@ Ask (``_ask``). Three kinds of sockets send to a place, and all must leave as ex
 TCP and UDP are looked up separately if a rule distinguishes them. If the kernel alternates between
 default routes (fib_select_default), each of these routes is judged.
 
-Judge (``_judge``). Each lookup that decides where packets go (``decides``) is judged for each
-expected CIDR that contains the place. The first line that applies is the judgement:
+Judge (``_judge``). Each lookup is judged for each expected CIDR that contains the place, except a
+lookup that only selects a source (``sends_packets``). The first line that applies is the judgement:
 
 - No route carries the packet: NO-ROUTE or BLACKHOLE. If a CNI's blackhole route for its own block
   of pod addresses discards the packet: a note.
@@ -57,8 +59,8 @@ expected CIDR that contains the place. The first line that applies is the judgem
   its own devs.
 - Otherwise: OVERLAP.
 
-If a place is fine or has a note by the third or fourth line, but TCP can't connect, because the
-entry is for multicast or broadcast, the judgement is BLACKHOLE.
+TCP can't connect if the entry is for IPv4 multicast or broadcast. So a place that is fine, or has a
+note by the fourth line, is BLACKHOLE instead. With a broadcast entry, so are PORT and GATEWAY.
 
 A name such as ``cali1`` says who added a route, not that the cluster expects the route. So packets
 to pods' interfaces are exempt only if their route is one that a CNI adds on a healthy node
@@ -71,23 +73,25 @@ findings: a CIDR with notes alone passes. ``_host_notes`` adds notes on the host
 Fix (``_fix``). A static route in main fixes a place if a rule looks up main, and the route is
 longer than the place's present entry in main, or as long with a lower metric. The route may also
 cover other places. In a place whose present entry is longer, the route changes nothing. So each
-place has a constraint (``_constraint``): ``NeedsRoute`` or ``Unchanged``. For each interface to
-which routes must lead, ``_fewest_prefixes`` finds the smallest set of prefixes that satisfies all
-constraints. Sometimes no route can fix a place, or the traffic may be wanted where it is, such as
-on a second NIC (``_diversions``). Then the constraint is ``NoRouteFixes``, with an obstacle: a
-reason with advice, or a question to the operator. ``_static_routes`` makes the config entry for
-each prefix. Then the routes are proven (``_modelled_host``): the installation's planner accepts
-them, a model of the host with these routes is asked about the same places, and the model's results
-are judged like the kernel's. A route that an installation would refuse is excluded, and the search
-runs again (``_routes``). If any other proof fails, no route at all is proposed. Remaining failures,
-such as replies that no route can move, are reported with a reason.
+place has a constraint (``_constraint``): ``NeedsRoute`` or ``Unchanged``. If the place fails for
+several nested CIDRs, the last of these in config order determines the constraint. For each
+interface to which routes must lead, ``_fewest_prefixes`` finds the smallest set of prefixes that
+satisfies all constraints. Sometimes no route can fix a place, or the traffic may be wanted where it
+is, such as on a second NIC (``_diversions``). Then the constraint is ``NoRouteFixes``, with an
+obstacle: a reason with advice, or a question to the operator. ``_static_routes`` makes the config
+entry for each prefix. Then the routes are proven (``_modelled_host``): the installation's planner
+accepts them, a model of the host with these routes is asked about the same places, and the model's
+results are judged like the kernel's. A route that an installation would refuse is excluded, and the
+search runs again (``_routes``). If any other proof fails, no route at all is proposed. Remaining
+failures, such as replies that no route can move, are reported with a reason.
 
 If another table decides before main, the obstacle is a rule. Then ``_rules`` finds the fewest new
 rules with which main decides, and the search for routes runs again on a model of the host with
 these rules. Routes and rules must also take nothing away (``_losses``): packets that work now must
 leave as before, unless a caution names them (``_cautions``). No fix is proposed if packets that
 come in would be lost, or if packets without a source would be diverted to addresses that don't fail
-(``is_refused``). The proof covers packets without a source, and packets from each kind of own
+(``is_refused``). So cautions only name packets from own addresses, and packets without a source to
+failing addresses. The proof covers packets without a source, and packets from each kind of own
 address (``_senders``) that the fix may affect (``_affected``). ``_keep`` finds the interfaces from
 whose addresses the routes divert packets. Some changes can only be made by an entry's owner.
 ``_advice`` says what such a change takes away. Last, ``_questions`` finds possible answers to each

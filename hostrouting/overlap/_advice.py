@@ -26,7 +26,7 @@ _PROVEN_MAX = 16
 
 
 def with_proven_advice(before: ModelledHost, unfixable: Iterable[Unfixable]) -> Iterator[Unfixable]:
-    """Add to each failure's advice which packets the advised change would lose.
+    """Yield failures, each with the packets that the advised change would lose.
 
     After ``_PROVEN_MAX`` failures with advice, further failures are yielded without theirs.
 

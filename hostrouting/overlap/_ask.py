@@ -139,7 +139,7 @@ class Sockets:
         return is_elsewhere or self._depends_on_source(first)
 
     def _depends_on_source(self, first: Lookup) -> bool:
-        """Return whether a lookup with a source may have another result than ``first`` without.
+        """Return whether a lookup with a source may have another result than ``first``.
 
         For an address of this host, the result depends on the source only if a rule precedes table
         local's rule.

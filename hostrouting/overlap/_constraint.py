@@ -154,7 +154,8 @@ class Constraints:
 
         Args:
             expected: the expected CIDR.
-            failure: the judgement of a lookup that fails for this CIDR, and not on purpose.
+            failure: the judgement of a lookup that fails for this CIDR. No question is asked about
+                the failure.
             path: the path of a route for the address.
         """
         is_limited = expected.devs is not None
@@ -193,7 +194,7 @@ class Constraints:
         return self._diversions.asked(failure, self._entries.subnet_around(failure.address))
 
     def _why_inevitable(self, failure: Judgement, length: int) -> Obstacle | None:
-        """Return why no longer route may fix a failing address, or None if one may.
+        """Return why even a longer prefix can't fix a failing address, or None if it can.
 
         Either the address has a host route, and no route can be longer. Or the address is the
         gateway of another route, and packets to a gateway must not be diverted.
@@ -237,7 +238,7 @@ class Constraints:
             if self._looks_up_main(rule, dev):
                 lengths.append(_longest_ignored(rule, found))
         if lengths:
-            # A longer prefix changes the lookup at one of these rules at least.
+            # With a longer prefix, at least one of these rules finds the new entry.
             return min(lengths)
         return self._why_main_is_not_asked(lookup, last)
 
@@ -353,7 +354,7 @@ def _is_settled(place: Place, failure: Judgement) -> bool:
     """Return whether the config itself excludes the interfaces through which packets leave now.
 
     An expected CIDR with its own ``devs`` excludes all other interfaces. If packets leave through
-    no interface, any CIDR with ``devs`` counts.
+    no interface, any CIDR with ``devs`` settles the question.
     """
     for expected in place.judgements:
         is_allowed = bool(failure.devs) and expected.allows_all(failure.devs)

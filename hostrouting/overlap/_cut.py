@@ -48,7 +48,7 @@ class Cutter:
         sources: the host's addresses. A route with any other src isn't plain: connections through
             it may fail.
         subnets: the uplinks' subnets. In such a subnet, a route via a default route's gateway isn't
-            plain: it sends neighbours' packets to the router.
+            plain: it sends packets for neighbours to the router.
         mtus: the interfaces' MTUs. A route with a larger MTU than its interface isn't plain: it
             loses packets.
     """

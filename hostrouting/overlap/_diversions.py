@@ -236,12 +236,12 @@ class Diversions:
         devs: tuple[str, ...],
         route: Route | None,
     ) -> str:
-        """Return the interface whose network contains an address, although another route decides.
+        """Return the interface whose network contains an address, if packets take another route.
 
         The result is an empty string if there is no such interface, or if it can't be the way to
         the cluster: InfiniBand and networks of containers are no part of the cluster's network.
         """
-        # Next to a connected route, only networks that are at least as narrow count.
+        # If the route is connected, only networks at least as narrow as its destination count.
         length_min = 1
         if route is not None and self._is_connected(route):
             length_min = route.destination.prefixlen
@@ -279,8 +279,8 @@ class Diversions:
     def _rival_around(self, address: IpAddress) -> str | None:
         """Return the rival of the uplinks whose network contains an address, if any.
 
-        A rival is another interface with a default route. The gateway of an uplink has no rival,
-        even if it is in a rival's network.
+        A rival is an interface that has a default route, but isn't an uplink. The gateway of an
+        uplink has no rival, even if the gateway's address is in a rival's network.
         """
         networks, index = self._rivals
         inner = next(index.around((int(address), self._state.family.bits)), None)
@@ -290,7 +290,7 @@ class Diversions:
     def _rivals(self) -> tuple[dict[Prefix, str], PrefixIndex]:
         """Return the rivals' networks and gateways, each with its interface, and an index of them.
 
-        A rival of the uplinks is another interface with a default route.
+        A rival is an interface that has a default route, but isn't an uplink.
         """
         family = self._state.family
         networks: dict[Prefix, str] = {}

@@ -74,8 +74,9 @@ class _Widths(NamedTuple):
     """The limits on prefix lengths for an address family.
 
     Args:
-        pods_min: the shortest prefix of a network of pods.
-        subnet_max: the longest prefix of an uplink's subnet that may contain a network of pods.
+        pods_min: the minimum prefix length of a network of pods.
+        subnet_max: the maximum prefix length of an uplink's subnet that may contain a network of
+            pods.
     """
 
     pods_min: int
@@ -144,10 +145,7 @@ class Bounds:
         return (each for each in self._addresses_on_uplinks if is_inside(network, each.network))
 
     def local_gateway(self, route: Route) -> Address | None:
-        """Return this host's address that is a gateway of a route, as ``local_gateway`` does.
-
-        If a route's gateway isn't an address of this host, no search is needed.
-        """
+        """Return the result of the function ``local_gateway``, without a search for most routes."""
         is_possible = any(hop.gateway in self._locals for hop in route.hops)
         return local_gateway(route, self._addresses) if is_possible else None
 
@@ -157,10 +155,10 @@ class Bounds:
         return not is_uplink and dev not in _SERVICE_DEVS and is_like(dev, self._container_devs)
 
     def lost_router(self, address: IpAddress) -> tuple[Route, Address] | None:
-        """Return an uplink's default route, and this host's address that is its gateway, too.
+        """Return the default route with an address as its gateway, and this host's same address.
 
-        On the uplink's link, the address belongs to the router. The result is None if the given
-        address is no such gateway.
+        Both a router on an uplink's link and this host have the address. The result is None for
+        any other address.
         """
         return self._lost_routers.get(address)
 
@@ -202,7 +200,7 @@ class Bounds:
         )
 
     def _has_any(self, pods: list[tuple[int, int, int]], table: int, block: Prefix) -> bool:
-        """Return whether a block contains any of the prefixes in ``pods`` with a table."""
+        """Return whether a block contains any prefix that ``pods`` lists for a table."""
         last = ends(block, self.bits)[1]
         return bisect_left(pods, (table, *block)) < bisect_right(pods, (table, last, self.bits))
 

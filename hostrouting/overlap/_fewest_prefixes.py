@@ -46,7 +46,7 @@ _SPLITS = 12
 # The maximum prefix length in either family.
 _ANY_LENGTH = 128
 
-# Stands for the length of a chosen prefix if none is chosen. No target is served by this length.
+# Stands for the length of the chosen prefix as long as none is chosen. It serves no target.
 _NONE_CHOSEN = -1
 # The length to exceed for a segment that needs no prefix. Even _NONE_CHOSEN exceeds it.
 _NOT_NEEDED = -2
@@ -95,7 +95,7 @@ def fewest_prefixes(
     # counts as served by every prefix in ``for_all``, and by none in ``for_any``.
     for_all = [_longer_than(each, otherwise=_NOT_NEEDED) for each in segments]
     for_any = [_longer_than(each, otherwise=_ANY_LENGTH) for each in segments]
-    # Running count of the gaps before each segment.
+    # How many gaps between segments precede each segment.
     is_behind_gap = (first != last + 1 for first, last in zip(firsts, [-1, *lasts], strict=False))
     gaps = list(accumulate(is_behind_gap))
 
@@ -103,7 +103,7 @@ def fewest_prefixes(
         return 1 << bits >> length
 
     def part(first: int, length: int) -> slice:
-        """Return the slice of ``segments`` that overlap a prefix."""
+        """Return the slice of the segments that overlap a prefix."""
         return slice(bisect_left(lasts, first), bisect_left(firsts, first + size(length)))
 
     def serves_all(length: int, inner: slice) -> bool:
@@ -156,7 +156,7 @@ def fewest_prefixes(
 
         The search goes on with the smallest prefix around the same segments. There are five cases:
 
-        - A prefix chosen before serves all targets.
+        - A prefix that is already chosen serves all targets.
         - The smallest prefix alone is enough.
         - No prefix serves the targets, and the cost is ``_TOO_MUCH``.
         - The smallest prefix isn't chosen, but prefixes in its halves are.

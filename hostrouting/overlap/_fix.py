@@ -289,7 +289,7 @@ def _with_own_rules(
 ) -> Finding:
     """Return a finding with the rules that help at least one of the finding's places."""
 
-    def takes(rule: StaticRule) -> bool:
+    def helps(rule: StaticRule) -> bool:
         """Return whether a rule helps a place in both its CIDR and the finding's ranges."""
         shared = (
             max(part, rule.to, key=_length) for part in finding.ranges if part.overlaps(rule.to)
@@ -297,7 +297,7 @@ def _with_own_rules(
         spans = (span for part in shared for span in places.overlapping(numbers(part)))
         return any(span.place.probe in helped for span in spans)
 
-    own = tuple(filter(takes, rules))
+    own = tuple(filter(helps, rules))
     return attrs.evolve(finding, rules=own) if own else finding
 
 

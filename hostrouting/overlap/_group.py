@@ -240,7 +240,7 @@ def _foreseen(
 
 
 def _would_lose(judgement: Judgement, prefix: IpNetwork) -> bool:
-    """Return whether a connected route to ``prefix`` would precede an expected lookup's route."""
+    """Return whether packets leave as expected, but a connected route would precede their route."""
     route = judgement.route
     if judgement.kind is not None or route is None or route.table != Table.MAIN:
         return False

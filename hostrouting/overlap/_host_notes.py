@@ -80,7 +80,8 @@ def _several_defaults(state: State, default: Route, overlap: RouteOverlap) -> It
     rivals = _rival_defaults(state, default)
     if not rivals:
         return
-    # If an IPv6 default route also has next hops on other interfaces, it is among the rivals.
+    # ``default`` has only the next hops on uplinks. If an IPv6 default route has others, too, the
+    # whole route is already among the rivals.
     if default in state.routes or state.family is Family.IPV4:
         rivals = [default, *rivals]
     rivals.sort(key=attrgetter("metric"))

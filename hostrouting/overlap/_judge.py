@@ -114,8 +114,8 @@ class Judge:
         route = lookup.route
         if route is None:
             return self._of_unrouted(lookup, expected)
-        # If the packet is delivered to this host, and no route can change that, the judgement is a
-        # note.
+        # A local or broadcast address that no route can change: a note, unless a router has the
+        # address, too.
         ends_here = self._ends_here(route)
         is_broadcast = _type_for_sockets(route) is RouteType.BROADCAST
         if (ends_here or is_broadcast) and self._is_beyond_routes(lookup, route):
@@ -270,7 +270,7 @@ def _worth_telling(unconnected: Judgement, others: Sequence[Judgement]) -> list[
             continue
         if lookup.source is not None and (judgement.kind, judgement.devs) in without_source:
             continue
-        # A reply isn't worth telling beside a connection from the same source.
+        # If a connection from the same source fails in the same way, only the connection is told.
         as_connection = judgement._replace(lookup=lookup._replace(is_reply=False))
         if told_groups.isdisjoint((judgement.group, as_connection.group)):
             told_groups.add(judgement.group)
@@ -279,10 +279,10 @@ def _worth_telling(unconnected: Judgement, others: Sequence[Judgement]) -> list[
 
 
 def sends_packets(lookup: SocketLookup, lookups: Sequence[SocketLookup]) -> bool:
-    """Return whether packets leave by a lookup's result, so that the lookup is judged.
+    """Return whether packets are sent according to a lookup, so that the lookup is judged.
 
     If TCP repeats a lookup with a source over IPv4, the lookup without a source only selects the
-    source. If an IPv6 socket retries a failed lookup with a source, packets leave by the retry.
+    source. If an IPv6 socket retries a failed lookup with a source, only the retry counts.
 
     Args:
         lookup: the lookup.

@@ -151,7 +151,7 @@ class Keeping:
 class KeepSearch:
     """The search for interfaces to keep, each proven on the model to work and to harm nothing.
 
-    Entries for InfiniBand interfaces belong to the fix, because nothing else reaches their
+    Entries for InfiniBand interfaces belong to the fix, because no other interface reaches their
     neighbours. Entries for other interfaces don't belong to the fix, but a caution offers them.
 
     Args:
@@ -200,7 +200,7 @@ class KeepSearch:
         devs: Sequence[str],
         addresses: Iterable[Address],
     ) -> Keeping:
-        """Return ``found`` with ``keep`` entries for interfaces, or with the reason why not."""
+        """Return ``found`` with ``keep`` entries for interfaces, or with why there are none."""
         keep = entries_for(devs, self._before.state)
         after = self._kept(keep, addresses, devs)
         if isinstance(after, str):
@@ -213,7 +213,7 @@ class KeepSearch:
         devs: Sequence[str],
         addresses: Iterable[Address],
     ) -> Keeping:
-        """Return ``found`` with offers to keep more interfaces, or with the reason why not."""
+        """Return ``found`` with offers to keep more interfaces, or with why there are none."""
         offers = {dev: Keep(dev) for dev in devs}
         after = self._kept((*found.keep, *offers.values()), addresses, [*found.kept, *devs])
         if isinstance(after, str):
@@ -260,8 +260,8 @@ def lost_by_keeping(
 ) -> list[str] | None:
     """Return a line for each kind of packets that entries of ``keep`` take away.
 
-    Return None if the entries don't keep packets on their interfaces, or make an expected address
-    fail.
+    Return None if the entries don't keep these packets on their interfaces, move packets from other
+    addresses, or make an expected address fail.
 
     Args:
         host: the host.

@@ -37,7 +37,8 @@ from hostrouting.overlap._cut import Cutter
 from hostrouting.overlap._state import State
 from hostrouting.overlap.summary import decided_by
 
-# An address may also be the broadcast or anycast address of a subnet.
+# The types of the entries that deliver packets to this host. An own address may also be the
+# broadcast or anycast address of a subnet.
 _DELIVERING = (RouteType.LOCAL, RouteType.BROADCAST, RouteType.ANYCAST)
 
 
@@ -121,7 +122,8 @@ def _first_lost(state: State, cidrs: Sequence[Prefix], kernel: Lookups) -> _Lost
 def _sent_to(asked: Iterable[Address], state: State, *, is_first: bool) -> list[IpAddress]:
     """Return the own addresses to which this host must be able to send packets.
 
-    If table local isn't asked first, another rule may lead packets to loopback addresses away.
+    Loopback addresses are included if another rule may lead away packets to them, because table
+    local isn't asked first.
     """
     own = [address.local for address in asked]
     if not is_first:
@@ -153,7 +155,7 @@ def _usable(state: State) -> Iterator[Address]:
 
 
 def _entries_of_local(state: State) -> set[IpAddress]:
-    """Return the addresses whose packets table local delivers, by its entries for one address.
+    """Return the addresses to which table local delivers packets, by entries for single addresses.
 
     An entry of type local isn't enough, because another entry for the address may precede it: ``ip
     route prepend`` adds such an entry.

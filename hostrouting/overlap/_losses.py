@@ -68,7 +68,8 @@ class Loss:
         network: the connected network of an interface in ``before`` that contains the destinations,
             or None.
         neighbours_of: the interfaces that are connected to ``network``.
-        is_intended: whether the change diverts other packets to the destinations on purpose.
+        is_intended: whether the destinations are failing addresses, to which the change diverts
+            packets on purpose.
         is_partial: whether the ranges contain other addresses, too, because the exact prefixes are
             too many.
         uncompared: the number of packets if there are too many to compare, or else 0. If there are
@@ -390,9 +391,9 @@ class _Comparison:
         if not change.is_intended:
             return change.senders.addresses
         if change.devs == (self._loopback,):
-            # This host receives these packets before the change. Packets to its own addresses
-            # aren't losses here. This host also receives packets to all addresses of a local route,
-            # such as a route to a whole prefix. Of those, packets without a source are losses.
+            # Before the change, this host receives these packets, either at its own addresses or by
+            # a local route to a whole prefix. In the first case, they aren't losses here. In the
+            # second case, only packets without a source are losses.
             is_own = all(span.place.probe in self._own_addresses for span in spans)
             return [] if is_own else [each for each in change.senders.addresses if each is None]
         near = change.senders.near(change.devs, change.network)
@@ -506,10 +507,9 @@ class _Comparison:
         before: _Result,
         after: _Result,
     ) -> frozenset[Prefix]:
-        """Return the networks in which packets reach their destination as its neighbours.
+        """Return the connected networks in which packets go straight to their destination.
 
-        The packets leave through one interface after the change, and it is connected to these
-        networks.
+        These are networks of the one interface through which the packets leave after the change.
 
         Args:
             around: the connected networks that contain the destination.
@@ -595,7 +595,7 @@ def _stays_on_link(address: IpAddress) -> bool:
 
 
 def _stays(source: Address | None, change: _Change) -> bool:
-    """Return whether a change sends packets through their source's interface, to its network."""
+    """Return whether packets leave through their source's interface, into that one's network."""
     if source is None:
         return False
     return change.after == (source.dev,) and source.prefix in change.homes

@@ -42,7 +42,7 @@ class ModelledHost:
     model: Model
 
     def refusals(self) -> dict[Prefix, str]:
-        """Map the destinations of new routes that an installation would refuse to the reasons."""
+        """Return why an installation would refuse new routes, by the routes' destinations."""
         added = self.model.added
         reasons = {
             numbers(route.destination): refusal.message
@@ -155,8 +155,8 @@ def host_after(
 ) -> ModelledHost | str:
     """Return the model of a host with routes for entries, or why these routes don't work.
 
-    The result proves two things for datagrams. Packets to each target leave through the right
-    interface. Packets to every other address that an entry covers leave as before.
+    The result proves two things for datagrams. Packets to each target leave through its interface.
+    Packets to every other address that an entry covers leave as before.
     ``why_ineffective`` then compares the judgements. Connections, replies and TCP that still fail
     are in ``Rejudged.other_failures``. In the model's tables, the new routes come before existing
     routes with the same key.

@@ -189,7 +189,7 @@ Constraint = NeedsRoute | NoRouteFixes | Unchanged
 class Place:
     """Addresses with the same result in every lookup.
 
-    Cut makes the places. Ask, judge and fix set the fields that name these steps below.
+    Cut makes the places. The later steps set the fields that name them below.
 
     Args:
         probe: the place's first address, which is looked up for the whole place.
@@ -225,8 +225,8 @@ class Place:
         If the place fails for some of these CIDRs, the last one for which it fails decides.
         """
         failing = [each for each in self.judgements if self.unconnected_for(each).is_failure]
-        # A route serves all CIDRs around the place or none. So take the last CIDR in config order:
-        # people tend to write a narrower CIDR after a wider one.
+        # The place gets one route for all CIDRs around it, so one CIDR must decide. People tend to
+        # write a narrower CIDR after a wider one.
         return (failing or [*self.judgements])[-1]
 
     @property

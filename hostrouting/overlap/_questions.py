@@ -58,7 +58,8 @@ class _Outcome:
     Args:
         left: the failures that the fix of that check leaves.
         proposed: a clause on the entries of the fix.
-        after: a clause on the packets that these entries take away, and on waits.
+        after: a clause on the packets that these entries take away, and on how long each run then
+            waits for a missing default route.
         broken: those of ``left`` that don't fail without the answer.
     """
 
@@ -73,7 +74,7 @@ class _Outcome:
         return f"{self.proposed}{self.after}"
 
     def left_of(self, ranges: Iterable[IpNetwork]) -> list[tuple[list[IpNetwork], Unfixable]]:
-        """Return the failures left in ranges, each after the parts of the ranges that fail."""
+        """Return the failures left in ranges, each with the parts of the ranges that fail."""
         ranges = [*ranges]
         found: list[tuple[list[IpNetwork], Unfixable]] = []
         for each in self.left:
@@ -207,7 +208,7 @@ class Questions:
         proven: list[Answer] = []
         for answer in self._possible_answers(unfixable, question):
             outcome = self._outcome(answer)
-            # Only the way back to an earlier uplink may make further addresses fail.
+            # Only an answer about our own static routes may make further addresses fail.
             if outcome is None or (outcome.broken and not question.is_ours):
                 continue
             left = outcome.left_of(unfixable.ranges)
@@ -334,8 +335,8 @@ class Questions:
     def _outcome_of_check(self, answer: Answer) -> _Outcome | None:
         """Return the outcome of a check with an answer, or None if the answer mustn't be offered.
 
-        An answer isn't offered if the config is invalid with it, if an uplink is then unknown or
-        without a default route, or if it hides a failure that no question is about.
+        With such an answer, the config is invalid, the uplinks are unknown, this host no longer
+        receives packets to its addresses, or a failure disappears that no question is about.
         """
         try:
             config = self._with_answer(answer)
@@ -359,7 +360,7 @@ class Questions:
         return _Outcome(fix.unfixable, proposed, f"{after}{waits}", tuple(broken))
 
     def _hides(self, failing: Iterable[IpNetwork]) -> bool:
-        """Return whether an answer hides a failure that no question is about.
+        """Return whether an answer makes a failure disappear that no question is about.
 
         Args:
             failing: the addresses that fail with the answer, before the fix.
@@ -453,7 +454,7 @@ def _count(number: int, name: str) -> str:
 
 
 def _joined(more: Iterable[Unfixable], places: Places) -> Iterator[Unfixable]:
-    """Yield one failure for each group of interfaces, instead of failures with further questions.
+    """Join the failures with further questions into one for each group of interfaces.
 
     A user who has answered the first questions runs the check again, and sees the next ones.
     """
@@ -501,7 +502,7 @@ def _failing_with(
     """Return a clause for each failure with an answer's uplinks.
 
     Args:
-        failures: the addresses that fail, and the failure.
+        failures: the failures, each with the addresses that fail.
         uplinks: the answer's uplinks.
         still: the word before "fails" for addresses that also fail without the answer.
     """

@@ -60,7 +60,7 @@ _Unruled = Mapping[IpAddress, Obstacle]
 
 @attrs.frozen
 class _Proposal:
-    """Entries that fix failures, and the failures that remain.
+    """Entries that fix failures, or the failures that such entries don't fix after all.
 
     Args:
         fix: a fix with the entries. If the entries don't work, a fix without entries, and with all
@@ -103,7 +103,7 @@ class FoundRoutes:
         lost: the packets that the fix diverts or drops.
         blocked: the places that fail because a policy rule decides before table main. Each probe
             maps to the lowest preference of these rules.
-        stuck: the places that fail for another reason, by their probes.
+        stuck: the reasons why other places still fail, by the places' probes.
     """
 
     route_search: RouteSearch
@@ -361,9 +361,9 @@ class RouteSearch:
         findings: Iterable[Finding],
         unfixable: Iterable[Unfixable],
     ) -> Iterator[Unfixable]:
-        """Yield the failures with neither an entry nor a reason.
+        """Yield an ``Unfixable`` for each finding that has neither an entry nor a reason.
 
-        The lookups of these failures don't follow from the tables.
+        The lookups of such a finding don't follow from the tables.
         """
         explained = PrefixSet(
             (numbers(part) for each in unfixable for part in each.ranges),

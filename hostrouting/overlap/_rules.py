@@ -101,7 +101,7 @@ class RuleSearch:
         moment: the host, with judged places.
         config: the expected CIDRs, and the interfaces that are kept.
 
-    ``now`` is the model of the host without the rules.
+    ``now`` is the model of the host without new rules.
     """
 
     def __init__(self, moment: Moment, config: Config) -> None:
@@ -155,7 +155,7 @@ class RuleSearch:
     # --- which prefixes -----------------------------------------------------------------------
 
     def _networks(self, targets: set[Place], priority: int) -> list[IpNetwork]:
-        """Return the fewest prefixes that cover all targets, but no place that main diverts."""
+        """Return the fewest prefixes that cover all targets and no place that main would divert."""
         if not targets:
             return []
         bits = self._family.bits
@@ -256,7 +256,7 @@ class RuleSearch:
         return ""
 
     def _end_after(self, priority: int, flow: Flow) -> int:
-        """Return the position of the first rule after a priority that ends every lookup.
+        """Return the position of the first rule behind a priority at which every lookup ends.
 
         If there is no such rule, return the number of rules.
         """
@@ -270,7 +270,7 @@ class RuleSearch:
 
     @cached_property
     def _about_others(self) -> list[tuple[int, frozenset[IpAddress]]]:
-        """Return the positions of rules for packets that the check may not look up.
+        """Return the positions of rules for packets that the check perhaps doesn't look up.
 
         Each position comes with the addresses of this host that send the packets. The set of
         addresses is empty if other hosts send the packets.

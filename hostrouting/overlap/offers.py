@@ -29,7 +29,7 @@ from hostrouting.overlap.proposals import OFFER
 from hostrouting.routes.verify_policy import ELSEWHERE
 from phases import CancelScope
 
-# The position in a network behind the last address that is tried as a neighbour's.
+# Only the addresses of a network before this position are tried as a neighbour's.
 _FIRST_ADDRESSES = 5
 # A line of text names at most this many networks.
 _SHOWN_NETWORKS = 4
@@ -38,7 +38,7 @@ _BY_DEFAULT = " that only a default route carries"
 
 
 class Offer(NamedTuple):
-    """Packets that don't leave through the interface of their source, and what keeps them there.
+    """Packets that don't leave through the interface of their source, and the advice to keep it.
 
     Args:
         fact: which packets leave through which interface.

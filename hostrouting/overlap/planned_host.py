@@ -58,7 +58,7 @@ class PlannedHost:
     models: Mapping[Family, Model] = attrs.field(factory=dict[Family, Model])
 
     def backend(self, family: Family) -> RouteBackend:
-        """Return the backend of a family."""
+        """Return the model of a family that the plan changes, or else the host's backend."""
         return self.models.get(family) or self.host.routes_of(family)
 
     def refuse(self) -> None:
@@ -199,7 +199,7 @@ def _as_network(address: Address) -> IpNetwork:
 
 
 def _with_more(static: StaticRoutes, more: StaticRoutes) -> StaticRoutes:
-    """Return a config's entries with those of a fix; its rule replaces one for the same CIDR."""
+    """Return a config's entries and a fix's, whose rules replace the config's for the same CIDR."""
     rules = {rule.to: rule for rule in (*static.rules, *more.rules)}
     return StaticRoutes(
         enabled=True,

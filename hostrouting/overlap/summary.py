@@ -150,7 +150,7 @@ def decided_by(rule: Rule) -> str:
 
 
 def error_text(report: OverlapReport) -> str:
-    """Return an error message: the failures or the reason, and the fix.
+    """Return an error message: the failures, the reason for ``unknown``, and the fix.
 
     The message also names the failures that no route fixes, and other traffic that the fix moves.
     """

@@ -28,7 +28,7 @@ _PLATFORM = (IPv4Address("168.63.129.16"), IPv4Address("169.254.169.254"))
 
 
 def taken_networks(backend: RouteBackend) -> dict[IpNetwork, tuple[str, ...]]:
-    """Return networks that are routed through other interfaces, mapped to the interface names.
+    """Return networks behind other interfaces than the default route's, with these interfaces.
 
     The networks are private networks in table main, without those that can't shadow a cluster: /32s
     and networks behind container interfaces. Azure's platform addresses are included if packets to
