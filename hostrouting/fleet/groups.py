@@ -307,7 +307,7 @@ def _key_of(host: JudgedHost) -> Hashable:
 
 
 def _answers(report: OverlapReport) -> Hashable:
-    """Return the answers to questions about failing addresses."""
+    """Return the possible answers to a report's questions about failing addresses."""
     return frozenset(json.dumps(each.answers) for each in report.fix.unfixable)
 
 

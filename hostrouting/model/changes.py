@@ -64,7 +64,7 @@ class Changes:
         return bool(self.routes or self.rules or self.files or self.units)
 
     def __or__(self, later: Changes) -> Changes:
-        """Return these changes and later ones, with one change for each file."""
+        """Return both instances' changes, with one change for each file."""
         files = {change.what: change for change in self.files}
         for change in later.files:
             earlier = files.get(change.what)

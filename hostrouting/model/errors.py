@@ -9,7 +9,7 @@
     ├── FileError            a file, the lock or the manifest can't be read or written
     └── RouteOverlapError    STRICT: an expected CIDR fails the check, or can't be judged
 
-A plug-in derives its own errors from the same base class.
+A plug-in derives its own errors from ``HostRoutingError``, too.
 
 A ``NetlinkError`` or ``OSError`` is translated into one of these errors where it occurs.
 ``phases.Cancelled`` and ``phases.TimedOut`` propagate unchanged, because they belong to the runner.
@@ -32,7 +32,7 @@ NAMED_MAX = 16
 
 
 def with_hint(message: str, hint: str) -> str:
-    """Return a message, followed by ``hint:`` and the text for each line of its hint."""
+    """Return a message, and a line ``hint: TEXT`` for each line of the hint."""
     return "\n".join([message, *(f"hint: {line}" for line in hint.splitlines())])
 
 

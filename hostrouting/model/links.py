@@ -55,7 +55,7 @@ _ADDRESS_FIELDS = {
 }
 
 # The names that the kernel and systemd (systemd.net-naming-scheme(7)) give to InfiniBand
-# interfaces. In a VM, such an interface may have another hardware type than InfiniBand.
+# interfaces. In a VM, an InfiniBand interface may have another hardware type.
 INFINIBAND_DEVS = ("ib*",)
 
 

@@ -37,7 +37,7 @@ def only_regular(path: str, flags: int, *, dir_fd: int | None = None) -> int:
 
     Raises:
         OSError: the file can't be opened.
-        NotRegularError: the file is of another kind, such as a FIFO.
+        NotRegularError: the file is neither regular, nor a directory, nor /dev/null.
     """
     descriptor = os.open(path, flags | os.O_NONBLOCK, dir_fd=dir_fd)
     state = os.fstat(descriptor)

@@ -1,9 +1,9 @@
 """Strict parsers for addresses, prefixes and interface names.
 
 ``ipaddress`` does the arithmetic, but it accepts some input that must not end up in a boot script:
-``10.0.0.0/255.0.0.0``, ``10.0.0.0``, ``/08``, whitespace, full-width digits. These parsers reject
-such input before they call ``ipaddress``. Each ``parse_*`` function raises a ``ValueError`` whose
-message starts with the rejected value.
+``10.0.0.0/255.0.0.0``, ``10.0.0.0``, ``/08``, whitespace, full-width digits. The parsers in this
+module reject that input before they call ``ipaddress``. Each ``parse_*`` function raises a
+``ValueError`` whose message starts with the rejected value.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ RESERVED: dict[Family, dict[IpNetwork, str]] = {
     },
 }
 
-# Every address in these blocks begins with one of these octets, and so do some IPv6 addresses
-# outside of the blocks.
+# The first octets of the addresses in ``RESERVED``. Some IPv6 addresses outside of ``RESERVED``
+# begin with one of these octets, too.
 _RESERVED_OCTETS = frozenset((0, 127, *range(224, 256)))
 
 # Each form has two triples: the first for values without a colon (IPv4), the second for values with
@@ -255,10 +255,9 @@ def _masked(family: Family, prefix: Prefix) -> IpNetwork:
 def is_device(value: object) -> bool:
     """Return whether a value is a name of a network interface that can't harm a shell script.
 
-    Such a name has 1-15 characters from ``[A-Za-z0-9_.-]``, and isn't ``.`` or ``..``. The kernel
-    is more permissive: ``dev_valid_name`` in net/core/dev.c only rejects ``/``, ``:`` and
-    whitespace. Other characters, as in ``$(reboot)``, are rejected here so that they never end up
-    in a script.
+    A harmless name has 1-15 characters from ``[A-Za-z0-9_.-]``, and isn't ``.`` or ``..``. The
+    kernel is more permissive: ``dev_valid_name`` in net/core/dev.c only rejects ``/``, ``:`` and
+    whitespace. A name such as ``$(reboot)`` must never end up in a script.
     """
     if not isinstance(value, str):
         return False

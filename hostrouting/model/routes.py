@@ -267,7 +267,7 @@ class Route:
         return ours == theirs
 
     def has_same_effect(self, other: Route) -> bool:
-        """Return whether two routes of the same key agree in next hops and other attributes."""
+        """Return whether two routes with the same key agree in all attributes that can be set."""
         return self._effect == other._effect
 
     @property

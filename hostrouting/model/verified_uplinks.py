@@ -200,7 +200,7 @@ def find_swapped(
     links: Sequence[Link],
     patterns: tuple[str, ...],
 ) -> tuple[tuple[VerifiedUplink, str], ...]:
-    """Return the verified uplinks that ``patterns`` match by the recorded name, but not by the new.
+    """Return the verified uplinks that match ``patterns`` by recorded, but not by present name.
 
     For example, the config names eth0, and the uplink that was recorded as eth0 is now named eth1.
 
@@ -210,7 +210,7 @@ def find_swapped(
         patterns: the config's shell patterns for the uplinks.
 
     Returns:
-        Each such uplink, with its present name.
+        Each of these uplinks, with its present name.
     """
     by_name = {link.name: link for link in links}
     found: list[tuple[VerifiedUplink, str]] = []

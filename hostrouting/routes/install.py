@@ -74,7 +74,7 @@ def apply_routes(
         backend: the backend for kernel access.
         scope: the cancel scope, checked between bulk calls.
         undo: collects the rollback step for the changes.
-        before_removals: called when all routes are added and replaced, and none is removed.
+        before_removals: called after all additions and replacements, before the first removal.
 
     Returns:
         The plan, without the routes and next hops in ``remove`` that another program had already
@@ -124,7 +124,8 @@ def converge(
     ]
     refusals += [explain("put back", failure) for failure in failures]
     refusals += [explain("take back", failure) for failure in left]
-    # Two rollbacks, an inner and an outer one, may fail for the same routes in different orders.
+    # An inner and an outer rollback may fail for the same routes in different orders. Sorted, their
+    # messages are equal, and reported only once.
     refusals.sort()
     if refusals:
         raise RouteError.of(refusals)
@@ -149,7 +150,7 @@ def _converge_once(
         is_unwanted = route.is_ours and route.key not in keys
         (unwanted if is_unwanted else others).append(route)
     if added is not None:
-        # The run may have failed before it added all of these routes.
+        # The run may have failed before it added all routes in ``added``.
         there = {route.key for route in (*unwanted, *others)}
         unwanted = [route for route in added if route.key in there]
     plan, _ = plan_possible(wanted, others)
@@ -244,7 +245,8 @@ def by_gateways(routes: Sequence[Route]) -> list[Route]:
 def _gateways(routes: Iterable[Route]) -> PrefixSet:
     """Return the gateways of IPv6 routes.
 
-    The kernel refuses a gateway if its own route to this gateway has a gateway (ip6_validate_gw).
+    The kernel refuses a gateway if the route to that gateway itself has a gateway
+    (ip6_validate_gw).
     """
     hops = (hop for route in routes if isinstance(route, Route6) for hop in route.hops)
     bits = Family.IPV6.bits
@@ -371,7 +373,7 @@ def refuse(verb: str, failures: Sequence[RouteFailure], ours: Sequence[Route] = 
 
 
 def _covering_gateway(failure: RouteFailure, ours: Iterable[Route]) -> Route | None:
-    """Return our route because of which the kernel finds the gateway of a route unreachable."""
+    """Return our route because of which the gateway of a rejected route is unreachable, or None."""
     if failure.errno != errnos.EHOSTUNREACH:
         return None
     gateways = _gateways([failure.route])

@@ -46,7 +46,8 @@ class RoutePlan:
         remove: our routes that are no longer wanted.
         unchanged: our routes that are already correct.
         foreign: other programs' routes that are equivalent to wanted ones and stay as they are.
-        policies: the changes to our rules and side tables, for each family with such changes.
+        policies: a plan for each family in which the config or the host has rules or side tables of
+            ours.
         diverted: a sentence for each kind of packets that the new routes divert, though no expected
             CIDR asks for it.
     """
@@ -192,7 +193,7 @@ def plan_possible(
 
     Only our own routes (protocol 217) and adopted routes are replaced or removed. Another program's
     route with the destination, tos and metric of a wanted route stays if it also has the same next
-    hops. If the next hops differ, it conflicts with the wanted route.
+    hops. If the next hops differ, the other program's route conflicts with the wanted route.
 
     Args:
         wanted: the resolved routes, with unique keys.
@@ -218,8 +219,8 @@ def plan_possible(
     ours = [*(entry for entry in main if entry.is_ours), *adopted]
     keys = {route.key for route in wanted} if ours else set()
     unwanted = [entry for entry in ours if entry.key not in keys]
-    # Remove the routes that make gateways reachable last. Then a rollback, which goes backwards,
-    # restores them first.
+    # The removal ends with the routes that make gateways reachable. So a rollback, which goes
+    # backwards, begins with them.
     remove = sorted(unwanted, key=lambda entry: entry.is_near)
     plan = RoutePlan(
         tuple(sorter.add),
@@ -428,7 +429,7 @@ def why_swapped(config: Config, backend: RouteBackend, ipv4: RouteBackend | None
     Args:
         config: the config.
         backend: the backend of a family.
-        ipv4: the host's IPv4 backend.
+        ipv4: the host's IPv4 backend, or None if the host has none.
     """
     backends = [backend] if ipv4 is None or backend is ipv4 else [ipv4, backend]
     try:
@@ -451,7 +452,7 @@ def resolve_with(
 
     Args:
         config: the config with the routes, which may name the uplinks.
-        facts: the facts that were just read.
+        facts: the facts that the backend has just returned.
         main: entries of table main that include the default routes.
         backend: the backend for which the routes are planned.
         backends: all of the host's backends.
@@ -600,7 +601,7 @@ def _devs_of_inheriting(
 
 
 def _vpn_beside(defaults: Sequence[Route]) -> tuple[str, ...] | None:
-    """Return the VPN whose default route wins over another interface's, or None."""
+    """Return the interfaces of a VPN whose default route wins over another interface's, or None."""
     best = default_route(defaults)
     if best is None or not _has_vpn(best.devs):
         return None
@@ -639,7 +640,7 @@ def plan_policy(
     Args:
         config: the wanted rules and kept interfaces.
         backend: the backend for kernel access.
-        facts: the facts that were just read.
+        facts: the facts that the backend has just returned.
         defaults: entries that include the default routes of table main.
 
     Returns:

@@ -133,8 +133,9 @@ def _on_link(
 ) -> list[tuple[IpNetwork, tuple[str | None, ...]]]:
     """Return prefixes that may contain gateways, each with the interfaces of its routes.
 
-    None means the default route's interface. Our own existing routes don't count, because this run
-    may remove them. Instead, the wanted routes with gateway ``ONLINK`` count.
+    None instead of an interface means the default route's interface. Our own existing routes don't
+    count, because this run may remove them. Instead, the wanted routes with gateway ``ONLINK``
+    count.
     """
     there = (
         route

@@ -74,7 +74,7 @@ def losing_routes(
     local = read_routes(backend, Table.LOCAL)
     entries = backend.entries(Selection(Table.MAIN)).groups
     # While our old routes exist, leave out all our routes here, so that the kernel looks up each
-    # wanted route. A wanted route may lose only to our own old routes, which will be removed.
+    # wanted route. A wanted route may lose to an old route of ours, which will be removed.
     main = _of_others(entries) if has_old else entries
     left = unproven(wanted, rules=facts.rules, main=main, local=local)
     beaten = _beaten_in_kernel(left, wanted, backend)
@@ -236,7 +236,7 @@ def _covered(
 ) -> list[tuple[Route, Refusal]]:
     """Return refusals for routes whose addresses are all covered by longer prefixes.
 
-    If our own routes, with or without local addresses, cover a route, there is no refusal.
+    A route that our own routes cover, alone or together with local addresses, gets no refusal.
     """
     destinations = _destinations(routes)
     locals_ = _destinations(local)

@@ -36,7 +36,7 @@ _SHOWN_DEVS = 8
 ELSEWHERE = IPv4Address("198.51.100.1")
 
 _ONLY_LATER = "our rule decides only if that one has a higher preference"
-# The preference to which a hint moves another program's rule, if that is after our rule.
+# The preference to which a hint moves another program's rule, unless our rule comes later.
 _LATER = 5000
 # Words that are safe to paste into a shell.
 _PASTEABLE = re.compile(r"[\w./: -]+")
@@ -234,7 +234,7 @@ def _why_beaten(
 
 
 def _copies_of(ours: Rule, fib: Fib) -> list[Rule]:
-    """Return the rules that ``fix --format ip`` prints in place of a kept address's rules."""
+    """Return the host's rules that ``fix --format ip`` may have printed for a kept address."""
     return [
         each
         for each in fib.rules

@@ -381,7 +381,7 @@ def _chosen_sources(kernel: Kernel) -> list[object]:
 
 
 def _addresses_by_route(kernel: Kernel) -> dict[Route, list[IpAddress]]:
-    """Return the addresses that a lookup leads to each route, without routes to this host."""
+    """Return the addresses for which a lookup finds each route, without routes to this host."""
     addresses: dict[Route, list[IpAddress]] = {}
     for found in kernel.lookup(strategies.DESTINATIONS):
         if found.route is not None and found.route.type is not RouteType.LOCAL:
@@ -431,7 +431,8 @@ def _refusals(failures: Iterable[RouteFailure | RuleFailure]) -> list[_Refusal]:
 
 def _difference(what: str, expected: Sequence[object], actual: Sequence[object]) -> str:
     """Return the lines that differ, in ip's words, or as reprs if ip's words are equal."""
-    # Equal values may have different words, such as two messages for an errno. Use the same ones.
+    # Equal values may have different words, such as two messages for an errno. So show each actual
+    # value in the words of the expected value that equals it.
     actual = [next((each for each in expected if each == value), value) for value in actual]
     sides = [*map(_words, expected)], [*map(_words, actual)]
     if sides[0] == sides[1]:
