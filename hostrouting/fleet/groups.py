@@ -91,9 +91,9 @@ class JudgedHost:
 class HostGroup(JsonObject):
     """Hosts with the same verdict, failures and fix, and the same doubts about their uplinks.
 
-    If the verdict is unknown, they also have the same kind of reason. If the hosts are compared
-    with earlier snapshots, they also have the same causes, except for addresses and gateways; hosts
-    without an earlier snapshot form groups of their own.
+    If the verdict is unknown, the hosts also have the same kind of reason. If the hosts are
+    compared with earlier snapshots, the hosts also have the same causes, except for addresses and
+    gateways; hosts without an earlier snapshot form groups of their own.
 
     Args:
         verdict: the verdict for each host. If one family fails and the other has no verdict, the
@@ -146,7 +146,8 @@ class FleetReport(JsonObject):
         since_newer: the hosts whose earlier snapshot is newer than the later one, so that what came
             is reported as what went.
         since_of_another: the hosts whose earlier snapshot is of another host.
-        ahead: the hosts whose clock is ahead: their snapshots are from the future.
+        ahead: the hosts whose clock is ahead: their snapshots are from more than an hour after the
+            judging.
     """
 
     schema: ClassVar[Literal[1]] = 1
@@ -282,9 +283,9 @@ class _Members:
 
 
 def _verdict_on(report: OverlapReport) -> Verdict:
-    """Return ``overlap`` for a host with failures, even if another family has no verdict.
+    """Return a report's verdict, or ``overlap`` if a family fails and the other has no verdict.
 
-    Otherwise, a script that lists failing hosts would miss this host.
+    Otherwise, a script that lists failing hosts would miss the host.
     """
     return Verdict.OVERLAP if report.findings else report.verdict
 

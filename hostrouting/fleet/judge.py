@@ -273,7 +273,7 @@ class _Judging:
 
 
 def judge_stdin() -> None:
-    """Judge a batch of snapshots in this process, with limits, and print a line for each."""
+    """Judge a batch of snapshots in this process, with limits, and print a line for each host."""
     judging, batch = _unpacked(sys.stdin.read())
     # The limit includes the memory of the program itself.
     bytes_max = (judging.max_mib << 20) * _MEMORY_A_BYTE

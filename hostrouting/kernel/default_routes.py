@@ -41,7 +41,7 @@ def default_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) ->
 def inherited_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) -> Route | None:
     """Return the effective default route with only the live hops whose interface matches ``by``.
 
-    A static route without a gateway inherits these hops.
+    A static route without a gateway inherits the returned hops.
     """
     default = default_route(routes, by)
     if default is None:
@@ -80,7 +80,7 @@ def uplink_patterns(
 
 
 def _only(dev: str) -> str:
-    """Return a shell pattern that matches only this interface, even if its name has a ``*``."""
+    """Return a shell pattern that matches only the name ``dev``, even if it contains a ``*``."""
     return re.sub(r"([*?[])", r"[\1]", dev)
 
 
@@ -96,7 +96,7 @@ def contested_defaults(routes: Iterable[Route]) -> list[Route]:
     """Return the default routes tied for the lowest metric, if they use different interfaces.
 
     The default routes of several IPv6 routers may appear as one multipath route with protocol
-    ``ra``. Each hop of such a multipath route counts as a separate route.
+    ``ra``. Each hop of a multipath route with protocol ``ra`` counts as a separate route.
     """
     single = [each for route in unicast_defaults(routes) for each in _by_router(route)]
     live = [route for route in single if route.devs]
@@ -232,7 +232,8 @@ def default_beside_main(
 def unicast_defaults(routes: Iterable[Route]) -> list[Route]:
     """Return the unicast default routes in table main that match any packet, including dead ones.
 
-    These routes have tos 0 and no source prefix, and don't lead to the loopback interface alone.
+    The returned routes have tos 0 and no source prefix, and lead not only to the loopback
+    interface.
     """
     return [route for route in routes if route.table == Table.MAIN and _is_default(route)]
 

@@ -16,7 +16,7 @@ The steps of a lookup, each of which calls the next:
 - ``find`` searches one table. Until the first custom rule, tables local and main share one trie
   (``is_merged``). The longer prefix wins there, regardless of its table.
 - ``longest_match`` looks for the longest prefix, and then for the lowest metric. An entry whose
-  hops are all dead is skipped. An entry with a tos is skipped, too, because our packets have tos 0.
+  hops are all dead is skipped. An entry with a tos is skipped, too: a check's packets have tos 0.
 
 If a rule has an unknown selector, ``matches`` returns None, and the rule doesn't end the lookup.
 ``possible_decisions`` yields the results of the lookup if a rule with an unknown selector matches.
@@ -105,7 +105,8 @@ class Fib:
         links: the host's links. An interface that isn't among the links is assumed to be in group
             0. If no link is a loopback, ``lo`` is assumed to be the loopback interface.
         is_merged: whether tables local and main share one trie, as they do until the first custom
-            rule is added (fib_unmerge). By default, this is derived from the rules.
+            rule is added (fib_unmerge). By default, True if the rules are the kernel's default
+            rules.
         passes_discards: see ``release.passes_discards``.
         lacks_unknown: see ``matches``.
         silent_routers: the IPv6 routers that the kernel avoids if another route matches, because

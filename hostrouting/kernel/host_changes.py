@@ -164,7 +164,7 @@ class HostChanges:
         return PrefixIndex(self._routes, self._bits)
 
     def keys_around(self, address: IpAddress) -> frozenset[ChangeKey]:
-        """Return the keys of the entries that cover an address or the ``src`` of such an entry."""
+        """Return the keys of the entries that cover an address, or cover one of their ``src``."""
         keys = set(self._keys_around(int(address)))
         named = {
             int(route.source)
@@ -205,7 +205,7 @@ class HostChanges:
             self._labels(mixed),
             frozenset(_each(mixed, HostChangeKind.NEIGHBOUR)),
             # Adding the first rule separates tables local and main. So take ``is_merged`` from the
-            # snapshot with the same rules as this state.
+            # snapshot whose rules are ``rules``.
             is_merged=(earlier if rules == earlier.rules else later).is_merged,
             sources=self._reported_sources(links, addresses),
             kernel=later.kernel,
@@ -296,7 +296,7 @@ class HostChanges:
 
 
 def _origin(key: ChangeKey, undone: Container[ChangeKey]) -> int:
-    """Return the snapshot from which the values of a key are taken if some changes are undone."""
+    """Return the snapshot from which a key's values are taken, given the keys of undone changes."""
     return _EARLIER if key in undone else _LATER
 
 

@@ -31,7 +31,8 @@ def are_merged(
     Args:
         addresses: the host's addresses.
         rules: the policy rules, in evaluation order.
-        routes: entries from any tables, in the kernel's order. Those in local and main are tried.
+        routes: entries from any tables, in the kernel's order. Destinations of those in local and
+            main are looked up.
         asked: the kernel to query.
 
     Returns:

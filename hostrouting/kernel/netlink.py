@@ -82,7 +82,7 @@ T = TypeVar("T")
 # Maximum number of attempts to read a table that other daemons keep changing.
 _READ_ATTEMPTS = 4
 
-# Queries of sources use ports from this one on. Rules usually select the lower ports of services.
+# The first port for queries of sources. Rules usually select the lower ports of services.
 _FIRST_PORT = 50_000
 
 # An address, a destination port or None for any, and an interface index or None.
@@ -127,7 +127,8 @@ class NetlinkBackend(RouteBackend):
     def nexthops(self) -> tuple[NexthopObject, ...]:
         """Return all nexthop objects, sorted by ID.
 
-        The port has no such method, because ``entries`` replaces nexthop objects by their hops.
+        The port doesn't have this method, because ``entries`` replaces nexthop objects by their
+        hops.
         """
         return self._list(link_messages.NEXTHOPS)
 

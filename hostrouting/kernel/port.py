@@ -137,8 +137,8 @@ class Lookups(Protocol):
 
                 None instead of an entry stands for addresses for which a lookup without a source
                 failed. For an IPv6 socket, the kernel then selects a source from the addresses of
-                all interfaces, and repeats the lookup (ip6_dst_lookup_tail). For an IPv4 socket, it
-                doesn't.
+                all interfaces, and repeats the lookup (ip6_dst_lookup_tail). For an IPv4 socket,
+                the kernel does neither.
             is_tcp: see ``lookup``.
 
         Returns:
@@ -186,7 +186,7 @@ class RouteBackend(Lookups, Protocol):
         route's next hops are deleted one by one, and each one that fails is returned as a separate
         route.
 
-        The kernel compares fewer attributes than that, and could delete another route. So a backend
+        The kernel itself compares fewer attributes, and could delete another route. So a backend
         may have to read the existing entries first, which makes one call with many routes cheaper
         than many calls.
 
@@ -347,7 +347,7 @@ def read_consistently(
         read: a function that reads all data that must be consistent.
 
     Returns:
-        The last result, and an error if it may be inconsistent, or else None.
+        The last result, and None. If the result may be inconsistent, an error instead of None.
     """
     try:
         until = scope.clock.monotonic() + _SECONDS

@@ -40,7 +40,7 @@ class Deletable:
     deleted only once.
 
     Args:
-        entries: entries from the affected tables.
+        entries: all existing entries that one of the deletions could match.
     """
 
     def __init__(self, entries: Iterable[Route]) -> None:

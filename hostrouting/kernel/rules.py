@@ -105,8 +105,8 @@ def matches(
         rule: a policy rule.
         flow: the key for a packet or a gateway lookup.
         loopback: the loopback interface, which is the iif of packets from this host.
-        lacks_unknown: whether to assume that unsupported selectors don't match. An inverted rule
-            (``not``) with such a selector then matches.
+        lacks_unknown: whether to assume that unsupported selectors don't match. If so, an inverted
+            rule (``not``) with an unsupported selector matches.
 
     Returns:
         Whether the rule matches, or None if that depends on an unsupported selector. An l3mdev

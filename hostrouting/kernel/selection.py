@@ -160,7 +160,7 @@ def except_plain(
     sources: Collection[IpAddress] = (),
     mtus: Mapping[str, int] = _NO_MTUS,
 ) -> Selection:
-    """Select the entries in all tables, except plain ones through certain interfaces.
+    """Return the selection of all entries, except plain entries through certain interfaces.
 
     Args:
         devs: the interface names.
@@ -175,9 +175,9 @@ def except_plain(
 class PlainThrough:
     """A predicate for plain entries through certain interfaces.
 
-    A plain entry has tos 0, and all of its packets leave through these interfaces
-    (``leaves_through``). An entry with scope link or narrower isn't plain, because the kernel may
-    need it to reach a gateway.
+    A plain entry has tos 0, and all of its packets leave through ``devs`` (``leaves_through``). An
+    entry with scope link or narrower isn't plain, because the kernel may need it to reach a
+    gateway.
 
     Args:
         devs: the interface names.

@@ -182,7 +182,7 @@ def _doubtful_entries(
 
 
 def _addresses_through(route: Route, first: int | None) -> list[IpAddress]:
-    """Return addresses of an entry that exercise all its hops, beginning with the given one."""
+    """Return addresses of an entry that exercise all its hops, from ``first`` on; [] for None."""
     if first is None:
         return []
     first = max(first, 1)  # 0.0.0.0 means this host

@@ -128,7 +128,7 @@ def _is_bond_with_ports(link: Link, links: Mapping[str, Link]) -> bool:
 
 
 def _with_mac_of(uplink: VerifiedUplink, links: Mapping[str, Link]) -> list[Link]:
-    """Return the links with an uplink's MAC address. A stacked link must also have its name."""
+    """Return the links with an uplink's MAC address; a stacked link must have its name, too."""
     if uplink.mac is None:
         return []
     same = (link for link in links.values() if link.mac == uplink.mac)

@@ -79,8 +79,8 @@ def as_ip(routes: Sequence[Route], rules: Sequence[PlacedRule] = ()) -> str:
     """Render routes and rules as commands that are safe to paste, even twice.
 
     The commands use ``add``, which fails if a route or rule exists, because ``replace`` would
-    overwrite DHCP routes. The routes have protocol static, because our next run would remove routes
-    with our protocol.
+    overwrite DHCP routes. The routes have protocol static, because hostrouting's next run would
+    remove routes with protocol 217.
 
     Args:
         routes: the result of ``resolve``, in the same order.

@@ -42,7 +42,7 @@ class RoutePlan:
 
     Args:
         add: wanted routes with an unused destination and metric.
-        replace: our routes that differ from the wanted ones.
+        replace: our routes that must change, each with the wanted route.
         remove: our routes that are no longer wanted.
         unchanged: our routes that are already correct.
         foreign: other programs' routes that are equivalent to wanted ones and stay as they are.

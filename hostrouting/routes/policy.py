@@ -128,7 +128,7 @@ def resolve_policy(
 
     Raises:
         RouteError: a rule of the config would take packets off a kept interface, or another program
-            has a route in a side table of ours. The error lists all such problems.
+            has a route in a side table of ours. The error lists all of these rules and routes.
     """
     static_rules = config.static_routes.rules_of(family)
     rules = [rule for static in static_rules for rule in _pair(static)]
@@ -545,8 +545,8 @@ class PolicyPlan:
             staying.update(in_order)
             add += alike[len(in_order) :]
         gone = [rule for position, rule in enumerate(self.there.rules) if position not in staying]
-        # After the additions, the kernel could delete an added rule in place of one of these. A
-        # rule in a wrong position is one of these, because the same rule is added again.
+        # A request to delete a rule in ``first`` also matches an added rule, so the deletion must
+        # precede the addition. A rule in a wrong position is in ``first``: it is added again.
         first = [rule for rule in gone if any(_may_be_mistaken(rule, new) for new in add)]
         later = [rule for rule in gone if rule not in first]
         return RuleSteps(tuple(first), tuple(add), tuple(later))

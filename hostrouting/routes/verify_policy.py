@@ -278,7 +278,7 @@ def _how_to_move(rule: Rule, ours: Rule, fib: Fib) -> str:
 
 
 def _movable(rule: Rule, ours: Rule, fib: Fib, first: int) -> list[Rule]:
-    """Return another program's rule and the rules between it and ours, or none if one can't move.
+    """Return a rule and the rules between it and ours, or an empty list if one of them can't move.
 
     A rule that looks up no table, or can't be written as a command, can't move. No rule can move if
     the returned rules would come behind table main's rule, or behind a further rule.

@@ -146,8 +146,8 @@ def conformance_test(
     """Return a test case that compares a kernel with ``FakeKernel``.
 
     Args:
-        make_kernel: a context manager that yields a kernel in its initial state: ``lo`` is up and
-            nothing else exists.
+        make_kernel: a function that returns a context manager. The context manager yields a kernel
+            in its initial state: ``lo`` is up and nothing else exists.
         max_examples: the number of examples; by default, the active Hypothesis profile's number.
         steps: the number of calls in an example; by default, the profile's number.
         shrink: whether to look for the shortest example of a disagreement, for up to five minutes.
@@ -294,7 +294,7 @@ class ConformanceMachine(RuleBasedStateMachine):
         is_same=st.booleans(),
     )
     def write_present_rule(self, data: st.DataObject, change: Write, is_same: bool) -> None:
-        """Add or delete exactly an existing policy rule, or a variant of it."""
+        """Add or delete an existing policy rule or a variant of it, by ``write_rules``."""
         if (policy := self._draw_rule(data, is_same=is_same)) is not None:
             self._both(lambda kernel: _refusals(kernel.write_rules(change, [policy])))
 

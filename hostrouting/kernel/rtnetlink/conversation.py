@@ -136,7 +136,7 @@ class Conversation(Socket):
     # --- lists ------------------------------------------------------------------------------------
 
     def dump(self, kind: int, body: bytes) -> Iterator[Stretch]:
-        """Request a dump, and yield it one datagram at a time as it arrives.
+        """Request a dump, and yield its messages in stretches, as they arrive.
 
         Args:
             kind: the message type, RTM_GET*.
@@ -180,7 +180,7 @@ class Conversation(Socket):
         """Send a query for each subject, and yield the subject with the reply or an expected error.
 
         Args:
-            subjects: any number of subjects.
+            subjects: for example, the addresses to look up.
             pack: a function that builds a request from a subject and a sequence number.
             expected: the errnos of expected errors.
 
@@ -234,7 +234,7 @@ class Conversation(Socket):
         The kernel replies only to failed requests.
 
         Args:
-            subjects: any number of subjects.
+            subjects: for example, the routes to add.
             pack: a function that builds a request from a subject and a sequence number. The
                 function may raise ``NetlinkError`` to reject the subject.
 
