@@ -176,7 +176,7 @@ class Fib:
         return None
 
     def hop(self, route: Route, flow: Flow) -> NextHop | None:
-        """Return the first usable hop of an entry (fib_lookup_good_nhc)."""
+        """Return the first usable hop of an entry, or None (fib_lookup_good_nhc)."""
         return next(
             (hop for hop in route.hops if not hop.is_dead and flow.oif in (None, hop.dev)),
             None,

@@ -292,7 +292,7 @@ def _selectors(words: list[str]) -> set[str]:
     return selectors - {word for word in options if options[word] in _ANY.get(word, ())}
 
 
-# Values that match any route.
+# The values with which an option matches any route.
 _ANY = {"metric": ("0",), "proto": ("0", "unspec"), "scope": ("255", "nowhere")}
 
 
@@ -571,7 +571,7 @@ def _network(text: str) -> IPv4Network:
 
 
 def _plain(prefix: str) -> str:
-    """Return a prefix or address unchanged.
+    """Check the length of a prefix, and return the prefix or address unchanged.
 
     Raises:
         ValueError: the prefix length is a mask, or an octal number.

@@ -544,7 +544,7 @@ def _are_reordered(old: KnownHost, new: KnownHost, changed: Container[Rule]) -> 
     """Return whether added or removed rules may change the effect of the other rules."""
     if any(rule.action is RuleAction.GOTO for rule in (*old.rules, *new.rules)):
         return True
-    # A deleted rule of the kernel may still be in effect (Model6._alternatives).
+    # The kernel's default rules may be in effect even after their deletion (Model6._alternatives).
     if {*old.rules} < {*kernel_rules(old.family)}:
         return True
     kept_before = [rule for rule in old.rules if rule not in changed]

@@ -79,7 +79,7 @@ class ChangeListener(Protocol):
     def wait(self, scope: CancelScope) -> None:
         """Wait until anything relevant may have changed since the last wait.
 
-        For the first wait, the time since the listener was made counts.
+        The first wait includes changes since the listener was made.
 
         After a return, read the tables to see what has changed, if anything has. The kernel removes
         some routes without an event, so a wait may miss a change.

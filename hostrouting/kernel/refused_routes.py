@@ -70,7 +70,8 @@ def _load(known: KnownHost) -> Net:
     net.is_merged = known.rules == KERNEL_RULES if known.is_merged is None else known.is_merged
     for link in known.links:
         dev = Device(link.index, link.name, link.kind, link.hardware, link.master, link.is_up)
-        # If a device is down, assume that its cable is plugged in.
+        # While a device is down, a dump doesn't show whether the cable is plugged in. Assume that
+        # it is.
         dev.is_plugged = link.has_carrier or not link.is_up
         net.devices[link.name] = dev
     for address in known.addresses:

@@ -135,7 +135,7 @@ def why_unmet(rule: Rule, flow: Flow, loopback: str = LOOPBACK) -> str:
 
 
 def _mismatch(rule: Rule, flow: Flow, loopback: str) -> str | None:
-    """Return a template for the packets that the first mismatching selector selects, or None."""
+    """Return a template of words for the packets that the first unmet selector selects, or None."""
     is_about = (
         (rule.is_l3mdev, "packets of VRFs"),
         (

@@ -222,8 +222,8 @@ def leaves_through(route: Route, devs: Collection[str], sources: Collection[IpAd
     """Return whether every packet that matches an entry leaves through certain interfaces.
 
     The entry must be unicast, and have all live hops on these interfaces, no encapsulation
-    (``Route.encap``) and no source prefix. The entry's ``src``, if any, must be one of ``sources``,
-    and none of the gateways may be.
+    (``Route.encap``) and no source prefix. The entry's ``src``, if any, must be in ``sources``, but
+    no gateway may be in ``sources``.
 
     Args:
         route: the entry. Its destination is ignored.

@@ -16,7 +16,7 @@
      "labels6":              `ip -j addrlabel`; without it, a source that labels decide is unknown,
      "hasOddSources6": true,           sources of IPv6 packets don't follow RFC 6724,
      "usesDeleted6": true,             tables local and main are used without their deleted rules6,
-     "uplink": [{"name": "eth0", "mac": "00:0d:3a:12:34:56"}],      the check has passed with them
+     "uplink": [{"name": "eth0", "mac": "00:0d:3a:12:34:56"}],  uplinks with which the check passed
      "nameservers": ["10.0.0.10"],
      "ignoringLinkdown": ["eth0"],     their routes are ignored without a carrier (a sysctl),
      "strictDevs": ["ib0"],            they drop packets whose replies leave elsewhere (rp_filter),

@@ -59,8 +59,8 @@ def parse_verified(text: str, since: str | None = None) -> tuple[VerifiedUplink,
     """Parse a record with a line ``NAME MAC`` for each verified uplink, ignoring other lines.
 
     Raises:
-        ValueError: the record isn't empty, but no line is valid. If the result were empty, too, the
-            next default route would determine the uplink.
+        ValueError: the record isn't empty, but no line is valid. An empty result would mean that
+            there is no verified uplink, and that the default route determines the uplink.
     """
     lines = text.split("\n")[:_LINES]
     found = [line for line in map(_LINE.fullmatch, map(_bare, lines)) if line is not None]

@@ -22,7 +22,8 @@ from phases import CancelScope, Undo
 
 T = TypeVar("T")
 
-# The number of routes in a bulk call. A call can't be cancelled, so a call must not take long.
+# The usual number of routes in a bulk call. A call must not take long, because it can't be
+# cancelled.
 BULK_ROUTES = 256
 
 # The maximum number of bulk calls to replace or delete routes. Each of these calls first reads all

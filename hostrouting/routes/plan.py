@@ -114,7 +114,7 @@ class RoutePlan:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return a sentence for each interface or address in ``keep`` that isn't kept."""
+        """Return sentences about the interfaces and addresses in ``keep`` that aren't kept."""
         return tuple(note for policy in self.policies for note in policy.wanted.notes)
 
     @property
@@ -453,7 +453,7 @@ def resolve_with(
     Args:
         config: the config with the routes, which may name the uplinks.
         facts: the facts that the backend has just returned.
-        main: entries of table main that include the default routes.
+        main: entries of table main that include the default routes and the routes to gateways.
         backend: the backend for which the routes are planned.
         backends: all of the host's backends.
 

@@ -197,10 +197,10 @@ def _why_behind(route: Route, same: Iterable[Route], fib: Fib) -> tuple[str, str
 
 
 def _winner(answer: Lookup, fib: Fib) -> Route | Rule | None:
-    """Return the entry or rule that ended a lookup.
+    """Return the entry or rule that ended a lookup, or None if it is unknown.
 
-    If the packet is discarded, the kernel doesn't report the entry or rule. The result is then what
-    ``fib`` finds.
+    If the packet is discarded, the kernel doesn't report the entry or rule. The result is then the
+    entry or rule that ``fib`` finds, if the errno is the same.
     """
     if answer.route is not None:
         return answer.route

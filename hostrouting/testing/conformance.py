@@ -279,7 +279,7 @@ class ConformanceMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), is_same=st.booleans())
     def del_rule(self, data: st.DataObject, is_same: bool) -> None:
-        """Delete the first policy rule that matches an existing one, or a variant of it."""
+        """Delete the first policy rule that matches an existing rule, or a variant of one."""
         if (policy := self._draw_rule(data, is_same=is_same)) is not None:
             self._both(lambda kernel: kernel.del_rule(policy))
 

@@ -285,7 +285,7 @@ def _decode_lifetime(found: bytes | None) -> int | None:
 
 @functools.cache
 def _layout(family: Family, length: int) -> struct.Struct:
-    """Return a struct that unpacks an entry's prefix length, and its address in 64-bit words."""
+    """Return a struct that unpacks a prefix length and an address (for IPv6, two 64-bit words)."""
     words = "I" if family is Family.IPV4 else "QQ"
     between = _ADDRESS_AT - _LENGTH_AT - 1
     rest = length - _ADDRESS_AT - family.bits // 8
