@@ -114,8 +114,8 @@ class HostGroup(JsonObject):
         own_names: maps a name in ``hosts`` to the host name in the snapshot, where the two differ.
         decisions: the first host's notes that ask for a decision: which interface is the uplink.
             The other hosts' notes have the same kinds and interfaces.
-        cautions: which other traffic the fix moves on the first host, or which interfaces of
-            ``keep`` are not kept on it, one line each.
+        cautions: one line each about other traffic that the fix moves on the first host, and about
+            interfaces of ``keep`` that aren't kept on the first host.
     """
 
     verdict: Verdict

@@ -133,8 +133,8 @@ class Fib6(Fib):
             return False
         if found.type in _REJECTING or dev in found.devs:
             return False
-        # Among routes with the same destination and metric, the kernel prefers a route through the
-        # interface.
+        # Among routes with the same destination and metric, the kernel prefers a route through
+        # ``dev``.
         own = self.find(Table.MAIN, Flow(gateway, oif=dev))
         if own is None:
             return True

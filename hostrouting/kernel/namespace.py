@@ -113,7 +113,7 @@ class NamespaceKernel(IpCommands, NetlinkBackend):
         self.set_link(name, up=up, carrier=True)
 
     def set_link(self, name: str, *, up: bool | None = None, carrier: bool | None = None) -> None:
-        """Set an interface up or down, or plug or unplug its cable, and wait for the routes.
+        """Set an interface up or down, or plug or unplug its cable; return when routes are updated.
 
         Raises:
             RouteError: the kernel rejected the request, for example with ENODEV if there is no link

@@ -52,8 +52,8 @@ again. A mere
 # "networkctl reconfigure" drops it too, and doesn't read the file.
 """
 
-# netplan 0.106 writes larger metrics as negative numbers, which networkd ignores. netplan 1.1 still
-# drops the largest metric.
+# netplan 0.106 writes metrics above this number as negative numbers, which networkd ignores.
+# netplan 1.1 still drops the largest metric, 2**32 - 1.
 _NETPLAN_METRIC_MAX = 2**31 - 1
 
 # networkd reads at most 8192 [Route] sections for an interface (routes_max in networkd-route.c),
