@@ -411,7 +411,8 @@ def nagios(report: OverlapReport) -> tuple[int, str]:
         said = f"{_counts(report)}: {report.findings[0].message}"
     else:
         status = _WARNING if start else _OK
-        said = "; ".join((*start, _all_leave(report)))
+        decisions = [f"{note.kind}: {brief(note.message)[0]}" for note in report.decisions]
+        said = "; ".join((*start, _all_leave(report), *decisions))
     # With a threshold of 0, any other value raises an alert. In STRICT mode, 0 is the critical
     # threshold, and in WARN mode the warning threshold.
     thresholds = ";0" if is_strict else "0;"

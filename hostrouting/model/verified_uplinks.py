@@ -241,6 +241,27 @@ def find_renamed(
     return tuple(found)
 
 
+def find_replaced(
+    verified: Iterable[VerifiedUplink],
+    links: Sequence[Link],
+) -> tuple[tuple[VerifiedUplink, Link], ...]:
+    """Return the verified uplinks whose MAC address is gone, each with its namesake.
+
+    If the namesake is a port, its topmost bridge or bond is returned instead. A bond with ports
+    isn't replaced by a change of its MAC address.
+    """
+    by_name = {link.name: link for link in links}
+    macs = {link.mac for link in links}
+    found: list[tuple[VerifiedUplink, Link]] = []
+    for uplink in verified:
+        namesake = by_name.get(uplink.name)
+        if uplink.mac is None or uplink.mac in macs or namesake is None or namesake.mac is None:
+            continue
+        if not _is_bond_with_ports(namesake, by_name):
+            found.extend((uplink, link) for link in _topmost([namesake], by_name))
+    return tuple(found)
+
+
 def is_port_of(name: str, master: str, links: Sequence[Link]) -> bool:
     """Return whether ``master`` is the topmost bridge or bond above a link."""
     by_name = {link.name: link for link in links}

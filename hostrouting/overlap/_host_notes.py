@@ -18,7 +18,7 @@ from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.links import Hardware, Link, is_infiniband
 from hostrouting.model.routes import Route, RouteType, Table
 from hostrouting.model.text import shortened, with_runs
-from hostrouting.model.verified_uplinks import VERIFIED_PATH, find_swapped
+from hostrouting.model.verified_uplinks import VERIFIED_PATH, find_replaced, find_swapped
 from hostrouting.overlap._fewest_prefixes import summary_of
 from hostrouting.overlap._places import Place, Places, SocketLookup, Span
 from hostrouting.overlap._state import State
@@ -28,6 +28,10 @@ from hostrouting.overlap.uplinks import Uplinks, container_devs, how_to_name, is
 # Limits for human-readable lines.
 _SHOWN_ADDRESSES = 8
 _SHOWN_ROUTES = 4
+# The end of a note on an interface that has taken a verified uplink's place.
+_IF_RIGHT = (
+    "; if that is right, run hostrouting apply, or else name the right one in hostRouting.uplinks"
+)
 
 
 def notes_on_host(overlap: RouteOverlap, state: State, places: Places) -> Iterable[Note]:
@@ -62,6 +66,7 @@ def _about_defaults(
     """Yield the notes on default routes that leave open which interface is the uplink."""
     if state.uplinks.is_verified and state.family is Family.IPV4:
         yield from _moved(state)
+        yield from _replaced_by_namesakes(state)
         return
     if state.uplinks.is_configured:
         yield from _beside_uplinks(state, places)
@@ -187,11 +192,23 @@ def _through_containers(
 
 def _replaced(uplinks: Uplinks) -> Note:
     text = (
-        f"{','.join(uplinks.gone)}, with which the check passed, is gone;"
-        f" the default route's interface, {','.join(uplinks.devs)}, counts as the uplink now,"
-        " and apply records it"
+        f"the default route's interface, {','.join(uplinks.devs)}, counts as the uplink now,"
+        f" because {','.join(uplinks.gone)}, with which the check passed, is gone{_IF_RIGHT}"
     )
     return Note(NoteKind.MOVED, text, devs=uplinks.devs)
+
+
+def _replaced_by_namesakes(state: State) -> Iterable[Note]:
+    """Yield a note for each verified uplink whose name is now that of another NIC.
+
+    Until ``apply`` records that NIC's MAC address, a swap of names would go unnoticed.
+    """
+    for was, link in find_replaced(state.uplinks.verified, state.links):
+        text = (
+            f"{link.name} ({link.mac}) counts as the uplink now,"
+            f" because {was.name} ({was.mac}), with which the check passed, is gone{_IF_RIGHT}"
+        )
+        yield Note(NoteKind.MOVED, text, devs=(link.name,))
 
 
 def _moved(state: State) -> Iterable[Note]:

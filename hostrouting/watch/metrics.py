@@ -83,7 +83,7 @@ def check_metrics(
         Metric(
             "uplink_moved",
             "gauge",
-            "1 if another interface's default route wins over the verified uplink's, or else 0.",
+            "1 if the check has the note MOVED on the verified uplink, or else 0.",
             moved,
         ),
         Metric(

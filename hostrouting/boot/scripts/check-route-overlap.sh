@@ -177,6 +177,7 @@ report() {
   case $VERDICT in
     ok)
       say "$LINES"
+      # If another interface has the name, only `hostrouting check` tells it: Ignition documents have no room for more.
       what="is gone; the default route's interface counts as the uplink now, and apply records it"
       [ -z "${GONE-}" ] || say "note: $GONE, with which the check passed, $what" ;;
     overlap)
