@@ -158,6 +158,15 @@ def _is_alternative(route: Route) -> bool:
     )
 
 
+MISSING_UPLINK = ", which hostRouting.uplinks names"
+"""The end of ``missing_uplink``."""
+
+
+def missing_uplink(patterns: tuple[str, ...]) -> str:
+    """Return a phrase about an interface that a config names as an uplink, and that is missing."""
+    return f"interface {','.join(patterns)}{MISSING_UPLINK}"
+
+
 def missing_default_route(
     routes: Iterable[Route],
     family: Family,

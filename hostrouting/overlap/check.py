@@ -15,6 +15,7 @@ from hostrouting.config.swapped_names import Swap, swap_words, swapped_devs, swa
 from hostrouting.kernel.default_routes import (
     default_beside_main,
     missing_default_route,
+    missing_uplink,
     tables_for_all,
 )
 from hostrouting.kernel.port import RouteBackend
@@ -39,7 +40,12 @@ from hostrouting.overlap.findings import (
     Verdict,
 )
 from hostrouting.overlap.proposals import Answer, AnswerKind, Fix, HostSettings, Obstacle, Unfixable
-from hostrouting.overlap.uplinks import container_devs, contested_error, wait_for_addresses
+from hostrouting.overlap.uplinks import (
+    container_devs,
+    contested_error,
+    how_to_name,
+    wait_for_addresses,
+)
 from phases import CancelScope
 
 # A line of text names at most this many interfaces.
@@ -379,7 +385,10 @@ def _why_unknown(config: Config, state: State, host: Host | None) -> str:
         named = ",".join(config.uplinks)
         if is_like(LOOPBACK, config.uplinks):
             return f"hostRouting.uplinks ({named}) matches only lo, which can't be an uplink"
-        return f"there is no interface {named}, which hostRouting.uplinks names"
+        cidrs = config.route_overlap.expected_cidrs
+        naming = how_to_name(state.defaults, state.routes, cidrs, state.links)
+        missing = missing_uplink(config.uplinks)
+        return f"there is no {missing}: add that interface, or {naming}, then: hostrouting apply"
     if uplinks.contested:
         cidrs = config.route_overlap.expected_cidrs
         return contested_error(uplinks, state.routes, cidrs, state.links).clause

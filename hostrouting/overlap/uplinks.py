@@ -14,6 +14,7 @@ from hostrouting.kernel.default_routes import (
     default_beside_main,
     default_route,
     inherited_route,
+    missing_uplink,
     tables_for_all,
     unicast_defaults,
     uplink_patterns,
@@ -467,6 +468,9 @@ def wait_for_addresses(
         uplinks = read_uplinks(config, backend, ipv4)
         if uplinks.awaited is not None:
             return uplinks.awaited
+        if config.uplinks is not None and uplinks.unknown is not None:
+            # If an interface that the config names has become another one, waiting doesn't help.
+            return None if _are_others(uplinks) else _awaited_named(backend, config.uplinks)
         on = "" if uplinks.named is None else f" on {','.join(uplinks.named)}"
         whose = "" if backend.family is Family.IPV4 else "IPv6 "
         is_known = config.uplinks is not None or uplinks.is_verified
@@ -483,6 +487,15 @@ def wait_for_addresses(
     missing = look_until(backend, scope, started, config.wait_seconds, find_default)
     if missing is None or read_uplinks(config, backend).devs:
         look_until(backend, scope, started, config.route_overlap.address_seconds, find_pending)
+
+
+def _are_others(uplinks: Uplinks) -> bool:
+    """Return whether the interfaces that a config names exist, but aren't the verified uplinks."""
+    return uplinks.unknown is UnknownReason.SWAPPED or bool(uplinks.devs)
+
+
+def _awaited_named(backend: RouteBackend, named: tuple[str, ...]) -> str | None:
+    return None if _has_default_beside_main(backend, named) else missing_uplink(named)
 
 
 def _has_default_beside_main(backend: RouteBackend, named: tuple[str, ...] | None) -> bool:

@@ -11,7 +11,12 @@ import attrs
 
 from hostrouting.config.routing import ONLINK, Config, StaticRoute, StaticRoutes
 from hostrouting.config.swapped_names import swap_words, swapped_routes, swapped_uplinks
-from hostrouting.kernel.default_routes import default_route, unicast_defaults, uplink_patterns
+from hostrouting.kernel.default_routes import (
+    MISSING_UPLINK,
+    default_route,
+    unicast_defaults,
+    uplink_patterns,
+)
 from hostrouting.kernel.port import Facts, RouteBackend, read_default_routes, read_routes
 from hostrouting.kernel.selection import Selection
 from hostrouting.model.changes import Change, Changes, Replacement
@@ -731,11 +736,12 @@ def missing_hint(missing: str, backends: Iterable[RouteBackend]) -> str:
     Raises:
         RouteError: the kernel can't be queried.
     """
-    if not missing.startswith(_OTHER_THAN_VPN):
+    is_for_vpn = missing.startswith(_OTHER_THAN_VPN)
+    if not is_for_vpn and MISSING_UPLINK not in missing:
         return "bring it up or add it, or name another gateway or dev"
     defaults = (route for backend in backends for route in read_default_routes(backend))
     others = {dev for route in defaults for dev in route.devs if not is_like(dev, VPN_DEVS)}
-    return naming(others)
+    return naming(others) if is_for_vpn else f"add that interface, or {naming(others)}"
 
 
 def naming(devs: Collection[str]) -> str:

@@ -14,11 +14,12 @@ from hostrouting.config.routing import ONLINK, Gateway, StaticRoute
 from hostrouting.kernel.default_routes import (
     inherited_route,
     missing_default_route,
+    missing_uplink,
     unicast_defaults,
 )
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import Family, IpAddress, IpNetwork
-from hostrouting.model.links import Address, Link
+from hostrouting.model.links import Address, Link, is_like
 from hostrouting.model.routes import NextHop, Route, Route6, RouteType
 from hostrouting.model.text import shortened
 
@@ -188,6 +189,8 @@ class _Resolver:
         by = self.uplinks if dev is None else (dev,)
         default = inherited_route(self.defaults, by)
         if default is None:
+            if dev is None and by and not any(is_like(name, by) for name in self.links):
+                raise _NotThere(missing_uplink(by))
             raise _NotThere(missing_default_route(self.defaults, self.family, by))
         hops = tuple(attrs.evolve(hop, is_linkdown=False) for hop in default.hops)
         if gateway is not None:

@@ -24,7 +24,7 @@ from hostrouting.overlap.findings import OverlapReport, UnknownReason, Verdict
 from hostrouting.overlap.planned_host import PlannedHost, planned_host
 from hostrouting.overlap.summary import brief
 from hostrouting.overlap.uplinks import awaited_devs
-from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_now
+from hostrouting.routes.plan import RoutePlan, RoutesReport, missing_hint, plan_now
 from hostrouting.routes.verify import verify_routes
 from hostrouting.tasks.arguments import to_config, to_host, to_scope
 from hostrouting.tasks.configure import change_to_record, warnings_of
@@ -213,7 +213,8 @@ def _outcome(
 ) -> _Outcome:
     """Return the check's report for a plan, or why there is none (see ``_Outcome``)."""
     if planned is None:
-        return f"the static routes can't be installed without {missing}"
+        hint = missing_hint(missing or "", host.planned_backends(config))
+        return f"the static routes can't be installed without {missing}; {hint}"
     scope.check()
     try:
         _rehearse(planned)

@@ -1077,19 +1077,23 @@ def test_it_waits_for_a_late_uplink(kernel: NamespaceKernel, tmp_path: Path) -> 
     asked = config(SERVICES, cidrs=[SERVICES], uplinks=["bond0"], waitSeconds=60)
     default = f"{BY_ETH0.replace('eth0', 'bond0')} metric 300"
 
-    def start(name: str, text: str) -> subprocess.Popen[str]:
+    def start(name: str, text: str, missing: str) -> subprocess.Popen[str]:
         (tmp_path / name).mkdir()
         script = Sandbox(tmp_path / name).start(text)
         assert script.stdout is not None
-        assert "waiting up to 60 s for the default route on " in script.stdout.readline()
+        assert f"waiting up to 60 s for {missing}" in script.stdout.readline()
         return script
 
-    routes = start("routes", render_static_routes(asked))
+    routes = start(
+        "routes",
+        render_static_routes(asked),
+        f"device bond0 (there is no such interface), needed by {SERVICES}\n",
+    )
     run_ip(f"link set eth0 down\nlink set eth0 name bond0\nlink set bond0 up\n{default}")
     assert routes.wait(timeout=60) == 0
     # At boot, too, the check begins after the routes.
     run_ip("route del default dev bond0")
-    check = start("check", render_check(asked))
+    check = start("check", render_check(asked), "the default route on an uplink\n")
     run_ip(default)
     assert check.wait(timeout=60) == 0
     report = check_overlap(asked, kernel, phases.CancelScope())

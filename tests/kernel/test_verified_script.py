@@ -658,6 +658,15 @@ def test_after_its_wait_the_script_goes_on_without_a_replaced_uplink(tmp_path: P
         ), judged
 
 
+def test_the_check_doesnt_wait_for_a_swapped_name(tmp_path: Path) -> None:
+    build()
+    run_ip(*_words(SWAP), "route del default dev eth0")
+    asked = config(cidrs=CLUSTER, uplinks=["eth0"], waitSeconds=60)
+    done = Sandbox(tmp_path).run(render_check(asked), **recorded([ETH0]))
+    assert "waiting" not in done.stdout
+    assert SWAPPED in done.stderr
+
+
 def test_the_lease_of_a_verified_uplink_may_come_last(tmp_path: Path) -> None:
     """A3: the script waits for it, and not for a run of its own."""
     kernel = build()

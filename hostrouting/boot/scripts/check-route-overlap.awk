@@ -652,7 +652,7 @@ function find_problem() {
     expect_named()
   else if (expected == "")
     expect_defaults()
-  if (find_swap() != "") {
+  if (find_swap()) {
     problem = find_swap()
     return
   }
@@ -685,7 +685,8 @@ function find_undelivered(    i, r) {
 # Prints the verdict; the default route that may still come, or an empty line; the InfiniBand interfaces whose address
 # may still come, or an empty line; and the messages, of which the marker omits what follows a tab.
 function print_verdict(verdict,    i, lacking, pending) {
-  if ((problem ~ /^no-(uplink|default)/ || (uplink_pattern != "" && !defaults)) && !has_default_beside_main)
+  # The routes script doesn't wait for a name that is another NIC's by now, either.
+  if ((uplink_pattern == "" ? problem ~ /^no-default/ : !defaults && !find_swap()) && !has_default_beside_main)
     lacking = "the default route" (uplink_pattern == "" ? "" : " on an uplink")
   for (i = 1; i <= infinibands; i++)
     if (family == 4 && problem !~ /^no-/ && !is_uplink(infiniband[i]))

@@ -88,6 +88,7 @@ function read_link(    name, i) {
   index_of[name] = $1 + 0
   has_carrier[name] = $3 ~ /[<,]LOWER_UP[,>]/
   is_up[name] = $3 ~ /[<,]UP[,>]/
+  uplinks += is_uplink(name)
   # Before its state, ip prints pairs of a key and a value.
   for (i = 4; i < NF && $i != "state"; i += 2)
     if ($i == "master")
@@ -239,6 +240,8 @@ function resolve(gateway, name, rank,    best, count, h, head, legs, source, tai
   if (name == "*" || gateway == "*") {
     best = default_on(name)
     if (best == "") {
+      if (name == "*" && !uplinks)
+        await(uplink_words)
       if (name == "*")
         name = uplink_words (is_configured || uplink_words == "" ? "" : ", with which the check passed")
       fail("lacking", "the default route" (name == "" ? "" : " on " name))
@@ -281,11 +284,11 @@ function other_than_vpns(    i, name) {
   return name
 }
 
+# Returns how to name an uplink, which isn't known if there are several or none.
 function how_to_name(name) {
   return "; name the node\047s uplinks: " setting(name) ", " THEN
 }
 
-# Returns how to name an uplink, which isn't known if there are several or none.
 # Returns the VPN whose default route wins beside another interface's, or "".
 function vpn_beside(    best) {
   best = devs_of[default_on("*")]

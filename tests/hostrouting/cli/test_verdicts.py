@@ -70,6 +70,25 @@ def test_the_boot_script_gets_a_verdict_despite_a_broken_manifest(
     assert str(host.layout.manifest) in err
 
 
+# --- no interface is as the config names it ------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", ["check", "plan", "fix", "apply", "check --output nagios"])
+@pytest.mark.parametrize("routes", [(), (SHADOWED,)], ids=str)
+def test_each_command_names_a_missing_uplink(
+    run: Any, host: Host, words: str, routes: tuple[str, ...]
+) -> None:
+    wanted = section(*routes, uplinks=["eth9"], waitSeconds=0)
+    write_file(host.layout.config, json.dumps({"hostRouting": wanted}))
+    _, out, err = run(*words.split())
+    assert "interface eth9, which hostRouting.uplinks names" in out + err
+    assert (
+        "add that interface, or name the node's uplinks:"
+        ' set hostRouting\'s "uplinks": ["eth0"], then: hostrouting apply' in out + err
+    )
+    assert "waitSeconds" not in out + err
+
+
 # --- no CIDR is expected --------------------------------------------------------------------------
 
 

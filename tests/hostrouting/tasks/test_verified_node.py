@@ -257,6 +257,25 @@ def test_swapped_names_move_nothing(node: Node) -> None:
     assert node.record == f"eth1 {MAC}\n"
 
 
+@pytest.mark.parametrize("master", [None, "br0"])
+def test_the_check_doesnt_wait_for_a_name_that_is_anothers_by_now(
+    node: Node, master: str | None
+) -> None:
+    """Without a default route on it. ``apply`` doesn't wait, either."""
+    swap_names(node)
+    if master is not None:
+        node.kernel.del_link("eth1")
+        node.kernel.add_link("br0", kind="bridge", mac=MAC)
+    node.kernel.del_link("eth0")
+    node.kernel.add_link("eth0", mac=OTHER_MAC if master is None else MAC, master=master)
+    named = attrs.evolve(STRICT, uplinks=("eth0",), wait_seconds=60)
+    clock = FakeClock()
+    scope = phases.CancelScope(clock=clock)
+    report = check(named, host=node.host, scope=scope)
+    kind = UnknownReason.SWAPPED if master is None else UnknownReason.NO_UPLINK
+    assert (report.reason_kind, clock.monotonic()) == (kind, 0)
+
+
 def test_a_swapped_name_in_the_config_is_no_verdict(node: Node) -> None:
     named = attrs.evolve(STRICT, uplinks=("eth0",))
     node.apply(named)
@@ -387,17 +406,56 @@ def test_a_name_of_the_config_that_is_a_port_by_now(node: Node) -> None:
         node.apply(named)
 
 
-def test_a_replaced_uplink_is_told(node: Node) -> None:
-    node.rename("ens3", OTHER_MAC)
-    says = (
-        "eth0, with which the check passed, is gone; the default route's interface, ens3,"
-        " counts as the uplink now, and apply records it"
-    )
-    notes = check(STRICT, host=node.host).notes
-    assert [n.message for n in notes if n.kind is NoteKind.MOVED] == [says]
+IF_RIGHT = (
+    "if that is right, run hostrouting apply, or else name the right one in hostRouting.uplinks"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    {
+        "ens3": "the default route's interface, ens3, counts as the uplink now,"
+        " because eth0, with which the check passed, is gone",
+        "eth0": f"eth0 ({OTHER_MAC}) counts as the uplink now,"
+        f" because eth0 ({MAC}), with which the check passed, is gone",
+    }.items(),
+)
+def test_a_replaced_uplink_is_told(node: Node, name: str, says: str) -> None:
+    node.rename(name, OTHER_MAC)
+    asked = ("check", "--cidr", "10.96.0.0/12")
+    assert f"MOVED: {says}\n  {IF_RIGHT}\n" in said(node, *asked)
+    assert f" through {name}; MOVED: {says} | " in said(node, *asked, "--output", "nagios")
+    says += f"; {IF_RIGHT}"
+    report = check(config(cidrs=["10.96.0.0/12"]), host=node.host)
+    assert report.verdict is Verdict.OK
+    assert [n.message for n in report.notes if n.kind is NoteKind.MOVED] == [says]
     assert says in [each.message for each in examine(STRICT, host=node.host).findings]
+    (group,) = judge([snapshot(host=node.host)], config(cidrs=["10.96.0.0/12"])).groups
+    assert [each.message for each in group.decisions] == [says]
     node.apply()
     assert NoteKind.MOVED not in {n.kind for n in check(STRICT, host=node.host).notes}
+
+
+NOT_REPLACED: dict[str, dict[str, Any]] = {
+    "named": {"uplinks": ["eth0"]},
+    "WARN": {"mode": "WARN"},
+    "a bond": {},
+    "no MAC address": {},
+}
+
+
+@pytest.mark.parametrize("case", NOT_REPLACED)
+def test_a_new_mac_address_may_mean_nothing(node: Node, case: str) -> None:
+    node.rename("eth0", None if case == "no MAC address" else OTHER_MAC)
+    if case == "a bond":
+        node.kernel.del_link("eth0")
+        node.kernel.add_link("eth0", kind="bond", mac=OTHER_MAC)
+        node.kernel.add_link("eth1", master="eth0", mac=OTHER_MAC)
+        node.kernel.add_address("eth0", "10.1.0.4/24")
+        assert not node.kernel.write(Write.ADD, [default_route()])
+    report = check(config(cidrs=["10.96.0.0/12"], **NOT_REPLACED[case]), host=node.host)
+    assert report.verdict is Verdict.OK
+    assert NoteKind.MOVED not in {note.kind for note in report.notes}
 
 
 def test_without_a_default_route_the_verified_uplink_is_to_come_back(node: Node) -> None:
