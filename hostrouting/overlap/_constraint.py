@@ -75,7 +75,7 @@ class Constraints:
         """Return the constraint for a local address, which no route may take away.
 
         A route in main takes a local address away only if a rule looks up main before table local.
-        Today, that rule finds no entry that it accepts: it suppresses main's entry, or the entry
+        So far, that rule finds no entry that it accepts: it suppresses main's entry, or the entry
         has the type ``throw``. So a new route in main may cover the address if the rule suppresses
         the new route, too.
         """
@@ -201,7 +201,8 @@ class Constraints:
 
         Args:
             failure: the judgement of the failing lookup.
-            length: the longest prefix of a new entry in main that wouldn't change the lookup.
+            length: the maximum prefix length with which a new entry in main doesn't change the
+                lookup.
         """
         address = failure.address
         entry = self._fib.find(Table.MAIN, Flow(address)) if length == self._bits else None
@@ -218,7 +219,7 @@ class Constraints:
         lookup: SocketLookup,
         next_hops: tuple[NextHop, ...],
     ) -> int | Obstacle:
-        """Return the longest prefix with which a new entry in main doesn't change a lookup.
+        """Return the maximum prefix length with which a new entry in main doesn't change a lookup.
 
         If no entry in main changes the lookup, return the reason.
 
@@ -377,7 +378,7 @@ def unmodelled(address: IpAddress, family: Family, source: IpAddress | None = No
 
 
 def _longest_ignored(rule: Rule, found: Route | None) -> int:
-    """Return the longest prefix with which a rule still doesn't find a new entry in main.
+    """Return the maximum prefix length with which a rule doesn't find a new entry in main.
 
     Return -1 if the rule finds a new entry with any prefix around the address.
 

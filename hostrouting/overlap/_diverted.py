@@ -113,9 +113,10 @@ def _lost_gateways(
     before: ModelledHost,
     after: ModelledHost,
 ) -> Iterator[str]:
-    """Yield a sentence for each gateway of another program's route that a plan diverts.
+    """Yield a sentence for each gateway of another program's route if a plan diverts packets to it.
 
-    A fix never does so (``_constraint``), but a config may list the fix of another host.
+    A fix never diverts packets to a gateway (``_constraint``), but a config may list the fix of
+    another host.
     """
     reached = PrefixSet(map(numbers, failing), before.state.family.bits)
     routes: dict[IpAddress, Route] = {}

@@ -155,10 +155,10 @@ class Bounds:
         return not is_uplink and dev not in _SERVICE_DEVS and is_like(dev, self._container_devs)
 
     def lost_router(self, address: IpAddress) -> tuple[Route, Address] | None:
-        """Return the default route with an address as its gateway, and this host's same address.
+        """Return the default route whose gateway is an address, and this host's ``Address`` for it.
 
-        Both a router on an uplink's link and this host have the address. The result is None for
-        any other address.
+        The result is None unless a default route through an uplink has the address as its gateway,
+        although this host has the address, too.
         """
         return self._lost_routers.get(address)
 

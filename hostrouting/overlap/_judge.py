@@ -206,7 +206,7 @@ class Judge:
                 route,
                 would_be_exempt=self._leads_to_pods(lookup, route, foreign),
             )
-        # A pod's interface, but beyond the exemption's bounds.
+        # The exemption's bounds don't cover the route through a pod's interface.
         if not_allowed and (bound := self._bounds.why_beyond(route, lookup.address)):
             return Judgement(FindingKind.OVERLAP, lookup, devs, route, bound=bound)
         if len(not_allowed) < len(foreign):  # some of the interfaces are in allowedDevs

@@ -375,11 +375,11 @@ def _have_local_asked(flow: Flow, state: State, cidrs: Sequence[Prefix]) -> str:
 
 
 def _behind_vrfs(flow: Flow, state: State, cidrs: Sequence[Prefix]) -> int:
-    """Return the preference for a new rule that looks up table local: 0, or behind the VRFs' rule.
+    """Return 0, or a preference behind the VRFs' rule, for a new rule that looks up table local.
 
     A packet in a VRF must stay in the VRF, even if its destination is an address of this host
     outside of the VRF. So on a host with VRFs, the new rule should come behind the VRFs' rule. The
-    preference is 0 if some packets to this host still wouldn't be delivered then.
+    preference is 0 if some packets to this host wouldn't be delivered even with that rule.
     """
     decides = state.fib.decide(flow).rule
     of_vrfs = [rule.preference for rule in state.rules if rule.is_l3mdev]

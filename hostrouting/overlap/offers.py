@@ -38,7 +38,7 @@ _BY_DEFAULT = " that only a default route carries"
 
 
 class Offer(NamedTuple):
-    """Packets that don't leave through the interface of their source, and the advice to keep it.
+    """Packets that don't leave through the interface of their source, with advice.
 
     Args:
         fact: which packets leave through which interface.
