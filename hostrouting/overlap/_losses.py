@@ -391,9 +391,9 @@ class _Comparison:
         if not change.is_intended:
             return change.senders.addresses
         if change.devs == (self._loopback,):
-            # Before the change, this host receives these packets, either at its own addresses or by
-            # a local route to a whole prefix. In the first case, they aren't losses here. In the
-            # second case, only packets without a source are losses.
+            # Before the change, this host receives these packets. Packets to its own addresses
+            # aren't losses here. Of packets to a prefix that a local route leads to, those without
+            # a source are losses.
             is_own = all(span.place.probe in self._own_addresses for span in spans)
             return [] if is_own else [each for each in change.senders.addresses if each is None]
         near = change.senders.near(change.devs, change.network)

@@ -32,7 +32,7 @@ class ModelledHost:
     """A model of a host with or without a fix, which knows the sources that the kernel reported.
 
     Args:
-        state: the host's state. It may lack changes of a fix, all of which are in ``model``.
+        state: the host's state, perhaps without changes of a fix. ``model`` has all changes.
         places: the places, with the lookups before the fix.
         model: the model of the host.
     """
