@@ -223,11 +223,10 @@ def fill(asset: str, *, package: str = PACKAGE, **values: str) -> str:
 
     def value(match: re.Match[str]) -> str:
         name, end = match.groups()
-        found = (
-            values[name]
-            if name in values
-            else filled(_without_comments(assets.read_asset(PACKAGE, name)))
-        )
+        if "." in name:
+            found = filled(_without_comments(assets.read_asset(PACKAGE, name)))
+        else:
+            found = values[name]
         begins_line = match.string[match.start() - 1 : match.start()] in ("", "\n")
         return f"{found}{end}" if found or not begins_line else ""
 

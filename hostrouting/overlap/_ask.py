@@ -21,8 +21,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
 from hostrouting.kernel.default_routes import with_every_default
 from hostrouting.kernel.port import Lookups, Sent
 from hostrouting.kernel.rules import KERNEL_RULES, LOOPBACK, NO_SOURCE
@@ -284,22 +282,15 @@ def source_borders(
             yield int(address.local) >> (128 - length) << (128 - length), length
 
 
-def _without_hop_attributes(lookup: Lookup) -> Lookup:
-    """Return a lookup result without protocol, MTU and src, if it is an IPv6 multipath route.
+def _comparable(lookup: Lookup) -> object:
+    """Return a lookup result, or only what a model knows of it if it is an IPv6 multipath route.
 
-    The kernel reports these attributes of the selected hop only, so a model's may differ.
+    The kernel reports the other attributes, such as the MTU, of the selected hop only.
     """
-    if not (isinstance(lookup.route, Route6) and len(lookup.route.hops) > 1):
+    route = lookup.route
+    if not (isinstance(route, Route6) and len(route.hops) > 1):
         return lookup
-    return Lookup(
-        lookup.address,
-        attrs.evolve(
-            lookup.route,
-            protocol=0,
-            mtu=None,
-            source=None,
-        ),
-    )
+    return lookup.address, route.key, route.type, route.hops, route.nexthop_id
 
 
 def modelled_lookups(fib: Fib) -> Callable[..., list[Lookup]]:
@@ -317,4 +308,4 @@ def modelled_lookups(fib: Fib) -> Callable[..., list[Lookup]]:
 def is_modelled(lookup: SocketLookup, look_up: Callable[..., list[Lookup]]) -> bool:
     """Return whether the model gives the kernel's result for a lookup."""
     modelled = look_up([lookup.address], source=lookup.source, is_tcp=lookup.is_tcp)
-    return _without_hop_attributes(lookup.result) in map(_without_hop_attributes, modelled)
+    return _comparable(lookup.result) in map(_comparable, modelled)

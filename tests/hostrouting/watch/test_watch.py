@@ -35,7 +35,8 @@ from hostrouting import (
     StaticRoute,
     StaticRoutes,
 )
-from hostrouting.boot.render import fill
+from hostrouting.boot.assets import read_asset
+from hostrouting.boot.render import PACKAGE
 from hostrouting.boot.trial_timer import times_of
 from hostrouting.config.routing import OverlapMode
 from hostrouting.kernel.port import Write, read_routes
@@ -807,7 +808,7 @@ def test_an_idle_watcher_looks_once_a_minute(world: World) -> None:
 
 def test_it_pings_the_watchdog_and_sends_systemd_the_verdict(world: World) -> None:
     world.watch(600)
-    unit = fill("hostrouting-watch.service", READ_WRITE_PATHS="", PYTHON="", MORE_SOCKETS="")
+    unit = read_asset(PACKAGE, "hostrouting-watch.service")
     watchdog_seconds = int(unit.partition("WatchdogSec=")[2].partition("\n")[0])
     pings = [when for when, line in world.heard if line == "WATCHDOG=1"]
     assert max(later - earlier for earlier, later in pairwise(pings)) <= watchdog_seconds / 3
