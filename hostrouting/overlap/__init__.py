@@ -39,8 +39,8 @@ names. Plain routes cut only inside a suspect. Outside of suspects, plain routes
 Ask (``_ask``). Three kinds of sockets send to a place, and all must leave as expected:
 
 - *unconnected*: a datagram without a source. This lookup also selects a client's source.
-- *client*: the lookup is repeated with that source. The result may differ if a rule or route
-  matches on sources, or if the source is no longer this host's.
+- *client*: the lookup is repeated with that source. Its result may differ from the first one if a
+  rule or route matches on sources, or if the source is no longer this host's.
 - *server*: a reply is sent from the address at which the server was called, on an uplink or on lo.
 
 TCP and UDP are looked up separately if a rule distinguishes them. If the kernel alternates between

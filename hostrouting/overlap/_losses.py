@@ -43,7 +43,8 @@ from hostrouting.overlap._state import State
 _SHOWN = 8
 # If a loss has more prefixes than this, a single prefix around them is shown.
 _EXACT_MAX = 6
-# Stands for several interfaces, of which each carries the packets from its own addresses.
+# In a loss, these words replace the names of several interfaces, each of which carries the packets
+# from its own addresses.
 _THEIR_INTERFACES = ("their interfaces",)
 # At most this many packets from own addresses are compared. With hundreds of prefixes, and hundreds
 # of addresses that rules distinguish, a comparison would take minutes.

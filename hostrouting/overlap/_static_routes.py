@@ -289,8 +289,8 @@ class Entries:
         - If the uplinks are verified, it can't: an entry inherits them even under new names.
         - If the family's default route determines the uplinks, it can't: an entry inherits from
           the same route.
-        - If the config names the uplinks, it may if several of their default routes are tied for
-          the lowest metric: an entry inherits the first of these, and their order may change.
+        - If the config names the uplinks, and several of their default routes have the lowest
+          metric, it may: an entry inherits the first of these routes, and their order may change.
         - If the IPv4 default route determines the IPv6 uplinks, it may: an entry inherits from the
           IPv6 default route, which may lead through another interface after a reboot.
         """

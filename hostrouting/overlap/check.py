@@ -62,7 +62,7 @@ def unjudged(
     """Return a report with the verdict ``unknown``.
 
     Args:
-        overlap: the CIDRs to check.
+        overlap: the section of the config with the expected CIDRs.
         reason_kind: why the verdict is unknown.
         reason_detail: details about the reason.
     """
