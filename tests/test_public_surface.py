@@ -22,6 +22,7 @@ import sys
 import typing
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from types import ModuleType
 
@@ -37,6 +38,9 @@ from hostrouting.backend import (
     RouteBackend,
     Systemctl,
 )
+from hostrouting.model.integer_prefixes import numbers
+from hostrouting.model.lookups import Lookup
+from hostrouting.model.routes import Route
 
 ROOT = Path(__file__).parent.parent
 NAMES: set[str] = {*vars(hostrouting)["__all__"]}
@@ -181,6 +185,12 @@ def test_only_another_distributions_phases_is_named(
         hostrouting.Snapshot((), (), (), ()),
         hostrouting.RoutesReport(),
         hostrouting.ConfigError([("a", "b")]),
+        Lookup.of_template(
+            IPv4Address("10.0.0.1"),
+            Route(IPv4Network("10.0.0.0/8")),
+            numbers(IPv4Network("10.0.0.0/8")),
+            lambda network: Route(network),
+        ),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -308,11 +308,14 @@ class Host:
         """Return a config with this host's verified uplinks, or unchanged if it doesn't need them.
 
         A STRICT config with a CIDR needs the verified uplinks. A config that ``is_as_installed``
-        needs them, too, if the installed check expects them. An image has no verified uplinks.
+        needs them, too, if the installed check expects them. An image has no verified uplinks. A
+        config that ``is_former`` keeps its own verified uplinks.
 
         Raises:
             FileError: the record of verified uplinks can't be read.
         """
+        if config.is_former:
+            return config if config.keeps_uplinks else attrs.evolve(config, verified=())
         if self.is_image or not (
             config.keeps_uplinks
             or (config.is_as_installed and self.has_record and self.expects_verified)

@@ -18,6 +18,7 @@ from hostrouting.config.routing import SECTION, Config, OverlapMode, Watch
 from hostrouting.model.errors import UnitError
 from hostrouting.model.family import Family
 from hostrouting.model.routes import Protocol
+from hostrouting.model.verified_uplinks import verified_text
 
 # The parts that the host routing config controls. Parts that the config enables are installed, and
 # the others are removed. The parts of plug-ins have their own configs.
@@ -225,11 +226,14 @@ class Wanted:
         names: the parts to install or remove; other parts stay as they are.
         parts: the parts to install, a subset of ``names``.
         consumer: the gated unit.
+        record: the record of verified uplinks to restore, empty to remove it, or None to leave it
+            as it is.
     """
 
     names: tuple[str, ...]
     parts: tuple[Part, ...]
     consumer: str
+    record: str | None = None
 
     @property
     def part_names(self) -> tuple[str, ...]:
@@ -241,7 +245,8 @@ class Wanted:
         """Return the parts that a config enables, limited to the given names if any are passed."""
         names = names or CONFIGURED
         parts = [part for part in wanted_parts(config, layout) if part.name in names]
-        return cls(names, tuple(parts), config.consumer)
+        record = verified_text(config.verified) if config.is_former else None
+        return cls(names, tuple(parts), config.consumer, record)
 
 
 def wanted_parts(config: Config, layout: Layout) -> tuple[Part, ...]:

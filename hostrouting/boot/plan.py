@@ -298,6 +298,8 @@ def _changed_files(
     new_files = installed_files(layout, new, wanted.parts, contents)
     if new.parts:
         new_files.insert(0, BootFile(layout.manifest, new.to_text()))
+    if wanted.record:
+        new_files.append(BootFile(layout.verified, wanted.record))
     return [file for file in new_files if not _is_up_to_date(file)]
 
 
@@ -336,6 +338,8 @@ def _obsolete_paths(host: Host, wanted: Wanted, manifests: Manifests) -> set[Pat
     obsolete -= {layout.enablement(name) for name in old.parts}
     if CHECK in wanted.names and CHECK not in new.parts:
         obsolete |= {*layout.markers, layout.verified}
+    if wanted.record == "":
+        obsolete.add(layout.verified)
     if host.is_image:
         obsolete.add(layout.verified)  # the record of the host from which the image was made
     if WATCH in wanted.names and WATCH not in new.parts:

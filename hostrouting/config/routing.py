@@ -534,6 +534,9 @@ class Config(Section):
         is_as_installed: whether ``Host.with_verified`` fills in the verified uplinks even in
             ``WARN`` mode if the installed check expects them. True for a config without a document,
             as with ``--cidr`` alone.
+        is_former: whether ``installed_config`` has returned the config. ``Configure`` then restores
+            the host's record of verified uplinks, as they are in ``verified``, and
+            ``Host.with_verified`` leaves ``verified`` unchanged.
 
     Raises:
         ConfigError: one or more fields are invalid; the error lists all of them.
@@ -547,6 +550,7 @@ class Config(Section):
     watch: Watch = attrs.field(default=Watch(), converter=_watch)
     verified: tuple[VerifiedUplink, ...] = attrs.field(default=(), eq=False, repr=False)
     is_as_installed: bool = attrs.field(default=False, eq=False, repr=False)
+    is_former: bool = attrs.field(default=False, eq=False, repr=False)
 
     @property
     def keeps_uplinks(self) -> bool:

@@ -173,6 +173,7 @@ def examine(
 
     Raises:
         phases.Cancelled, phases.TimedOut: the scope was cancelled.
+        FileError: the host is a snapshot, which holds no files.
     """
     config = None if config is None else to_config(config)
     checks = _to_checks(checks)

@@ -82,6 +82,10 @@ class Lookup:
         """Return the route type whose lookups fail with the errno, or None for other errnos."""
         return None if self.errno is None else _TYPE_OF_ERRNO.get(self.errno)
 
+    def __reduce__(self) -> tuple[type[Lookup], tuple[IpAddress, Route | None, int | None]]:
+        # The function of ``of_template`` can't be pickled.
+        return Lookup, (self.address, self.route, self.errno)
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Lookup):
             return NotImplemented

@@ -193,7 +193,8 @@ def render(config: Config) -> dict[str, str]:
 def installed_config(*, host: Host | None = None) -> Config:
     """Return the config that is installed for the next boot, or else an empty config.
 
-    If the host changes afterwards, ``Configure`` with this config restores the installation.
+    If the host changes afterwards, ``Configure`` with this config restores the installation and the
+    verified uplinks.
 
     Returns:
         The config of the installed parts. Routes that are only in the kernel aren't included, nor
@@ -202,12 +203,13 @@ def installed_config(*, host: Host | None = None) -> Config:
 
     Raises:
         FileError: the manifest, which contains the config, can't be read, is invalid, or is missing
-            although other files are installed.
+            although other files are installed. Or the record of verified uplinks can't be read.
     """
     from hostrouting.boot.files import exists
     from hostrouting.boot.manifest import Manifest
 
-    layout = to_host(host).layout
+    host = to_host(host)
+    layout = host.layout
     manifest = Manifest.of_host(layout)
     if manifest.parts and not exists(layout.manifest):
         raise FileError(
@@ -215,7 +217,8 @@ def installed_config(*, host: Host | None = None) -> Config:
             "but its units are there",
             hint="run apply with the wanted config, or remove",
         )
-    return manifest.config
+    verified = () if host.is_image else host.verified
+    return attrs.evolve(manifest.config, verified=verified, is_former=True)
 
 
 def snapshot(*, host: Host | None = None, scope: CancelScope | None = None) -> Snapshot:

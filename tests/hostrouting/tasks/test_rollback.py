@@ -30,12 +30,13 @@ from hostrouting import (
     Layout,
     Snapshot,
     UnitError,
+    check,
     plan,
 )
 from hostrouting.azure import ConfigureLoadBalancerProbe, HostNetworking
 from hostrouting.report import Changes, ChangesObserver, ConfigureReport
 from hostrouting.tasks import installed_config
-from hostrouting.testing import FakeSystemd
+from hostrouting.testing import FakeKernel, FakeSystemd
 
 WATCHED = config(SHADOWED, watch={"enabled": True})
 
@@ -258,6 +259,30 @@ def test_the_installed_config_restores_the_state_before(
     assert state(host) != before or later == installed
     phases.run(Configure(installed, host=host))
     assert state(host) == before
+
+
+@pytest.mark.parametrize("later_uplinks", [["eth1"], ["eth0", "eth1"]], ids=["other", "both"])
+@pytest.mark.parametrize("mode", ["STRICT", "WARN"])
+def test_the_verified_uplinks_are_restored(mode: str, later_uplinks: list[str], host: Host) -> None:
+    """Otherwise, the node would stay on the uplink of the config that was rolled back."""
+    kernel = host.routes
+    assert isinstance(kernel, FakeKernel)
+    kernel.ip("link add eth1")
+    kernel.ip("link set eth1 up")
+    kernel.ip("address add 10.2.0.4/24 dev eth1")
+    kernel.ip("route add default via 10.2.0.1 dev eth1 metric 100")
+    phases.run(Configure(config(SHADOWED, mode=mode), host=host))
+    before, installed = state(host), installed_config(host=host)
+    later = config(
+        {"destination": SHADOWED, "dev": later_uplinks[-1]}, mode="STRICT", uplinks=later_uplinks
+    )
+    phases.run(Configure(later, host=host))
+    assert host.layout.verified.read_text().count("\n") == len(later_uplinks)
+    assert plan(installed, host=host).changes.routes
+    phases.run(Configure(installed, host=host))
+    assert state(host) == before
+    assert check(config(cidrs=[SHADOWED]), host=host).default_devs == ("eth0",)
+    assert not phases.run(Configure(installed_config(host=host), host=host)).changes
 
 
 @pytest.mark.parametrize("later", LATER.values(), ids=LATER)
