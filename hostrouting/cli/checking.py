@@ -181,7 +181,7 @@ def _start_lines(notes: Iterable[Note]) -> list[str]:
 
 
 def _start_notes(report: OverlapReport, chosen: Chosen, host: Host) -> tuple[Note, ...]:
-    """Return a note if nothing fails, but a start would be held, or rules or kept devs lack."""
+    """Return a note if nothing fails, but a start would be held, or only ``apply`` is lacking."""
     message = _about_start(report, chosen, host)
     return (Note(NoteKind.START, message.replace("\n", "; ")),) if message else ()
 
@@ -211,13 +211,13 @@ def _about_planned_start(
     host: Host,
     apply: str,
 ) -> str:
-    """Return why a start would be held, or which interfaces or rules lack, or an empty string.
+    """Return why a start would be held, or what the host lacks or has outdated, or nothing.
 
     Args:
         config: the config.
         backends: the backends of its families.
         host: the host.
-        apply: how to keep these interfaces, or an empty string if apply would fail.
+        apply: how to bring the host up to date, or an empty string if apply would fail.
 
     Raises:
         UnknownFactError: a rule's effect depends on a fact that a snapshot doesn't have.
@@ -226,17 +226,14 @@ def _about_planned_start(
     from hostrouting.overlap.planned_host import PlannedHost
     from hostrouting.routes.plan import find_missing, plan_now
 
-    static = config.static_routes
     if missing := find_missing(config, *backends):
         waits = f"waits for {missing}, and is then held"
         return f"the next start that the gate checks {waits}"
-    if not (static.keep or static.rules):
-        return ""
     plan, _ = plan_now(config, *backends)
-    unkept = PlannedHost(host, plan).unkept
     if not plan.changes and (refusal := _refused_policy(plan, host)):
         return f"the next start that the gate checks is held: {refusal}"
-    return f"{unkept}{apply}" if unkept else ""
+    overdue = PlannedHost(host, plan).overdue(config)
+    return f"{', and '.join(overdue)}{apply}" if overdue else ""
 
 
 def _refused_policy(plan: RoutePlan, host: Host) -> str:

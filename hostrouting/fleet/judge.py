@@ -28,7 +28,7 @@ from hostrouting.model.text import shortened, shown
 from hostrouting.overlap.check import unjudged
 from hostrouting.overlap.difference import DiffReport
 from hostrouting.overlap.findings import UnknownReason
-from hostrouting.overlap.planned_host import with_unkept
+from hostrouting.overlap.planned_host import with_overdue
 from hostrouting.tasks.queries import check, diff
 from phases import CancelScope
 
@@ -207,7 +207,7 @@ class _Judging:
         name = self._name_of(number, given, snapshot.host)
         snapshot = attrs.evolve(snapshot, host=snapshot.host or name)
         host = Host.recorded(snapshot)
-        report = with_unkept(check(self.config, host=host), self.config, host)
+        report = with_overdue(check(self.config, host=host), self.config, host)
         judged = JudgedHost(name, report, taken=snapshot.time)
         if self.since is None:
             return judged

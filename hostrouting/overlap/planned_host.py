@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno as errnos
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 import attrs
@@ -15,13 +16,14 @@ from hostrouting.kernel.known_host import KnownHost
 from hostrouting.kernel.model import Model, UnknownFactError, model_of
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.taking_snapshots import take_snapshot
+from hostrouting.model.changes import Replacement
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.links import Address, is_like
 from hostrouting.model.lookups import RouteFailure
 from hostrouting.model.routes import Route
 from hostrouting.model.rules import Rule
-from hostrouting.model.text import shortened, with_runs
+from hostrouting.model.text import counted, shortened, with_runs
 from hostrouting.overlap._diverted import Diverted, diverted, may_divert
 from hostrouting.overlap._modelled_host import ModelledHost
 from hostrouting.overlap._places import Places
@@ -104,6 +106,9 @@ class PlannedHost:
     def diverted(self, config: Config, scope: CancelScope) -> list[Diverted]:
         """Return the packets that the plan diverts unasked (see ``diverted``), family by family.
 
+        Packets whose static route only follows the default route to another gateway aren't
+        included.
+
         Args:
             config: the planned config.
             scope: cancels the reads.
@@ -112,7 +117,7 @@ class PlannedHost:
         for model in self.models.values():
             if model.before is None:
                 continue
-            before = self._before(config, model.before)
+            before = self._before(config, self._followed(config, model.before))
             rules = model.known.rules
             state = attrs.evolve(before.state, rules=rules, routes=model.known.routes)
             after = ModelledHost(state, before.places, model)
@@ -130,6 +135,51 @@ class PlannedHost:
         except RouteError as error:
             return (_unknown_effects(error),)
         return tuple(sentence for each in found for sentence in each.sentences)
+
+    def _followed(self, config: Config, known: KnownHost) -> KnownHost:
+        """Return a host on which our routes have followed the default route's gateway."""
+        following = self._following(config.static_routes)
+        pairs = [pair for pair in following if pair.new.family is known.family]
+        if not pairs:
+            return known
+        without = model_of(known).without([pair.old for pair in pairs])
+        return without.with_routes([pair.new for pair in pairs]).known
+
+    def _following(self, static: StaticRoutes) -> list[Replacement]:
+        """Return the pairs in which our route only follows a default route to another gateway.
+
+        A route or kept interface for which the config names a gateway follows none.
+        """
+        inheriting = {
+            (route.destination, route.metric or Family.of(route.destination).usual_metric)
+            for route in static.routes
+            if route.gateway is None
+        }
+        found = [
+            pair
+            for pair in self.plan.replace
+            if (pair.new.destination, pair.new.metric) in inheriting and pair.old.is_ours
+        ]
+        for policy in self.plan.policies:
+            found += (pair for pair in policy.replace if _names_no_gateway(pair.new, static.keep))
+        return [*filter(_changes_only_gateways, found)]
+
+    def outdated(self, config: Config) -> list[str]:
+        """Return a clause for each gateway that static routes still use, though it was inherited.
+
+        Args:
+            config: the planned config.
+        """
+        counts = Counter(
+            (_gateways(pair.old), _gateways(pair.new), pair.new.devs)
+            for pair in self._following(config.static_routes)
+            if not pair.new.is_in_side_table
+        )
+        return [
+            f"the default route's gateway on {','.join(devs)} is now {new}, but "
+            f"{counted(count, 'static route')} still {'uses' if count == 1 else 'use'} {old}"
+            for (old, new, devs), count in counts.items()
+        ]
 
     def _before(self, config: Config, known: KnownHost) -> ModelledHost:
         family = known.family
@@ -162,6 +212,14 @@ class PlannedHost:
         )
         return lacking if lacking.is_wanted else StaticRoutes()
 
+    def overdue(self, config: Config) -> list[str]:
+        """Return clauses on what the host lacks or has outdated, though no expected CIDR fails.
+
+        Args:
+            config: the planned config.
+        """
+        return [*filter(None, (self.unkept, *self.outdated(config)))]
+
     @property
     def devs_to_keep(self) -> set[str]:
         """Return the interfaces that the plan begins to keep."""
@@ -188,6 +246,20 @@ class PlannedHost:
         ruled = f"CONFIG's rules for {shortened(cidrs, ', ', _SHOWN_CIDRS)}" if cidrs else ""
         lacking = " and ".join(filter(None, (kept, ruled)))
         return f"the kernel lacks {lacking}" if lacking else ""
+
+
+def _changes_only_gateways(pair: Replacement) -> bool:
+    """Return whether a route's packets stay on their interfaces, and go to another gateway."""
+    devs = [{hop.dev for hop in route.hops} for route in (pair.old, pair.new)]
+    return devs[0] == devs[1] and _gateways(pair.old) != _gateways(pair.new)
+
+
+def _names_no_gateway(route: Route, keep: Iterable[Keep]) -> bool:
+    return all(each.gateway is None for each in keep if _keeps_any(each, route.devs))
+
+
+def _gateways(route: Route) -> str:
+    return ",".join(dict.fromkeys(str(hop.gateway or "none") for hop in route.hops))
 
 
 def _keeps_any(keep: Keep, devs: Iterable[str]) -> bool:
@@ -363,20 +435,25 @@ def would_fail(report: OverlapReport) -> bool:
     return any(line.startswith(_WOULD_FAIL) for line in report.fix.consequences)
 
 
-def with_unkept(report: OverlapReport, config: Config, host: Host) -> OverlapReport:
-    """Return the report of a check that passes, with a caution if rules or kept interfaces lack."""
-    static = config.static_routes
-    if report.verdict is not Verdict.OK or not (static.keep or static.rules):
+def with_overdue(report: OverlapReport, config: Config, host: Host) -> OverlapReport:
+    """Return the report of a check that passes, with cautions on what ``overdue`` finds."""
+    if report.verdict is not Verdict.OK or not config.static_routes.is_wanted:
         return report
     try:
         plan, _ = plan_now(host.with_verified(config), *host.planned_backends(config))
     except RouteError:  # with_effects has a caution
         return report
-    unkept = PlannedHost(host, plan).unkept
-    if not unkept or would_fail(report):
+    overdue = PlannedHost(host, plan).overdue(config)
+    if would_fail(report):
         return report
-    lines = (f"{unkept}: hostrouting apply", *report.fix.consequences)
-    return attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=lines))
+    return _with_cautions_first(report, overdue)
+
+
+def _with_cautions_first(report: OverlapReport, clauses: Iterable[str]) -> OverlapReport:
+    """Return the report, with cautions on what only ``apply`` is needed for before its others."""
+    lines = (f"{clause}: hostrouting apply" for clause in clauses)
+    fix = attrs.evolve(report.fix, consequences=(*lines, *report.fix.consequences))
+    return attrs.evolve(report, fix=fix)
 
 
 def with_unapplied(
@@ -410,7 +487,8 @@ def with_unapplied(
         return report
     config = host.with_verified(config)
     after = check_families(config, planned.backend, scope, host=host)
-    return on_top(report, after, planned, config, scope)
+    report = on_top(report, after, planned, config, scope)
+    return _with_cautions_first(report, planned.outdated(config))
 
 
 def on_top(

@@ -279,6 +279,96 @@ def test_rules_that_the_kernel_lacks_are_told(run: Run, write: Any) -> None:
     assert "lacks" not in run("check", path)[1]
 
 
+def test_a_gateway_that_moved_is_the_cause_not_the_effects_of_apply(
+    run: Run, write: Any, kernel: FakeKernel, tmp_path: Path
+) -> None:
+    """The default route's gateway is another one by now, and the static routes inherit it."""
+    add_nics(kernel, eth1="10.100.0.5/24", cni0="10.244.0.1/24")
+    kernel.ip("route add 10.64.0.0/10 via 10.100.0.1 dev eth1")
+    kernel.ip("route add 172.16.9.0/24 via 10.1.0.7 dev eth0")
+    path = write({"hostRouting": section(*HALVES, cidrs=[EXPECTED], keep=["ib0"])})
+    assert run("apply", path)[0] == 0
+    snapshot = tmp_path / "node.json"
+    snapshot.write_text(run("snapshot")[1])
+    assert "gateway on" not in run("check", path, "--snapshot", str(snapshot))[1]
+    lose_default_route(kernel)
+    kernel.ip("route add default via 10.1.0.254 dev eth0")
+    snapshot.write_text(run("snapshot")[1])
+    cause = (
+        "the default route's gateway on eth0 is now 10.1.0.254, "
+        "but 2 static routes still use 10.1.0.1: hostrouting apply"
+    )
+    for words in ((path,), (path, "--snapshot", snapshot)):
+        code, out, _ = run("check", "-v", *words)
+        assert (code, out.count(f"note: {cause} {path}\n"), "caution" in out) == (0, 1, False)
+        notes = json.loads(run("check", *words, "--output", "json")[1])["notes"]
+        assert f"{cause} {path}" in [each["message"] for each in notes if each["kind"] == "START"]
+        code, line, _ = run("check", *words, "--output", "nagios")
+        assert (code, line.startswith(f"HOSTROUTING WARNING - {cause} {path}; ")) == (1, True)
+        assert f"note: {cause} {path}\n" in run("fix", *words)[2]
+        code, out, err = run("plan", *words)
+        assert ("~ 172.16.0.0/17 via 10.1.0.254 dev eth0" in out, err) == (True, "")
+    (group,) = json.loads(run("judge", path, snapshot, "--output", "json")[1])["groups"]
+    assert group["cautions"] == [cause]
+    assert f"caution: {cause}\n" in run("judge", path, snapshot)[1]
+    more = ("10.96.0.0/12", "172.16.9.0/25", *HALVES)
+    path = write({"hostRouting": section(*more, cidrs=[EXPECTED], keep=["ib0"])})
+    effects = (
+        "after hostrouting apply, packets no longer go to addresses in 10.96.0.0/12 through eth1",
+        "after hostrouting apply, packets no longer go to 172.16.9.0/25 through eth0 via 10.1.0.7",
+    )
+    (group,) = json.loads(run("judge", path, snapshot, "--output", "json")[1])["groups"]
+    first, *others = group["cautions"]
+    assert first == cause
+    assert [any(line.startswith(each) for line in others) for each in effects] == [True, True]
+    assert not [line for line in others if "via 10.1.0.1," in line]
+    assert "via 10.1.0.1," not in run("apply", "--routes-only", path)[2]
+    assert "gateway on" not in run("check", path)[1]
+
+
+def test_a_gateway_that_moved_is_told_beside_a_failure(
+    run: Run, write: Any, kernel: FakeKernel
+) -> None:
+    assert run("apply", write(LISTED))[0] == 0
+    add_nics(kernel, eth1="10.100.0.5/24")
+    kernel.ip("route add 10.64.0.0/10 via 10.100.0.1 dev eth1")
+    lose_default_route(kernel)
+    kernel.ip("route add default via 10.1.0.254 dev eth0")
+    path = write({"hostRouting": section(*HALVES, cidrs=[EXPECTED, "10.96.0.0/16"], keep=["ib0"])})
+    code, out, _ = run("check", path)
+    cause = "but 2 static routes still use 10.1.0.1: hostrouting apply"
+    assert (code, out.count(cause), "no longer go to 172.16" in out) == (1, 1, False)
+
+
+def test_a_kept_interface_follows_its_gateway(
+    run: Run, write: Any, kernel: FakeKernel, tmp_path: Path
+) -> None:
+    add_nics(kernel, eth1="10.100.0.5/24")
+    kernel.ip("route add default via 10.100.0.1 dev eth1 metric 500")
+    path = write({"hostRouting": section(*HALVES, cidrs=[EXPECTED], keep=["ib0", "eth1"])})
+    assert run("apply", path)[0] == 0
+    kernel.ip("route del default via 10.100.0.1 dev eth1 metric 500")
+    kernel.ip("route add default via 10.100.0.254 dev eth1 metric 500")
+    snapshot = write_file(tmp_path / "node.json", run("snapshot")[1])
+    (group,) = json.loads(run("judge", path, snapshot, "--output", "json")[1])["groups"]
+    lacking = "the kernel lacks the rules or routes that keep eth1: hostrouting apply"
+    assert group["cautions"] == [lacking]
+    code, out, _ = run("check", path)
+    assert (code, f"note: {lacking}" in out, "caution" in out) == (0, True, False)
+
+
+def test_a_route_whose_gateway_is_configured_follows_none(
+    run: Run, write: Any, kernel: FakeKernel
+) -> None:
+    """Another gateway in CONFIG is a change of its owner, and has effects."""
+    named = [{"destination": each, "gateway": "10.1.0.1"} for each in HALVES]
+    assert run("apply", write({"hostRouting": section(*named, cidrs=[EXPECTED])}))[0] == 0
+    others = [each | {"gateway": "10.1.0.254"} for each in named]
+    out = run("check", write({"hostRouting": section(*others, cidrs=[EXPECTED])}))[1]
+    assert "gateway on" not in out
+    assert "through eth0 via 10.1.0.1, but through eth0 via 10.1.0.254" in out
+
+
 def test_routes_without_a_connected_network_take_nothing_away(
     run: Run, write: Any, kernel: FakeKernel
 ) -> None:
