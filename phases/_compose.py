@@ -234,7 +234,8 @@ class Parallel(Several[T_co]):
             while running:
                 time.sleep(POLL_SECONDS)
         if ended := inner.verdict():
-            # If no task failed, a task has cancelled the scope that all tasks share.
+            # A task may have cancelled ``inner`` itself. Then there may be no outcome, neither an
+            # error of a task nor an end of the outer scope.
             raise _with_rollbacks(_outcome(scope, errors) or ended, stopped)
         return tuple(future.result() for future in futures)  # type: ignore[return-value]
 

@@ -17,7 +17,8 @@ from phases._interrupts import begin, end, guarded
 # How long a process may take to end after SIGTERM. A cancelled call must return within 100 ms; the
 # other 50 ms are for SIGKILL.
 _TERM_SECONDS = 0.05
-# SIGKILL takes effect immediately, unless the process is in uninterruptible sleep.
+# How long to wait for a process after SIGKILL. It usually ends at once, but not while it is in
+# uninterruptible sleep.
 _KILL_SECONDS = 1.0
 # The default value of /proc/sys/fs/pipe-max-size.
 _PIPE_BYTES = 1 << 20

@@ -60,7 +60,8 @@ lookup that only selects a source (``sends_packets``). The first line that appli
 - Otherwise: OVERLAP.
 
 TCP can't connect if the entry is for IPv4 multicast or broadcast. So a place that is fine, or has a
-note by the fourth line, is BLACKHOLE instead. With a broadcast entry, so are PORT and GATEWAY.
+note for allowed or pods' interfaces, is BLACKHOLE instead. With a broadcast entry, a place that is
+PORT or GATEWAY is BLACKHOLE, too.
 
 A name such as ``cali1`` says who added a route, not that the cluster expects the route. So packets
 to pods' interfaces are exempt only if their route is one that a CNI adds on a healthy node
@@ -92,11 +93,11 @@ leave as before, unless a caution names them (``_cautions``). No fix is proposed
 come in would be lost, or if packets without a source would be diverted to addresses that don't fail
 (``is_refused``). So cautions only name packets from own addresses, and packets without a source to
 failing addresses. The proof covers packets without a source, and packets from each kind of own
-address (``_senders``) that the fix may affect (``_affected``). ``_keep`` finds the interfaces from
-whose addresses the routes divert packets. Some changes can only be made by an entry's owner.
-``_advice`` says what such a change takes away. Last, ``_questions`` finds possible answers to each
-question. To try an answer, it changes the config and runs the whole check again, on the model of
-the host.
+address (``_senders``) that the fix may affect (``_affected``). If the routes would move the traffic
+of an interface's own addresses to another interface, ``_keep`` adds or offers a ``keep`` entry for
+it. Some changes can only be made by an entry's owner. ``_advice`` says what such a change takes
+away. Last, ``_questions`` finds possible answers to each question. To try an answer, it changes the
+config and runs the whole check again, on the model of the host.
 
 What the next owner must keep:
 

@@ -5,8 +5,8 @@ This module does no I/O.
 ``_routes`` searches for routes first. If a policy rule decides about a place before table main, no
 route helps there. ``_rules`` then finds new rules with which main decides, and the search for
 routes runs again, on a model of the host with the new rules. If places still fail, both searches
-are repeated without rules for these places. Last, ``_keep`` finds the interfaces from whose
-addresses the routes divert packets.
+are repeated without rules for these places. Last, ``_keep`` adds or offers ``keep`` entries for
+interfaces whose own traffic the routes would move to other interfaces.
 """
 
 from __future__ import annotations

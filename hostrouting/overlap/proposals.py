@@ -93,7 +93,7 @@ class Question(NamedTuple):
     otherwise: str = ""
 
     def sentence(self) -> str:
-        """Return the answers, ready to paste."""
+        """Return a clause for each answer, such as ``if it is wanted, set ...``, in one text."""
         if_ = {
             AnswerKind.NEAR: f"if these addresses belong to the network of {self.near}",
             AnswerKind.WANTED: "if it is wanted",
@@ -189,7 +189,7 @@ class Unfixable(JsonObject):
 
     @property
     def reason(self) -> str:
-        """Return the reason and how to fix it."""
+        """Return why no proposed entry fixes the addresses, and what to do instead, if known."""
         return self.obstacle.sentence()
 
     @property

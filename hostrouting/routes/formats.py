@@ -87,7 +87,8 @@ def as_ip(routes: Sequence[Route], rules: Sequence[PlacedRule] = ()) -> str:
         rules: the policy rules, in the order in which they are added.
 
     Returns:
-        A comment and a line for each route and rule, or an empty string if there are none.
+        A comment above all routes and one above all rules, with a line for each route and rule. An
+        empty string if there are neither.
 
     Raises:
         RouteError: an interface name isn't safe to paste. The error lists all routes through
