@@ -54,7 +54,7 @@ def _expected_devs(found: Explanation) -> str:
         devs = [found.default_devs, *named]
         since = since_text(found.verified_since)
     else:
-        return "there is no default route or uplink, so the expected interface is unknown"
+        return "the uplink is unknown, and so the expected interface: hostrouting check says why"
     return f"expected is {clean(' and '.join(map(','.join, dict.fromkeys(devs))))}{since}"
 
 
