@@ -411,7 +411,7 @@ def diff(options: argparse.Namespace, host: Host) -> Result:
 
       hostrouting diff monday.json                          what has changed on this host since Monday?
       hostrouting diff good.json bad.json --cidr 172.16.0.0/16
-      hostrouting diff /var/lib/hostrouting/good.json /var/lib/hostrouting/bad.json    since the watcher saw it fail
+      hostrouting diff /var/lib/hostrouting/good.json /var/lib/hostrouting/bad.json    what made the check fail?
     """  # noqa: E501
     from hostrouting.cli.difference import difference_page
 

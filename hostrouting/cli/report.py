@@ -100,7 +100,7 @@ def fix_lines(
 
 
 def unexpected_lines(config: Config) -> list[str]:
-    """Return a line on the static routes of a config that lead to no expected CIDR, or none."""
+    """Return a note on a config's static routes that lead to no expected CIDR, if there are any."""
     note = note_on_unexpected(config)
     return [f"note: {note}"] if note else []
 

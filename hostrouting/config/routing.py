@@ -531,9 +531,8 @@ class Config(Section):
         verified: the uplinks with which the check has passed on a host. This field isn't a key:
             ``Host.with_verified`` fills it in. Where ``uplinks`` is None, the verified uplinks
             count instead.
-        is_as_installed: whether ``Host.with_verified`` fills in the verified uplinks even in
-            ``WARN`` mode if the installed check expects them. True for a config without a document,
-            as with ``--cidr`` alone.
+        is_as_installed: whether the config has no document, as with ``--cidr`` alone. Then it
+            needs the verified uplinks if the installed check expects them.
         is_former: whether ``installed_config`` has returned the config. ``Configure`` then restores
             the host's record of verified uplinks, as they are in ``verified``, and
             ``Host.with_verified`` leaves ``verified`` unchanged.

@@ -498,8 +498,8 @@ class Model6(Model):
     ) -> tuple[IpAddress, ...]:
         if entry is not None:
             return self._sources(entry, addresses)
-        # If no route matches, only a UDP socket shows the kernel's source. So for a snapshot,
-        # look up UDP, and raise an error if only TCP's lookup fails. For a live host, look up TCP.
+        # No route matches TCP packets. Which source the kernel selects then, only a UDP socket can
+        # show. A snapshot has no sockets: if UDP packets do match a route, raise an error.
         by_tcp = is_tcp and self.known.is_live
         if is_tcp and not by_tcp:
             refuse_datagrams(self.lookup(addresses))

@@ -182,7 +182,12 @@ def _doubtful_entries(
 
 
 def _addresses_through(route: Route, first: int | None) -> list[IpAddress]:
-    """Return addresses of an entry that exercise all its hops, from ``first`` on; [] for None."""
+    """Return consecutive addresses that together exercise all hops of an entry.
+
+    Args:
+        route: the entry.
+        first: the first of these addresses, or None for an empty result.
+    """
     if first is None:
         return []
     first = max(first, 1)  # 0.0.0.0 means this host

@@ -177,9 +177,9 @@ class Bounds:
         """Return whether a discarding entry was added by a CNI for its own block of pod addresses.
 
         Only a blackhole route with a longer prefix than the expected CIDR can be for such a block.
-        The block must contain the destination of a pod's route in the same table, or an address of
-        a pod's interface. A block without pods is recognized by the route's protocol. The CIDR must
-        then also contain routes of that protocol to other nodes.
+        The block contains the destination of a pod's route in the same table, or an address of a
+        pod's interface. Or it has no pods, and the CIDR contains routes to other nodes that have
+        the block's protocol.
         """
         if (
             discard.type is not RouteType.BLACKHOLE

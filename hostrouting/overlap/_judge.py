@@ -83,7 +83,7 @@ class Judge:
         lookups: Sequence[SocketLookup],
         expected: ExpectedCidr,
     ) -> list[Judgement]:
-        """Judge lookups that send packets as ``judge_place`` does, and each other lookup alone."""
+        """Judge the lookups that send packets together (``judge_place``), and the others alone."""
         sending = [lookup for lookup in lookups if sends_packets(lookup, lookups)]
         judged = iter(self._judge_sending(sending, expected))
         return [

@@ -2,11 +2,12 @@
 
 This module does no I/O.
 
-``_cautions`` puts the losses into words. Each proposed change is proven by this comparison: applied
-to a model, the change must take away only the packets that its text names. Only the prefixes that
-the change may affect are compared. These prefixes are cut into places at each prefix of either
-model. Then both models are asked about one address of each place. Three kinds of packets are
-compared: without a source, from each of the host's own addresses, and from outside.
+``_cautions`` puts the losses into words. Each proposed change is proven by this comparison of two
+models of the host, before and after the change: it must take away only the packets that its text
+names. Only the prefixes that the change may affect are compared. These are cut into places wherever
+a route or rule of one of the models begins or ends. Then both models are asked about one address of
+each place. Three kinds of packets are compared: without a source, from each of the host's own
+addresses, and from outside.
 
 A packet to a failing address isn't a loss, because the change is meant to divert the packet. In two
 cases, the packet may be wanted on the interface that carries it now, and counts as a loss: the
@@ -387,7 +388,8 @@ class _Comparison:
     def _sources(self, change: _Change, spans: Iterable[Span]) -> Sequence[Address | None]:
         """Return the sources whose packets a change loses; None for packets without a source.
 
-        If the change is intended, only packets to neighbours or to this host are losses.
+        If the change is intended, only packets to neighbours are losses, and, of packets that this
+        host itself received, those without a source.
         """
         if not change.is_intended:
             return change.senders.addresses

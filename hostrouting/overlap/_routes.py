@@ -309,7 +309,7 @@ class RouteSearch:
         """Return the failing spans that no entry fixes.
 
         Args:
-            fixable: an address of each span that an entry can fix.
+            fixable: for each entry, the first address of each part of a span that it fixes.
             unruled: see ``explained``.
         """
         in_the_way = Obstacle("an unused route has the same destination and metric: remove it")

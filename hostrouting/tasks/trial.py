@@ -67,10 +67,10 @@ class TryRoutes(ConfigTask):
     Units and files outside /run aren't changed.
 
     Without a confirmation in time, a systemd timer restores the routes of the installed config. The
-    timer works even if this process has died. Another run or a start of the consumer ends the trial
-    earlier. If a STRICT check fails, the routes are restored immediately. The end of a trial
-    removes every route of hostrouting that isn't in the installed config, including routes that
-    ``InstallRoutes`` added earlier.
+    timer works even if this process has died. ``Configure``, another task that installs or removes
+    routes, or a start of the consumer ends the trial earlier. If a STRICT check fails, the routes
+    are restored immediately. The end of a trial removes every route of hostrouting that isn't in
+    the installed config, including routes that ``InstallRoutes`` added earlier.
 
     Args:
         config: the config to try.
