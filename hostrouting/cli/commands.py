@@ -106,7 +106,8 @@ def snapshot(_options: argparse.Namespace, host: Host) -> Result:
       changes=$(mktemp)
       ip $only -o monitor link address rule route nexthop > "$changes" 2>&1 &
       sleep 1
-      { printf '{"kernel": "%s", "ip": "%s"' "$(uname -sr)" "$(ip -V)"
+      { printf '{"time": "%s", ' "$(date -u +%Y-%m-%dT%H:%M:%SZ)"
+        printf '"kernel": "%s", "ip": "%s"' "$(uname -sr)" "$(ip -V)"
         echo ', "links":';     ip -j -N -d link show
         echo ', "addresses":'; ip -j -N -d $only address show
         echo ', "rules":';     ip -j -N -d -4 rule show

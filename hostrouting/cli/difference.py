@@ -38,7 +38,7 @@ def difference_page(report: DiffReport, width: int | None, *, is_verbose: bool =
         is_verbose: whether the changes that explain no difference are listed, and not only counted.
     """
     host = clean(report.host or "an unnamed host")
-    # snap.sh records no time.
+    # A snapshot of another program may have no time.
     on = f"on {host} between {report.before or 'A'} and {report.after or 'B'}"
     if report.reason and not report.changed:
         unknown = f"whether lookups differ {on} isn't known: {clean(report.reason)}"

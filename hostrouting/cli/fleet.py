@@ -117,6 +117,7 @@ def _remarks(report: FleetReport, *, is_verbose: bool) -> list[str]:
         (report.since_of_another, "warning: ", "earlier snapshot", ("is", "are"), "another host's"),
         (report.ahead, "warning: ", "snapshot", ("is", "are"), "from the future: a clock is ahead"),
         (report.outdated, "", "snapshot", ("is", "are"), newest),
+        (report.untimed, "", "snapshot", ("has", "have"), "no time"),
         (report.gone, "", "host", ("has", "have"), "a snapshot in --since, but none among these"),
     )
     lines: list[str] = []

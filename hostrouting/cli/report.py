@@ -148,7 +148,7 @@ def overlap_picture(report: OverlapReport) -> str:
 
     title = (
         f"hostrouting check: {report.verdict} · {clean(report.host)} · {report.mode} · "
-        f"{report.time}"
+        f"{report.time or 'unknown time'}"
     )
     return picture(_page(report, PICTURE_COLUMNS), title)
 

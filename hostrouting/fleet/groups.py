@@ -18,13 +18,16 @@ from hostrouting.kernel.snapshot import unix_time
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.jsonable import JsonObject
 from hostrouting.overlap.difference import DiffReport
-from hostrouting.overlap.findings import FindingKind, Note, OverlapReport, Verdict
+from hostrouting.overlap.findings import FindingKind, Note, OverlapReport, UnknownReason, Verdict
 
 # A snapshot is outdated if the newest snapshot is more than a day newer.
 _SECONDS_MAX = 24 * 3600
 
 # A host's clock is ahead if its snapshot is from more than an hour after the time of judging.
 _SECONDS_AHEAD = 3600
+
+# For these reasons, a snapshot's time isn't known.
+_UNREAD = (UnknownReason.NO_SNAPSHOT, UnknownReason.CHECK_FAILED)
 
 
 @attrs.frozen
@@ -148,6 +151,7 @@ class FleetReport(JsonObject):
         since_of_another: the hosts whose earlier snapshot is of another host.
         ahead: the hosts whose clock is ahead: their snapshots are from more than an hour after the
             judging.
+        untimed: the hosts whose snapshots have no time (RFC 3339).
     """
 
     schema: ClassVar[Literal[1]] = 1
@@ -160,6 +164,7 @@ class FleetReport(JsonObject):
         "since_newer",
         "since_of_another",
         "ahead",
+        "untimed",
         "groups",
     )
 
@@ -170,6 +175,7 @@ class FleetReport(JsonObject):
     since_newer: tuple[str, ...] = ()
     since_of_another: tuple[str, ...] = ()
     ahead: tuple[str, ...] = ()
+    untimed: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, hosts: Iterable[JudgedHost], now: float = math.inf) -> FleetReport:
@@ -183,6 +189,7 @@ class FleetReport(JsonObject):
         names: list[str] = []
         times = array("d")
         ahead: list[str] = []
+        untimed: list[str] = []
         since_newer: list[str] = []
         since_of_another: list[str] = []
         for host in hosts:
@@ -196,6 +203,8 @@ class FleetReport(JsonObject):
             elif taken is not None:
                 names.append(host.name)
                 times.append(taken)
+            elif host.report.reason_kind not in _UNREAD:
+                untimed.append(host.name)
             key = _key_of(host)
             if key not in members:
                 members[key] = _Members(host)
@@ -210,6 +219,7 @@ class FleetReport(JsonObject):
             since_newer=tuple(since_newer),
             since_of_another=tuple(since_of_another),
             ahead=tuple(ahead),
+            untimed=tuple(untimed),
         )
 
     @property

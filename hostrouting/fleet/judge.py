@@ -239,7 +239,7 @@ class _Judging:
     ) -> JudgedHost:
         name = self._name_of(number, given)
         report = unjudged(self.config.route_overlap, kind, why)
-        return JudgedHost(name, attrs.evolve(report, host=name))
+        return JudgedHost(name, attrs.evolve(report, host=name, time=None))
 
     def _name_of(self, number: int, given: SnapshotSource, host: str | None = None) -> str:
         """Return a host's name for lists: the file's name, the host's own name, or a number."""

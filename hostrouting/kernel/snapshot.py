@@ -2,8 +2,9 @@
 
 ::
 
-    {"schema": 1, "host": "node-7", "time": "2026-11-20T09:00:00Z",
-     "kernel":    what `uname -sr` prints,
+    {"schema": 1, "host": "node-7",
+     "time":      what `date -u +%Y-%m-%dT%H:%M:%SZ` prints,
+     "kernel":         `uname -sr`,
      "ip":             `ip -V`, which may be older than the kernel and omit rule selectors,
      "links":     what `ip -j -N -d link show` prints,
      "addresses":      `ip -j -N -d -4 address show`,

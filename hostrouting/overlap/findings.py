@@ -246,8 +246,8 @@ class OverlapReport(JsonObject):
             ``ok``.
         mode: what happens on failure: ``WARN`` lets the node start, and ``STRICT`` prevents
             this.
-        time: timestamp of the check, or of the snapshot that was checked if it has one, in RFC 3339
-            format, in UTC and without fractional seconds.
+        time: timestamp of the check, or of the snapshot that was checked, in RFC 3339 format, in
+            UTC and without fractional seconds. Null if the snapshot has none.
         host: the name of the host.
         default_devs: sorted names of the uplinks: the interfaces used by the default route or named
             in the config. Empty if no family has a verdict.
@@ -288,7 +288,7 @@ class OverlapReport(JsonObject):
 
     verdict: Verdict
     mode: OverlapMode
-    time: str
+    time: str | None
     host: str
     default_devs: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()

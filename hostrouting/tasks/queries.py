@@ -90,9 +90,9 @@ def check_kernel(
     started = scope.clock.monotonic() if is_live else None
     report = check_host(config, host, scope, backends=backends, started=started)
     report = attrs.evolve(report, host=host.name)
-    taken = None if host.snapshot is None else host.snapshot.taken
-    if taken is not None:
-        report = attrs.evolve(report, time=rfc_3339(taken))
+    if host.snapshot is not None:
+        taken = host.snapshot.taken
+        report = attrs.evolve(report, time=None if taken is None else rfc_3339(taken))
     return with_namespace_note(report, host) if is_live else report
 
 

@@ -276,11 +276,24 @@ def test_old_snapshots_are_named(elsewhere: Run, tmp_path: Path) -> None:
     for name, time in {"timeless": None, "odd": "noon"}.items():
         attrs.evolve(FINE, time=time).save(tmp_path / f"{name}.json")
     given = ("judge", "--cidr", CIDR, tmp_path)
-    line = "2 snapshots are more than a day older than the newest (new): old, older"
-    assert elsewhere(*given)[1].splitlines()[1] == line
-    assert f"<p>{line}</p>" in elsewhere(*given, "--output", "html")[1]
+    (tmp_path / "empty.json").write_text("")
+    lines = (
+        "2 snapshots are more than a day older than the newest (new): old, older",
+        "2 snapshots have no time: odd, timeless",
+    )
+    assert tuple(elsewhere(*given)[1].splitlines()[1:3]) == lines
+    page = elsewhere(*given, "--output", "html")[1]
+    assert [f"<p>{line}</p>" in page for line in lines] == [True, True]
     told = json.loads(elsewhere(*given, "--output", "json")[1])
     assert (told["outdated"], told["newest"]) == (["old", "older"], "new")
+    assert told["untimed"] == ["odd", "timeless"]
+    times = {each["hosts"][0]: each["report"]["time"] for each in told["groups"]}
+    assert times == {"new": "2026-11-20T09:00:00Z", "empty": None}
+    alone = json.loads(
+        elsewhere("judge", "--cidr", CIDR, tmp_path / "odd.json", "--output", "json")[1]
+    )
+    assert [each["report"]["time"] for each in alone["groups"]] == [None]
+    (tmp_path / "empty.json").unlink()
     (tmp_path / "new.json").unlink()
     assert (
         "1 snapshot is more than a day older than the newest (yesterday): older"

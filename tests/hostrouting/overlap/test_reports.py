@@ -182,7 +182,11 @@ def test_a_missing_key_and_an_extra_one_are_noticed(report_of_all: OverlapReport
             ("reason", "because"),
         ),
         *(("findings", []), ("findings", None), ("notes", [None]), ("reason", "")),
-        *(("time", None), ("time", "2026-11-20T09:00:00+01:00"), ("time", "2026-11-20 09:00:00Z")),
+        *(
+            ("time", "noon"),
+            ("time", "2026-11-20T09:00:00+01:00"),
+            ("time", "2026-11-20 09:00:00Z"),
+        ),
         # These are keys of a finding.
         *(
             ("kind", "LOCAL"),
