@@ -173,7 +173,7 @@ class PlannedHost:
         counts = Counter(
             (_gateways(pair.old), _gateways(pair.new), pair.new.devs)
             for pair in self._following(config.static_routes)
-            if not pair.new.is_in_side_table
+            if pair.old.is_ours
         )
         return [
             f"the default route's gateway on {','.join(devs)} is now {new}, but "
