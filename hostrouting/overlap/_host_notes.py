@@ -18,7 +18,7 @@ from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.links import Hardware, Link, is_infiniband
 from hostrouting.model.routes import Route, RouteType, Table
 from hostrouting.model.text import shortened, with_runs
-from hostrouting.model.verified_uplinks import VERIFIED_PATH, find_replaced, find_swapped
+from hostrouting.model.verified_uplinks import VERIFIED_PATH, find_swapped
 from hostrouting.overlap._fewest_prefixes import summary_of
 from hostrouting.overlap._places import Place, Places, SocketLookup, Span
 from hostrouting.overlap._state import State
@@ -64,9 +64,10 @@ def _about_defaults(
     overlap: RouteOverlap,
 ) -> Iterable[Note]:
     """Yield the notes on default routes that leave open which interface is the uplink."""
+    if state.family is Family.IPV4:
+        yield from _replaced_by_namesakes(state.uplinks)
     if state.uplinks.is_verified and state.family is Family.IPV4:
         yield from _moved(state)
-        yield from _replaced_by_namesakes(state)
         return
     if state.uplinks.is_configured:
         yield from _beside_uplinks(state, places)
@@ -198,12 +199,12 @@ def _replaced(uplinks: Uplinks) -> Note:
     return Note(NoteKind.MOVED, text, devs=uplinks.devs)
 
 
-def _replaced_by_namesakes(state: State) -> Iterable[Note]:
+def _replaced_by_namesakes(uplinks: Uplinks) -> Iterable[Note]:
     """Yield a note for each verified uplink whose name is now that of another NIC.
 
     Until ``apply`` records that NIC's MAC address, a swap of names would go unnoticed.
     """
-    for was, link in find_replaced(state.uplinks.verified, state.links):
+    for was, link in uplinks.replaced:
         text = (
             f"{link.name} ({link.mac}) counts as the uplink now,"
             f" because {was.name} ({was.mac}), with which the check passed, is gone{_IF_RIGHT}"

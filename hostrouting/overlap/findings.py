@@ -267,7 +267,8 @@ class OverlapReport(JsonObject):
         default_expires: for how many more seconds an uplink has an IPv6 default route, if the
             report is about IPv6. Not included in the JSON, in which ``families`` has it.
         verified_since: since when these uplinks have been the verified ones (RFC 3339). Null if the
-            uplinks are those of the config or the default route, or the time is unknown.
+            uplinks are those of the config or the default route, another NIC has one's name, or the
+            time is unknown.
     """
 
     schema: ClassVar[Literal[1]] = 1

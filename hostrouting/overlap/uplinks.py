@@ -32,6 +32,7 @@ from hostrouting.model.text import shortened
 from hostrouting.model.verified_uplinks import (
     VerifiedUplink,
     find_awaited_uplinks,
+    find_replaced,
     find_swapped,
     find_verified,
     is_port_of,
@@ -65,8 +66,10 @@ class Uplinks:
         is_configured: whether the config names the uplinks.
         is_verified: whether the uplinks are the verified ones, because the config names none.
         verified: the verified uplinks, if ``is_verified`` is set.
-        since: when the verified uplinks were recorded, or None if unknown or ``is_verified`` isn't
-            set.
+        replaced: the verified uplinks whose MAC address is gone, each with the uplink that has its
+            name now.
+        since: when the verified uplinks were recorded, or None if unknown, if ``is_verified`` isn't
+            set or if an uplink has been replaced.
         gone: the names of the verified uplinks if none of them is there any more.
         awaited: a phrase about the verified uplinks that may still appear, or None.
         subnets: the subnets of the uplinks' addresses, each with its uplink, except /32s and /128s,
@@ -83,6 +86,7 @@ class Uplinks:
     is_configured: bool = False
     is_verified: bool = False
     verified: tuple[VerifiedUplink, ...] = ()
+    replaced: tuple[tuple[VerifiedUplink, Link], ...] = ()
     since: str | None = None
     gone: tuple[str, ...] = ()
     awaited: str | None = None
@@ -123,17 +127,27 @@ def find_uplinks(
         default,
         contested,
         is_configured=config.uplinks is not None,
+        replaced=_replaced(config.verified, links, devs),
         subnets=_subnets(addresses, devs),
         pending=_pending(links, {*devs, *(address.dev for address in addresses)}),
     )
     if verified:
-        return attrs.evolve(uplinks, is_verified=True, verified=recorded, since=recorded[0].since)
+        since = None if uplinks.replaced else recorded[0].since
+        return attrs.evolve(uplinks, is_verified=True, verified=recorded, since=since)
     return attrs.evolve(
         uplinks,
         unknown=_why_unknown(config, links, devs, default, contested),
         gone=tuple(uplink.name for uplink in recorded),
         awaited=find_awaited_uplinks(recorded, links),
     )
+
+
+def _replaced(
+    verified: Iterable[VerifiedUplink],
+    links: Sequence[Link],
+    devs: Container[str],
+) -> tuple[tuple[VerifiedUplink, Link], ...]:
+    return tuple(pair for pair in find_replaced(verified, links) if pair[1].name in devs)
 
 
 def _matching(links: Iterable[Link], patterns: tuple[str, ...]) -> tuple[str, ...]:

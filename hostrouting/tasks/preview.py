@@ -20,7 +20,7 @@ from hostrouting.model.errors import RouteError, UnitError
 from hostrouting.model.jsonable import fields_in_json
 from hostrouting.model.text import shortened
 from hostrouting.overlap.check import check_families
-from hostrouting.overlap.findings import OverlapReport, UnknownReason, Verdict
+from hostrouting.overlap.findings import NoteKind, OverlapReport, UnknownReason, Verdict
 from hostrouting.overlap.planned_host import PlannedHost, planned_host
 from hostrouting.overlap.summary import brief
 from hostrouting.overlap.uplinks import awaited_devs
@@ -167,11 +167,15 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
 
 
 def _decisions(config: Config, outcome: _Outcome) -> Iterator[str]:
-    """Yield each note that asks which interface is the uplink, unless the config names uplinks."""
-    if not isinstance(outcome, OverlapReport) or config.uplinks is not None:
+    """Yield each note that asks which interface is the uplink.
+
+    If the config names uplinks, only notes on other interfaces than the verified ones are left.
+    """
+    if not isinstance(outcome, OverlapReport):
         return
     for note in outcome.decisions:
-        yield f"{note.kind}: {'; '.join(brief(note.message))}"
+        if config.uplinks is None or note.kind is NoteKind.MOVED:
+            yield f"{note.kind}: {'; '.join(brief(note.message))}"
 
 
 def _effects(

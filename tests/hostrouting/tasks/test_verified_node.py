@@ -411,33 +411,51 @@ IF_RIGHT = (
 )
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    {
-        "ens3": "the default route's interface, ens3, counts as the uplink now,"
-        " because eth0, with which the check passed, is gone",
-        "eth0": f"eth0 ({OTHER_MAC}) counts as the uplink now,"
-        f" because eth0 ({MAC}), with which the check passed, is gone",
-    }.items(),
+SAME_NAME = (
+    f"eth0 ({OTHER_MAC}) counts as the uplink now,"
+    f" because eth0 ({MAC}), with which the check passed, is gone"
 )
-def test_a_replaced_uplink_is_told(node: Node, name: str, says: str) -> None:
+
+
+OTHER_NAME = (
+    "the default route's interface, ens3, counts as the uplink now,"
+    " because eth0, with which the check passed, is gone"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "says"),
+    [
+        ("ens3", {}, OTHER_NAME),
+        ("eth0", {}, SAME_NAME),
+        ("eth0", {"uplinks": ["eth*"]}, SAME_NAME),
+    ],
+)
+def test_a_replaced_uplink_is_told(node: Node, name: str, more: dict[str, Any], says: str) -> None:
     node.rename(name, OTHER_MAC)
-    asked = ("check", "--cidr", "10.96.0.0/12")
-    assert f"MOVED: {says}\n  {IF_RIGHT}\n" in said(node, *asked)
-    assert f" through {name}; MOVED: {says} | " in said(node, *asked, "--output", "nagios")
+    wanted = config(*HALVES, cidrs=["172.16.0.0/16"], **more)
+    virtual = config(cidrs=["10.96.0.0/12"], **more)
+    path = node.layout.root / "config.json"
+    path.write_text(json.dumps(virtual.to_mapping()))
+    shown = said(node, "check", str(path))
+    assert f"MOVED: {says}\n  {IF_RIGHT}\n" in shown
+    assert f"expected interface: {name}\n" in shown  # the check hasn't passed with this NIC
+    line = said(node, "check", str(path), "--output", "nagios")
+    assert f" through {name}; MOVED: {says} | " in line
     says += f"; {IF_RIGHT}"
-    report = check(config(cidrs=["10.96.0.0/12"]), host=node.host)
-    assert report.verdict is Verdict.OK
+    report = check(virtual, host=node.host)
+    assert (report.verdict, report.verified_since) == (Verdict.OK, None)
     assert [n.message for n in report.notes if n.kind is NoteKind.MOVED] == [says]
-    assert says in [each.message for each in examine(STRICT, host=node.host).findings]
-    (group,) = judge([snapshot(host=node.host)], config(cidrs=["10.96.0.0/12"])).groups
+    assert says in [each.message for each in examine(wanted, host=node.host).findings]
+    (group,) = judge([snapshot(host=node.host)], virtual).groups
     assert [each.message for each in group.decisions] == [says]
-    node.apply()
-    assert NoteKind.MOVED not in {n.kind for n in check(STRICT, host=node.host).notes}
+    assert f"MOVED: {says}" in plan(wanted, host=node.host).warnings
+    node.apply(wanted)
+    assert NoteKind.MOVED not in {n.kind for n in check(wanted, host=node.host).notes}
 
 
 NOT_REPLACED: dict[str, dict[str, Any]] = {
-    "named": {"uplinks": ["eth0"]},
+    "another is named": {"uplinks": ["ens*"]},
     "WARN": {"mode": "WARN"},
     "a bond": {},
     "no MAC address": {},
@@ -453,6 +471,11 @@ def test_a_new_mac_address_may_mean_nothing(node: Node, case: str) -> None:
         node.kernel.add_link("eth1", master="eth0", mac=OTHER_MAC)
         node.kernel.add_address("eth0", "10.1.0.4/24")
         assert not node.kernel.write(Write.ADD, [default_route()])
+    if case == "another is named":
+        node.kernel.add_link("ens3")
+        node.kernel.add_address("ens3", "10.3.0.4/24")
+        gateway = NextHop("ens3", IPv4Address("10.3.0.1"))
+        assert not node.kernel.write(Write.ADD, [default_route(gateway, metric=1)])
     report = check(config(cidrs=["10.96.0.0/12"], **NOT_REPLACED[case]), host=node.host)
     assert report.verdict is Verdict.OK
     assert NoteKind.MOVED not in {note.kind for note in report.notes}
