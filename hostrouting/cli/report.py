@@ -423,7 +423,8 @@ def nagios(report: OverlapReport) -> tuple[int, str]:
 def _all_leave(report: OverlapReport) -> str:
     total = len(report.cidrs)
     cidrs = "1 expected CIDR leaves" if total == 1 else f"{total} expected CIDRs leave"
-    return f"{cidrs} through {','.join(report.default_devs)}"
+    devs = (each.devs or report.default_devs for each in report.expected)
+    return f"{cidrs} through {','.join(dict.fromkeys(chain.from_iterable(devs)))}"
 
 
 def _why_unknown(report: OverlapReport) -> str:

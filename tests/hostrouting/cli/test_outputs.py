@@ -158,7 +158,10 @@ def plugin(run: Any) -> Callable[..., tuple[int, tuple[str | None, ...]]]:
     return call
 
 
-def expecting(mode: str, *cidrs: str) -> object:
+BY_IB0 = {"cidr": "172.16.0.0/16", "devs": ["ib0"]}
+
+
+def expecting(mode: str, *cidrs: Any) -> object:
     return {"hostRouting": {"routeOverlap": {"expectedCidrs": cidrs, "mode": mode}}}
 
 
@@ -169,6 +172,20 @@ def test_a_healthy_host_is_0(plugin: Any) -> None:
     assert (code, word, failing, count) == (0, "OK", "0", "2")
     assert said == "2 expected CIDRs leave through eth0"
     assert plugin("--cidr", "10.96.0.0/12")[1][1] == "1 expected CIDR leaves through eth0"
+
+
+@pytest.mark.parametrize(
+    ("cidrs", "through"),
+    [
+        (["10.96.0.0/12", BY_IB0], "eth0,ib0"),
+        ([BY_IB0, {"cidr": "172.16.8.0/24", "devs": ["ib0", "wg0"]}], "ib0,wg0"),
+    ],
+)
+def test_the_interfaces_that_cidrs_name_are_told(
+    plugin: Any, write: Any, cidrs: list[Any], through: str
+) -> None:
+    _, (word, said, *_) = plugin(write(expecting("WARN", *cidrs)))
+    assert (word, said) == ("OK", f"2 expected CIDRs leave through {through}")
 
 
 @pytest.mark.parametrize(
