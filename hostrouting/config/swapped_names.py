@@ -39,6 +39,7 @@ from hostrouting.model.verified_uplinks import (
     find_renamed,
     find_swapped,
     is_port_of,
+    master_of,
 )
 
 Swap = tuple[VerifiedUplink, str]
@@ -51,6 +52,21 @@ _SHOWN_PLACES = 4
 def swapped_uplinks(config: Config, links: Sequence[Link]) -> tuple[Swap, ...]:
     """Return the verified uplinks of which ``uplinks`` contains only the former name."""
     return find_swapped(config.verified, links, config.uplinks or ())
+
+
+def ports_named(config: Config, devs: Iterable[str], links: Sequence[Link]) -> tuple[Swap, ...]:
+    """Return the uplinks that ``uplinks`` names, each with its master, if all of them are ports.
+
+    Args:
+        config: the config.
+        devs: the names of the uplinks.
+        links: the host's links.
+    """
+    if config.uplinks is None:
+        return ()
+    masters = {dev: master_of(dev, links) for dev in devs}
+    found = [(VerifiedUplink(dev), name) for dev, name in masters.items() if name is not None]
+    return tuple(found) if len(found) == len(masters) else ()
 
 
 def swapped_devs(

@@ -264,6 +264,11 @@ def find_replaced(
 
 def is_port_of(name: str, master: str, links: Sequence[Link]) -> bool:
     """Return whether ``master`` is the topmost bridge or bond above a link."""
+    return master_of(name, links) == master
+
+
+def master_of(name: str, links: Sequence[Link]) -> str | None:
+    """Return the topmost bridge or bond above a link, or None if there is none."""
     by_name = {link.name: link for link in links}
     top = _group(by_name[name], by_name) if name in by_name else None
-    return name != master and top is not None and top.name == master
+    return None if top is None or top.name == name else top.name

@@ -18,7 +18,7 @@ from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.links import Hardware, Link, is_infiniband
 from hostrouting.model.routes import Route, RouteType, Table
 from hostrouting.model.text import shortened, with_runs
-from hostrouting.model.verified_uplinks import VERIFIED_PATH, find_swapped
+from hostrouting.model.verified_uplinks import VERIFIED_PATH, find_swapped, master_of
 from hostrouting.overlap._fewest_prefixes import summary_of
 from hostrouting.overlap._places import Place, Places, SocketLookup, Span
 from hostrouting.overlap._state import State
@@ -104,7 +104,7 @@ def _beside_uplinks(state: State, places: Places) -> Iterable[Note]:
 
     The interface seems to be the uplink if the config names only InfiniBand interfaces as uplinks,
     or if expected packets take the default route and no interface named as an uplink has a default
-    route.
+    route. If all of these are ports of a bridge or bond, there is no note, because the fix says so.
     """
     fabric = _infiniband(state)
     best = _best_default(state)
@@ -113,7 +113,9 @@ def _beside_uplinks(state: State, places: Places) -> Iterable[Note]:
     named = ",".join(state.uplinks.devs)
     if fabric.issuperset(state.uplinks.devs):
         only, when = f"InfiniBand, {named},", "unless the cluster is reached through InfiniBand"
-    elif _take_other_default(state, places) and not is_of_vpn(best):
+    elif _are_ports(state) or is_of_vpn(best):
+        return
+    elif _take_other_default(state, places):
         # The config may also be right, if the named interface has lost its default route.
         only, when = f"{named},", f"only if the cluster is reached through {','.join(best.devs)}"
     else:
@@ -149,6 +151,10 @@ def _best_default(state: State) -> Route | None:
     """Return the best default route, which is a VPN's only if there is no other."""
     of_nics = [route for route in state.defaults if not is_of_vpn(route)]
     return default_route(of_nics or state.defaults)
+
+
+def _are_ports(state: State) -> bool:
+    return all(master_of(dev, state.links) for dev in state.uplinks.devs)
 
 
 def _take_other_default(state: State, places: Places) -> bool:

@@ -11,7 +11,13 @@ import attrs
 
 from hostrouting.boot.host import Host
 from hostrouting.config.routing import Config, RouteOverlap
-from hostrouting.config.swapped_names import Swap, swap_words, swapped_devs, swapped_uplinks
+from hostrouting.config.swapped_names import (
+    Swap,
+    ports_named,
+    swap_words,
+    swapped_devs,
+    swapped_uplinks,
+)
 from hostrouting.kernel.default_routes import (
     default_beside_main,
     missing_default_route,
@@ -331,7 +337,11 @@ def _with_fix(
     from hostrouting.overlap._fix import find_fix
 
     state = moment.state
-    why_no_default = _why_no_default(state, host) if state.uplinks.default is None else ""
+    why_no_default = ""
+    if state.uplinks.default is None:
+        ports = ports_named(config, state.uplinks.devs, state.links)
+        # The boot scripts judge these ports like any uplinks, unless a port is a verified uplink.
+        why_no_default = _why_swapped(ports, config, state) or _why_no_default(state, host)
     settings = _settings_of(host)
     findings, fix = find_fix(report.findings, moment, config, why_no_default, settings)
     if host is not None and host.snapshot is not None and not host.snapshot.is_ours:

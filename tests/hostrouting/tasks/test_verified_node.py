@@ -404,6 +404,19 @@ def test_a_name_of_the_config_that_is_a_port_by_now(node: Node) -> None:
     )
     with pytest.raises(RouteError, match="eth0 is a port of br0 by now"):
         node.apply(named)
+    # If nothing is recorded, the packets are judged, and the advice is the same.
+    node.layout.verified.unlink()
+    services = config(cidrs=["10.96.0.0/12"], uplinks=["eth0"])
+    with pytest.raises(RouteOverlapError) as failed:
+        node.apply(services)
+    (told,) = failed.value.report.fix.unfixable
+    assert told.reason == (
+        "eth0 is a port of br0 by now: name br0 in hostRouting.uplinks; then: hostrouting apply"
+    )
+    assert not told.answers
+    assert not failed.value.report.notes
+    (found,) = (f for f in examine(host=node.host).findings if f.kind == "shadowed")
+    assert told.reason in found.hint
 
 
 IF_RIGHT = (
