@@ -553,7 +553,7 @@ class Config(Section):
 
     @property
     def keeps_uplinks(self) -> bool:
-        """Return whether the check needs verified uplinks: it is STRICT, and has a CIDR."""
+        """Return whether the check is STRICT and has a CIDR, so that it needs verified uplinks."""
         overlap = self.route_overlap
         return overlap.mode is OverlapMode.STRICT and bool(overlap.expected_cidrs)
 
