@@ -49,12 +49,13 @@ def trial(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the kernel has every installed route and rule, and that each is in effect."""
-    backends = examined.host.backends(examined.manifest.config.static_routes.families)
+    config = examined.manifest.config
+    backends = examined.host.backends(config.static_routes.families)
     try:
         plan, missing = examined.route_plan
         if missing is not None:
             message = f"they wait for {missing}; {_starts_without_routes(examined)}"
-            hint = missing_hint(missing, backends)
+            hint = missing_hint(missing, config, backends)
             yield DoctorFinding("route-waits", "static routes", message, hint)
         for route in plan.add:
             yield DoctorFinding(

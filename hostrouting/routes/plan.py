@@ -10,7 +10,12 @@ from typing import Any
 import attrs
 
 from hostrouting.config.routing import ONLINK, Config, StaticRoute, StaticRoutes
-from hostrouting.config.swapped_names import swap_words, swapped_routes, swapped_uplinks
+from hostrouting.config.swapped_names import (
+    ports_named,
+    swap_words,
+    swapped_routes,
+    swapped_uplinks,
+)
 from hostrouting.kernel.default_routes import (
     MISSING_UPLINK,
     default_route,
@@ -728,9 +733,11 @@ def find_awaited(config: Config, backend: RouteBackend) -> str | None:
 # If a VPN has taken a verified uplink's place, ``plan_now`` reports this phrase as missing,
 # followed by the VPN's interfaces.
 _OTHER_THAN_VPN = "an uplink other than the VPN "
+# The beginning of ``missing_default_route`` for uplinks.
+_DEFAULT_ON = "the default route on "
 
 
-def missing_hint(missing: str, backends: Iterable[RouteBackend]) -> str:
+def missing_hint(missing: str, config: Config, backends: Sequence[RouteBackend]) -> str:
     """Return a hint about a device, gateway or default route that ``plan_now`` reports as missing.
 
     Raises:
@@ -738,10 +745,20 @@ def missing_hint(missing: str, backends: Iterable[RouteBackend]) -> str:
     """
     is_for_vpn = missing.startswith(_OTHER_THAN_VPN)
     if not is_for_vpn and MISSING_UPLINK not in missing:
-        return "bring it up or add it, or name another gateway or dev"
+        waits_for_default = missing.startswith(_DEFAULT_ON)
+        to_do = _naming_of_masters(config, backends[0]) if waits_for_default else ""
+        return to_do or "bring it up or add it, or name another gateway or dev"
     defaults = (route for backend in backends for route in read_default_routes(backend))
     others = {dev for route in defaults for dev in route.devs if not is_like(dev, VPN_DEVS)}
     return naming(others) if is_for_vpn else f"add that interface, or {naming(others)}"
+
+
+def _naming_of_masters(config: Config, backend: RouteBackend) -> str:
+    """Return a hint to name the masters of the config's uplinks, if all of these are ports."""
+    links = backend.facts().links
+    devs = [link.name for link in links if is_like(link.name, config.uplinks or ())]
+    ports = ports_named(config, devs, links)
+    return "; ".join(": ".join(swap_words(port, config, links)) for port in ports)
 
 
 def naming(devs: Collection[str]) -> str:
@@ -760,5 +777,7 @@ def plan_or_raise(
     """Return the plan of ``plan_now``, or raise a RouteError if something is missing."""
     plan, missing = plan_now(config, *backends, adopted=adopted)
     if missing is not None:
-        raise RouteError(f"can't {attempt} without {missing}", hint=missing_hint(missing, backends))
+        raise RouteError(
+            f"can't {attempt} without {missing}", hint=missing_hint(missing, config, backends)
+        )
     return plan

@@ -85,7 +85,7 @@ def wait_for_network(
 
 
 def _waited_in_vain(missing: str, config: Config, host: Host) -> RouteError:
-    hint = missing_hint(missing, host.backends(config.static_routes.families))
+    hint = missing_hint(missing, config, host.backends(config.static_routes.families))
     hints = (
         *why_no_default6(config, host),
         hint if "uplinks" in hint else f"{hint}, or raise waitSeconds",

@@ -217,7 +217,7 @@ def _outcome(
 ) -> _Outcome:
     """Return the check's report for a plan, or why there is none (see ``_Outcome``)."""
     if planned is None:
-        hint = missing_hint(missing or "", host.planned_backends(config))
+        hint = missing_hint(missing or "", config, host.planned_backends(config))
         return f"the static routes can't be installed without {missing}; {hint}"
     scope.check()
     try:

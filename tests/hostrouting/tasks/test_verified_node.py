@@ -417,6 +417,9 @@ def test_a_name_of_the_config_that_is_a_port_by_now(node: Node) -> None:
     assert not failed.value.report.notes
     (found,) = (f for f in examine(host=node.host).findings if f.kind == "shadowed")
     assert told.reason in found.hint
+    with pytest.raises(RouteError) as waited:
+        node.apply(named)
+    assert waited.value.hint == told.reason
 
 
 IF_RIGHT = (
