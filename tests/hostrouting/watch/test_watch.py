@@ -298,6 +298,25 @@ def record(world: World, text: str) -> None:
     world.layout.verified.write_text(text)
 
 
+@pytest.mark.parametrize("uplinks", [None, ("eth0",)])
+def test_another_nic_with_the_uplinks_name_is_an_event(
+    world: World, uplinks: tuple[str, ...] | None
+) -> None:
+    def replace() -> None:
+        world.kernel.del_link("eth0")
+        world.kernel.add_link("eth0", mac="00:0d:3a:00:00:02")
+        world.kernel.add_address("eth0", "10.1.0.4/24")
+        assert not world.kernel.write(Write.ADD, [default()])
+
+    world.config = attrs.evolve(KEEPING, uplinks=uplinks)
+    record(world, "eth0 00:0d:3a:00:00:01\n")
+    world.at(5, replace)
+    world.watch(LOOK_SECONDS + 10)
+    ((_, event),) = world.of_kind(EventKind.UPLINK_MOVED)
+    assert event.message.startswith("eth0 (00:0d:3a:00:00:02) counts as the uplink now, because")
+    assert event.fields["DEV"] == ("eth0",)
+
+
 @pytest.mark.parametrize("change", [vpn_comes_up, second_nic_takes_over])
 def test_a_verified_uplink_keeps_its_routes_and_stays_expected(
     world: World, change: Callable[[FakeKernel], None]
