@@ -227,6 +227,8 @@ def may_divert(plan: RoutePlan, backend: RouteBackend) -> bool:
     Without policy rules, a plan's routes can only divert packets of entries that overlap these
     routes and have other next hops. Most tables have few such entries.
     """
+    if any(policy.changes for policy in plan.policies):
+        return True
     changed = [*_changed(plan)]
     hops = {route.hops for route in changed}
     if len(hops) != 1 or backend.facts().rules != kernel_rules(backend.family):

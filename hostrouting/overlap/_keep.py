@@ -281,8 +281,19 @@ def lost_by_keeping(
     # The entries must move only packets from the kept addresses.
     if any(loss.source not in kept for loss in lost):
         return None
-    # Entries of keep are meant to take their interfaces' packets from the uplinks.
-    return taken_away(loss for loss in lost if loss.before != host.state.uplinks.devs)
+    # Entries of keep are meant to take their interfaces' packets from the uplinks. But packets that
+    # another program's longer route led to an uplink inside a kept interface's network are lost.
+    uplinks = host.state.uplinks.devs
+    return taken_away(
+        loss for loss in lost if loss.before != uplinks or _is_inside(loss, host.state.addresses)
+    )
+
+
+def _is_inside(loss: Loss, addresses: Iterable[Address]) -> bool:
+    """Return whether the packets of a loss go to a connected network of their sender."""
+    bits = Family.IPV4.bits
+    networks = PrefixSet((each.prefix for each in addresses if each.dev == loss.sender), bits)
+    return any(networks.covers(numbers(part)) for part in loss.ranges)
 
 
 def _why_failing(before: ModelledHost, after: ModelledHost, overlap: RouteOverlap) -> str:

@@ -29,7 +29,7 @@ from hostrouting.kernel.rules import LOOPBACK, NO_SOURCE, TCP, UDP, Flow
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, PrefixSet, ends, numbers
 from hostrouting.model.links import Address
-from hostrouting.model.routes import RouteType, destination_words
+from hostrouting.model.routes import Route, RouteType, destination_words
 from hostrouting.model.text import shortened, with_runs
 from hostrouting.overlap._affected import affected
 from hostrouting.overlap._ask import asks_local_first, selects_source, separates_tcp
@@ -45,7 +45,7 @@ _SHOWN = 8
 # If a loss has more prefixes than this, a single prefix around them is shown.
 _EXACT_MAX = 6
 # In a loss, these words replace the names of several interfaces, each of which carries the packets
-# from its own addresses.
+# from its own addresses, before the change or after it.
 _THEIR_INTERFACES = ("their interfaces",)
 # At most this many packets from own addresses are compared. With hundreds of prefixes, and hundreds
 # of addresses that rules distinguish, a comparison would take minutes.
@@ -143,24 +143,31 @@ def lines_with_losses(found: Iterable[Loss]) -> Iterator[tuple[str, Loss | None]
 
 
 def _through_their_own(by_packets: Mapping[Loss, list[Loss]]) -> dict[Loss, list[Loss]]:
-    """Join the losses of which each leaves through its sender's interface, as with ``keep``."""
+    """Join the losses of which each leaves, before or after, through its sender's interface."""
     joined: dict[Loss, list[Loss]] = {}
     for plain, of_sources in by_packets.items():
-        if all(map(_is_carried_by_sender, of_sources)):
-            kind = attrs.evolve(plain, before=())
+        if all(_is_of_sender(loss, loss.before) for loss in of_sources):
+            kind = attrs.evolve(plain, before=_THEIR_INTERFACES)
+        elif all(_is_of_sender(loss, loss.after) for loss in of_sources):
+            kind = attrs.evolve(plain, after=_THEIR_INTERFACES)
         else:
             kind = plain
         joined.setdefault(kind, []).extend(of_sources)
     by_carriers: dict[Loss, list[Loss]] = {}
     for kind, of_sources in joined.items():
-        carriers = {loss.before for loss in of_sources}
-        before = carriers.pop() if len(carriers) == 1 else _THEIR_INTERFACES
-        by_carriers[attrs.evolve(kind, before=before)] = of_sources
+        before = {loss.before for loss in of_sources}
+        after = {loss.after for loss in of_sources}
+        carried = attrs.evolve(
+            kind,
+            before=before.pop() if len(before) == 1 else _THEIR_INTERFACES,
+            after=after.pop() if len(after) == 1 else _THEIR_INTERFACES,
+        )
+        by_carriers[carried] = of_sources
     return by_carriers
 
 
-def _is_carried_by_sender(loss: Loss) -> bool:
-    return loss.before == (loss.sender,) != (LOOPBACK,)
+def _is_of_sender(loss: Loss, carriers: tuple[str, ...]) -> bool:
+    return carriers == (loss.sender,) != (LOOPBACK,)
 
 
 def _words(loss: Loss) -> str:
@@ -237,12 +244,12 @@ class _Result:
     Args:
         devs: the interfaces that carry the packet; empty if it is dropped.
         hops: the next hops.
-        destination: the destination of the entry that the packet matches.
+        route: the entry that the packet matches, or None if that is unimportant.
     """
 
     devs: tuple[str, ...] = ()
     hops: frozenset[tuple[str | None, IpAddress | None]] = frozenset()
-    destination: IpNetwork | None = attrs.field(default=None, eq=False)
+    route: Route | None = attrs.field(default=None, eq=False)
 
 
 _DROPPED = _Result()
@@ -522,13 +529,17 @@ class _Comparison:
         if len(after.devs) != 1:
             return frozenset()
         shortest = 0
-        # An entry that is longer than a connected network, and doesn't lead through an uplink, led
-        # to a network inside, such as that of this host's pods.
-        if before.destination is not None and not self._uplinks.issuperset(before.devs):
-            shortest = before.destination.prefixlen
+        # An entry that is longer than a connected network led to a network inside, such as that of
+        # this host's pods or of an uplink. But a static route of ours through an uplink corrects
+        # what shadows an expected CIDR, and keep is meant to precede it.
+        if before.route is not None and not self._is_correction(before.route):
+            shortest = before.route.destination.prefixlen
         return frozenset(
             each for each in around if each[1] >= shortest and after.devs[0] in self._networks[each]
         )
+
+    def _is_correction(self, route: Route) -> bool:
+        return route.is_ours and self._uplinks.issuperset(route.devs)
 
     # --- what arrives ---------------------------------------------------------------------------
 
@@ -627,7 +638,7 @@ def _result(fib: Fib, flow: Flow) -> _Result:
     if route.type is RouteType.BROADCAST:
         return _BROADCAST
     live = frozenset((hop.dev, hop.gateway) for hop in route.hops if not hop.is_dead)
-    return _Result(route.devs, live, route.destination)
+    return _Result(route.devs, live, route)
 
 
 def _with_gateways(result: _Result) -> tuple[str, ...]:

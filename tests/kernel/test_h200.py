@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from ipaddress import IPv4Interface, IPv4Network
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,11 @@ EXPECTED: dict[str, tuple[str, list[str], list[dict[str, str]]]] = {
         [*HALVES],
     ),
 }
+# What keep takes from the neighbours on eth0's link, which is inside of InfiniBand's network.
+OF_ETH0S_NEIGHBOURS = (
+    "packets from the addresses of ib0-ib7 no longer go to 172.16.4.0/24 through eth0, but through "
+    "their interfaces"
+)
 FIXED = [variant for variant in VARIANTS if variant.name in EXPECTED]
 (GATEWAY_BEHIND,) = [variant for variant in VARIANTS if variant.name not in EXPECTED]
 
@@ -131,6 +136,8 @@ def test_a_sick_nodes_fix_lets_it_through(
     fixed = json.loads(out)
     assert code == 0
     minded = [line for line in err.splitlines() if line.startswith("caution: ")]
+    if variant.name == "own-subnet":
+        minded.remove(f"caution: {OF_ETH0S_NEIGHBOURS}")
     assert minded
     assert all("neighbours of ib0-ib7 in " in line for line in minded)
     static = {"enabled": True, "routes": fix, "keep": ["ib*"]}
@@ -216,3 +223,26 @@ def test_a_gateway_on_the_infiniband_side_is_omitted_and_named(
     assert finding.ranges == (IPv4Network("172.16.0.1/32"),)
     assert theirs(each_kernel) == [*before]
     assert run("fix", config)[1] == out
+
+
+def test_what_eth0s_neighbours_lose_by_keep_is_named(
+    each_kernel: Kernel, host: Host, run: Run
+) -> None:
+    """Before, InfiniBand's addresses answer eth0's neighbours, and with keep no longer."""
+    (variant,) = [variant for variant in VARIANTS if variant.name == "own-subnet"]
+    variant.build(each_kernel)
+    path = config_of(variant, host)
+    neighbour, own = IPv4Address("172.16.4.9"), IPv4Address("172.16.0.13")
+    (before,) = each_kernel.lookup([neighbour], source=own)
+    assert before.route is not None
+    assert before.route.devs == ("eth0",)
+
+    said = {"fix": run("fix", "--in-place", path)[2]}
+    for words in (["check"], ["plan"], ["apply"]):
+        _, out, err = run(*words, path)
+        said[words[0]] = out + err
+    assert [name for name, text in said.items() if OF_ETH0S_NEIGHBOURS not in text] == []
+    (after,) = each_kernel.lookup([neighbour], source=own)
+    assert after.route is not None
+    assert after.route.devs == ("ib3",)
+    assert OF_ETH0S_NEIGHBOURS not in "".join(run("check", path)[1:])

@@ -13,7 +13,7 @@ import pytest
 from harms import harms
 from losing import Loss
 from nightly import by_day
-from worlds.crowded import crowded
+from worlds.crowded import Crowded, crowded
 
 from hostrouting.model.family import Family
 
@@ -33,3 +33,23 @@ def test_what_is_lost_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     host = crowded(27, Family.IPV4)
     monkeypatch.setattr(Loss, "is_named", lambda *_: False)
     assert [found.partition(":")[0] for found in harms(host, tmp_path)] == ["proposal"]
+
+
+def test_a_kept_interfaces_way_through_an_uplink_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """InfiniBand's addresses answer eth0's neighbours, and with keep no longer."""
+    steps = (
+        "link set lo up",
+        "addr add 172.16.9.4/24 dev eth0",
+        "route add default via 172.16.9.1 dev eth0",
+        "addr add 172.16.0.10/16 dev ib0",
+        "addr add 172.16.0.11/16 dev ib1",
+    )
+    overlap = {"mode": "STRICT", "expectedCidrs": ["172.16.0.0/16"], "settleSeconds": 0}
+    section = {"waitSeconds": 0, "uplinks": ["eth0"], "routeOverlap": overlap}
+    host = Crowded(0, Family.IPV4, steps, section, forwards=False)
+    assert harms(host, tmp_path) == []
+    monkeypatch.setattr(Loss, "is_named", lambda *_: False)
+    found = harms(host, tmp_path)
+    assert [line for line in found if " from 172.16.0.11: eth0 -> ib1" in line]

@@ -166,7 +166,8 @@ class _Before:
         stays = loss.owner and loss.after.dev == loss.owner
         if not stays or not any(is_like(loss.owner, (each.dev,)) for each in keep):
             return False
-        if loss.before.dev in uplinks:
+        is_inside = any(loss.packet.to in network for network in self._networks[loss.owner])
+        if loss.before.dev in uplinks and not is_inside:
             return True
         networks = self._networks.get(loss.before.dev, ())
         return any(

@@ -309,6 +309,20 @@ def test_a_second_interface_is_offered_to_be_kept(
     assert "keep" not in run("fix", kept)[2]
 
 
+def test_an_offer_says_what_an_uplinks_neighbours_lose(
+    run: Run, write: Any, kernel: FakeKernel
+) -> None:
+    """A part of eth1's network is on eth0's link, where eth1's address answers until it is kept."""
+    add_nics(kernel, eth1="10.2.0.4/24")
+    kernel.add_address("eth0", "10.2.0.66/26")
+    kernel.ip("route add 10.7.0.0/16 via 10.2.0.1 dev eth1")
+    told = run("fix", write(expecting("10.96.0.0/12", uplinks=["eth0"])))[2]
+    assert (
+        'keep: {"dev": "eth1", "gateway": "10.2.0.1"}, but packets from the addresses of eth1 no '
+        "longer go to 10.2.0.64/26 through eth0, but through eth1\n"
+    ) in told
+
+
 @pytest.mark.parametrize("listed", ["eth1", "e*1"])
 def test_a_gateway_is_offered_for_an_interface_kept_without_one(
     run: Run, write: Any, kernel: FakeKernel, listed: str

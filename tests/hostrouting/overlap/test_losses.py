@@ -64,6 +64,7 @@ addr add 10.66.0.2/32 dev wg0
 route add 10.0.0.0/8 dev wg0 table 51820
 rule add pref 32000 lookup 51820
 """
+TWO_MORE = "\n".join(f"link add ib{n}\naddr add 172.16.0.1{n}/16 dev ib{n}" for n in range(1, 3))
 KEPT = "\n".join(
     f"link add ib{n}\naddr add 172.16.0.1{n}/16 dev ib{n}\n"
     f"route add 172.16.0.0/16 dev ib{n} table 10{n}\n"
@@ -73,6 +74,10 @@ KEPT = "\n".join(
 FROM_KEPT = (
     "packets from the addresses of ib1-ib3 no longer go to 172.16.0.0/16 through their interfaces,"
     " but through ib0"
+)
+BY_THEIR_OWN = (
+    "packets from the addresses of ib1, ib2 no longer go to 172.16.9.0/24 through eth0, but through"
+    " their interfaces"
 )
 LATE_LOCAL = """
 addr add 192.0.2.9/32 dev lo
@@ -111,6 +116,35 @@ ROWS = {
         (f"{FROM_IB0} 172.16.9.0/24 through cni0, but through ib0",),
         routes=("172.16.0.0/16 dev ib0 table 2170000",),
         rules=("pref 2170 from 172.16.0.10 lookup 2170000",),
+    ),
+    "a kept address, which an uplink's neighbours called": Row(
+        "addr add 172.16.9.4/24 dev eth0",
+        (f"{FROM_IB0} 172.16.9.0/24 through eth0, but through ib0",),
+        routes=("172.16.0.0/16 dev ib0 table 2170000",),
+        rules=("pref 2170 from 172.16.0.10 lookup 2170000",),
+    ),
+    "a kept address, which another program's route led elsewhere": Row(
+        "route add 172.16.3.0/24 via 10.1.0.1 dev eth0 proto static",
+        (f"{FROM_IB0} 172.16.3.0/24 through eth0, but through ib0",),
+        routes=("172.16.0.0/16 dev ib0 table 2170000",),
+        rules=("pref 2170 from 172.16.0.10 lookup 2170000",),
+    ),
+    "a kept address, which a static route of ours led elsewhere": Row(
+        "route add 172.16.0.0/17 via 10.1.0.1 dev eth0",
+        routes=("172.16.0.0/16 dev ib0 table 2170000",),
+        rules=("pref 2170 from 172.16.0.10 lookup 2170000",),
+    ),
+    "kept addresses, which an uplink's neighbours called": Row(
+        f"{TWO_MORE}\naddr add 172.16.9.4/24 dev eth0",
+        (BY_THEIR_OWN,),
+        routes=(
+            "172.16.0.0/16 dev ib1 table 2170001",
+            "172.16.0.0/16 dev ib2 table 2170002",
+        ),
+        rules=(
+            "pref 2170 from 172.16.0.11 lookup 2170001",
+            "pref 2170 from 172.16.0.12 lookup 2170002",
+        ),
     ),
     "addresses that were kept": Row(
         KEPT,

@@ -293,6 +293,27 @@ def test_notes_are_printed(
         assert note in said, words
 
 
+@pytest.mark.parametrize("listed", [{}, {"routes": [{"destination": "203.0.113.0/24"}]}])
+def test_what_eth0s_neighbours_lose_by_a_listed_keep_is_named(
+    host: Host,
+    kernel: FakeKernel,
+    run: Callable[..., tuple[int, str, str]],
+    write: Callable[[object], Any],
+    listed: dict[str, Any],
+) -> None:
+    kernel.add_address("eth0", "172.16.9.4/24")
+    static = {"enabled": True, "keep": ["ib0"]} | listed
+    path = write({"hostRouting": {"staticRoutes": static}})
+    lost = (
+        "packets from the addresses of ib0 no longer go to 172.16.9.0/24 through eth0, but through "
+        "ib0"
+    )
+    for words in (["plan"], ["apply", "--routes-only"]):
+        code, out, err = run(*words, path)
+        assert code in (0, 2), err
+        assert lost in out + err, words
+
+
 def test_a_plan_tells_of_the_wait(
     host: Host,
     kernel: FakeKernel,

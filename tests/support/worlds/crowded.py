@@ -67,9 +67,10 @@ class Crowded:
 def crowded(seed: int, family: Family) -> Crowded:
     """Draw a host."""
     chance = random.Random(f"crowded {seed}")
+    inside = _inside(random.Random(f"inside {seed}"))
     while True:
         drawing = _Drawing(chance)
-        steps = [*drawing.steps()]
+        steps = [*drawing.steps(), *inside]
         section = drawing.config()
         text = json.dumps([steps, section])
         if family is Family.IPV6:
@@ -81,6 +82,18 @@ def crowded(seed: int, family: Family) -> Crowded:
         except ConfigError:
             continue
         return host
+
+
+def _inside(chance: random.Random) -> list[str]:
+    """Return steps by which the uplink leads to a part of the network of an interface of a shadow,
+    so that this interface's addresses answer neighbours through the uplink.
+    """
+    inside = (
+        "addr add 172.16.9.4/24 dev eth0",
+        "addr add 172.16.5.66/26 dev eth0",
+        "route add 172.16.9.0/24 via 10.1.0.1 dev eth0",
+    )
+    return [chance.choice(inside)] if chance.random() < 0.2 else []
 
 
 def _translated(found: re.Match[str]) -> str:
