@@ -124,6 +124,12 @@ class _Before:
         ]
         self._asked = built.packets(cuts)
         self._ways = built.ways(self._asked)
+        self._by_default = {
+            (hop.dev, str(hop.gateway or ""))
+            for route in read_routes(built.backend)
+            if not route.destination.prefixlen
+            for hop in route.hops
+        }
         self._owners: dict[IpAddress, str] = {}
         self._networks: dict[str, list[IpNetwork]] = {}
         for address in built.backend.facts().addresses:
@@ -167,7 +173,12 @@ class _Before:
         if not stays or not any(is_like(loss.owner, (each.dev,)) for each in keep):
             return False
         is_inside = any(loss.packet.to in network for network in self._networks[loss.owner])
-        if loss.before.dev in uplinks and not is_inside:
+        if loss.before.dev in uplinks:
+            is_meant = not is_inside
+        else:
+            # No table's default route is meant for neighbours.
+            is_meant = (loss.before.dev, loss.before.gateway) in self._by_default
+        if is_meant:
             return True
         networks = self._networks.get(loss.before.dev, ())
         return any(
