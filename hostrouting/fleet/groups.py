@@ -18,7 +18,14 @@ from hostrouting.kernel.snapshot import unix_time
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.jsonable import JsonObject
 from hostrouting.overlap.difference import DiffReport
-from hostrouting.overlap.findings import FindingKind, Note, OverlapReport, UnknownReason, Verdict
+from hostrouting.overlap.findings import (
+    FindingKind,
+    Note,
+    NoteKind,
+    OverlapReport,
+    UnknownReason,
+    Verdict,
+)
 
 # A snapshot is outdated if the newest snapshot is more than a day newer.
 _SECONDS_MAX = 24 * 3600
@@ -328,11 +335,18 @@ def _doubts(report: OverlapReport) -> Hashable:
     If there are questions, or cautions although nothing fails, the result also contains the
     uplinks, because the group's line names them.
     """
-    asked = frozenset((note.kind, note.devs) for note in report.decisions)
+    asked = frozenset((note.kind, note.devs, _chosen_by(note)) for note in report.decisions)
     uplinks = report.default_devs
     cautions = frozenset(_in_general(line, uplinks) for line in report.fix.consequences)
     names_uplinks = asked or (cautions and report.verdict is Verdict.OK)
     return asked, cautions, uplinks if names_uplinks else ()
+
+
+def _chosen_by(note: Note) -> str:
+    """Return the text without addresses and metrics of a note on which default route wins."""
+    if note.kind is not NoteKind.CONTESTED:
+        return ""
+    return re.sub(r"metric \d+", "", _in_general(note.message, ()))
 
 
 def _in_general(caution: str, uplinks: Iterable[str]) -> str:
@@ -364,7 +378,7 @@ _OWN = {
 
 def _alike(cause: HostChange) -> tuple[object, ...]:
     """Return a cause's kind and its lines without the addresses that may differ within a group."""
-    pattern = _OWN.get(cause.kind, r"(?<=via |src )\S+")
+    pattern = _OWN.get(cause.kind, r"(?<=via |src )\S+|(?<=^local )\S+|(?<=^broadcast )\S+")
     before = tuple(re.sub(pattern, "", line) for line in cause.before)
     after = tuple(re.sub(pattern, "", line) for line in cause.after)
     return cause.kind, before, after

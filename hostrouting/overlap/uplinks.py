@@ -23,7 +23,7 @@ from hostrouting.kernel.port import RouteBackend, read_default_routes, read_rout
 from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import RouteError
-from hostrouting.model.family import Family
+from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.integer_prefixes import Prefix
 from hostrouting.model.links import VPN_DEVS, Address, Hardware, Link, is_infiniband, is_like
 from hostrouting.model.parsing import is_device
@@ -306,14 +306,18 @@ def _winning_devs(defaults: Sequence[Route]) -> tuple[str, ...]:
 def _inside(routes: Iterable[Route], cidrs: Iterable[ExpectedCidr]) -> Iterator[Route]:
     """Yield other programs' routes in main, except default routes, that overlap an expected CIDR.
 
-    Expected CIDRs that name their interfaces are ignored.
+    Of several routes to a destination, only the one with the lowest metric counts. Expected CIDRs
+    that name their interfaces are ignored.
     """
     networks = [each.cidr for each in cidrs if each.devs is None]
+    best: dict[tuple[IpNetwork, int], Route] = {}
     for route in routes:
         is_default = route.destination.prefixlen == 0
         is_theirs = route.table == Table.MAIN and not is_default and not route.is_ours
         if is_theirs and any(map(route.destination.overlaps, networks)):
-            yield route
+            rivals = (best.get((route.destination, route.tos), route), route)
+            best[route.destination, route.tos] = min(rivals, key=attrgetter("metric"))
+    yield from best.values()
 
 
 def _broken_by(devs: Collection[str], all_devs: Collection[str], routes: Iterable[Route]) -> str:

@@ -268,6 +268,18 @@ def test_a_doubtful_uplink_is_a_group_of_its_own(elsewhere: Run, tmp_path: Path)
     assert "ok by eth1; CONTESTED: several interfaces" in page
 
 
+def test_hosts_whose_packets_take_opposite_defaults_are_no_group(
+    elsewhere: Run, tmp_path: Path
+) -> None:
+    """Although the same two interfaces are named as uplinks."""
+    for name, metric in {"gpu-1": 50, "gpu-2": 60, "gpu-3": 200}.items():
+        contested(metric).save(tmp_path / f"{name}.json")
+    named = ("--cidr", "10.96.0.0/12", "--uplink", "eth0", "--uplink", "eth1")
+    _, out, _ = elsewhere("judge", *named, tmp_path, "--output", "json")
+    hosts = [each["hosts"] for each in json.loads(out)["groups"]]
+    assert hosts == [["gpu-1", "gpu-2"], ["gpu-3"]]
+
+
 def test_old_snapshots_are_named(elsewhere: Run, tmp_path: Path) -> None:
     days = {"new": 20, "yesterday": 19, "old": 18, "older": 1}
     for name, day in days.items():

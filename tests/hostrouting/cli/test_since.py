@@ -121,6 +121,26 @@ def test_rules_for_own_addresses_are_one_group(tmp_path: Path) -> None:
         assert groups == {("gpu-1", "gpu-2"): ["rule"], ("gpu-3",): ["rule"], ("gpu-4",): ["rule"]}
 
 
+def test_own_addresses_that_came_are_one_group(tmp_path: Path) -> None:
+    """Their entries in table local differ in nothing but the address."""
+    folders = tmp_path / "without", tmp_path / "with"
+    for folder in folders:
+        folder.mkdir()
+    for number in (1, 2):
+        kernel = FakeKernel()
+        add_nics(kernel, eth0="10.1.0.4/24")
+        play(kernel, "route add default via 10.1.0.1 dev eth0")
+        for folder in folders:
+            attrs.evolve(take_snapshot(kernel), host=f"gpu-{number}").save(
+                folder / f"gpu-{number}.json"
+            )
+            if folder is folders[0]:
+                play(kernel, f"address add 10.1.8.{number}/32 dev eth0")
+    config = Config.from_mapping({"hostRouting": section(cidrs=["10.1.0.0/16"])})
+    (group,) = judge(sorted(folders[1].iterdir()), config, since=folders[0]).groups
+    assert (group.hosts, bool(group.causes)) == (("gpu-1", "gpu-2"), True)
+
+
 def test_without_since_nothing_is_compared(folders: tuple[Path, Path]) -> None:
     report = judge(sorted(folders[1].iterdir()), Config.from_mapping(CONFIG))
     assert {group.causes for group in report.groups} == {None}
