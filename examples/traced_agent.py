@@ -125,7 +125,8 @@ async def main(file: str) -> int:
         with trace.get_tracer("bootstrap").start_as_current_span("boot"):
             report = await bring_up(config, start_node, host)
     except HostRoutingError as error:
-        print(f"no node was started: {error}", file=sys.stderr)
+        # The hint is out of date, because ``bring_up`` has restored the former config.
+        print(f"no node was started: {error.message}", file=sys.stderr)
         return 1
     print(
         f"verdict: {report.overlap.verdict}; "

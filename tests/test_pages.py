@@ -705,7 +705,7 @@ WORDS = {
     "docs/index.md": 250,
     "docs/tutorial.md": 1000,
     "docs/howto/azure-vnet.md": 650,
-    "docs/howto/embed.md": 1618,
+    "docs/howto/embed.md": 1637,
     "docs/howto/fleet.md": 1290,
     "docs/howto/h200.md": 800,
     "docs/howto/held.md": 820,
