@@ -148,7 +148,17 @@ def run_ip(*commands: str, program: str = "ip") -> None:
 
 
 def run_ip6(*commands: str) -> None:
+    """Run commands, and wait up to 1 s for the entries in table local of added addresses.
+
+    IPv6 adds these entries from a work queue, and none if the link is down.
+    """
     run_ip(*commands, program="ip -6")
+    added = re.findall(r"^addr(?:ess)? add ([^/ ]+).* nodad", as_batch("\n".join(commands)), re.M)
+    for _ in range(100 if added else 0):
+        listed = tool("ip", "-6", "route", "show", "table", "local")
+        if all(f"local {address} " in listed for address in added):
+            return
+        time.sleep(0.01)
 
 
 def tool(*argv: str, stdin: str = "") -> str:
