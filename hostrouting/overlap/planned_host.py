@@ -439,14 +439,13 @@ def with_overdue(report: OverlapReport, config: Config, host: Host) -> OverlapRe
     """Return the report of a check that passes, with cautions on what ``overdue`` finds."""
     if report.verdict is not Verdict.OK or not config.static_routes.is_wanted:
         return report
+    if would_fail(report):
+        return report
     try:
         plan, _ = plan_now(host.with_verified(config), *host.planned_backends(config))
     except RouteError:  # with_effects has a caution
         return report
-    overdue = PlannedHost(host, plan).overdue(config)
-    if would_fail(report):
-        return report
-    return _with_cautions_first(report, overdue)
+    return _with_cautions_first(report, PlannedHost(host, plan).overdue(config))
 
 
 def _with_cautions_first(report: OverlapReport, clauses: Iterable[str]) -> OverlapReport:
