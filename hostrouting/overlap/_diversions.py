@@ -276,6 +276,18 @@ class Diversions:
         defaults = [*self._state.defaults, *([] if uplinks.default is None else [uplinks.default])]
         return frozenset(hop.gateway for hop in _hops(defaults) if hop.dev in uplinks.devs)
 
+    def rivals(self, devs: Iterable[str]) -> set[str]:
+        """Return those of ``devs`` that may lead to the cluster in place of the uplinks.
+
+        They have a default route, and are no VPN's.
+        """
+        with_default = {hop.dev for hop in _hops(self._state.defaults)}
+        return {
+            dev
+            for dev in with_default.intersection(devs)
+            if dev is not None and self._is_of_cluster(dev) and not self.is_vpn(dev)
+        }
+
     def _rival_around(self, address: IpAddress) -> str | None:
         """Return the rival of the uplinks whose network contains an address, if any.
 

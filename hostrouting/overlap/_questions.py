@@ -208,8 +208,8 @@ class Questions:
         proven: list[Answer] = []
         for answer in self._possible_answers(unfixable, question):
             outcome = self._outcome(answer)
-            # Only an answer about our own static routes may make further addresses fail.
-            if outcome is None or (outcome.broken and not question.is_ours):
+            may_break = question.is_ours or answer.kind is AnswerKind.REPLACING
+            if outcome is None or (outcome.broken and not may_break):
                 continue
             left = outcome.left_of(unfixable.ranges)
             if not left:
@@ -278,6 +278,9 @@ class Questions:
         # interface's neighbours through the uplinks.
         if not question.near or question.near in self._uplinks:
             yield Answer(AnswerKind.UNWANTED, self._uplinks)
+        rivals = self._diversions.rivals(self._devs)
+        if not rivals.isdisjoint(question.devs):
+            yield Answer(AnswerKind.REPLACING, tuple(sorted(rivals)))
 
     @property
     def _wanted(self) -> tuple[str, ...]:

@@ -33,6 +33,8 @@ class AnswerKind(StrEnum):
     """The packets are meant to leave through the interfaces that carry them now."""
     UNWANTED = "unwanted"
     """The packets are meant to leave through the uplinks."""
+    REPLACING = "replacing"
+    """The interfaces asked about lead to the cluster, and the uplinks don't."""
 
 
 class Answer(NamedTuple):
@@ -94,10 +96,17 @@ class Question(NamedTuple):
 
     def sentence(self) -> str:
         """Return a clause for each answer, such as ``if it is wanted, set ...``, in one text."""
+        replacing = {
+            dev
+            for answer in self.answers
+            for dev in answer.uplinks
+            if answer.kind is AnswerKind.REPLACING
+        }
         if_ = {
             AnswerKind.NEAR: f"if these addresses belong to the network of {self.near}",
             AnswerKind.WANTED: "if it is wanted",
             AnswerKind.UNWANTED: "if it isn't",
+            AnswerKind.REPLACING: f"if only {','.join(sorted(replacing))} leads to the cluster",
         }
         if self.is_ours:
             if_[AnswerKind.WANTED] = "if that change isn't wanted"

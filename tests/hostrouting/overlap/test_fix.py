@@ -411,6 +411,22 @@ QUESTIONS = {
         ),
         ("if these addresses belong to the network of eth1, expect", "proposes 2 routes"),
     ),
+    "the default route of a storage NIC wins": Asked(
+        "route add default via 10.2.0.1 dev eth1 metric 50",
+        ("10.1.0.0/24", "10.96.0.0/12"),
+        ((_devs("10.1.0.0/24", "eth0"), "eth0,eth1", "eth1", "eth0"),),
+        (
+            'if it isn\'t, set hostRouting\'s "uplinks": ["eth1"], and',
+            'if only eth0 leads to the cluster, set hostRouting\'s "uplinks": ["eth0"]',
+            "proposes 1 route, after which packets from the addresses of eth1 no longer go to",
+        ),
+    ),
+    "and its network is expected, too": Asked(
+        "route add default via 10.2.0.1 dev eth1 metric 50",
+        ("10.0.0.0/8",),
+        ((_devs("10.0.0.0/8", "eth0", "eth1"), "eth0,eth1", "eth1", "eth0"),),
+        ("if only eth0 leads to the cluster", "10.2.0.1 fails with eth0 as uplink"),
+    ),
     "a lower metric does": Asked(
         f"{VPN}addr del 10.2.0.4/24 dev eth1\naddr add 10.2.0.4/24 dev eth1 noprefixroute\n"
         "route add 10.2.0.0/24 dev eth1 metric 100 proto static\n"
