@@ -8,9 +8,10 @@ those with which the check has passed before, or else the interfaces of main's d
 A check has five steps, each with a module: cut, ask, judge, group, fix. ``check`` runs them for
 each address family. The report has the findings of both families and the worse verdict, of which
 ``unknown`` is the worst.
-``_read.read_once`` runs cut and ask, because all reads and lookups must be of one moment. After
-ask, ``_local_delivery`` ends the check with the verdict ``unknown`` if a rule bypasses table local,
-so that this host doesn't receive packets to one of its addresses.
+
+``_read.read_once`` runs cut and ask, because all reads and lookups must be of one moment. Next,
+``_local_delivery`` tells whether this host receives packets to its own addresses. It may miss some
+if a rule bypasses table local. The check then ends with the verdict ``unknown``.
 
 A *place* (``_places``) is a record of addresses for which all lookups have the same results. Cut
 makes the places, and each later step fills in some of their fields. A ``State`` (``_state``) holds
@@ -33,30 +34,32 @@ Cut (``_cut``). Routes and rules match prefixes, so a result can only change whe
 or ends. All addresses with the same innermost prefix are one place, which may consist of several
 spans. Only the place's first address (its *probe*) is looked up, once for each kind of socket. A
 FIB may have 100,000 *plain* routes (``kernel.selection``): routes with tos 0 that send all of their
-packets through uplinks. *Suspects* are the destinations of other routes, and prefixes that a rule
-names. Plain routes cut only inside a suspect. Outside of suspects, plain routes aren't even read.
+packets through uplinks. The destinations of all other routes are *suspects*, and so are the
+prefixes that a rule names. Plain routes cut only inside a suspect. Elsewhere, plain routes aren't
+even read.
 
 Ask (``_ask``). Three kinds of sockets send to a place, and all must leave as expected:
 
 - *unconnected*: a datagram without a source. This lookup also selects a client's source.
-- *client*: the lookup is repeated with that source. Its result may differ from the first one if a
-  rule or route matches on sources, or if the source is no longer this host's.
+- *client*: the lookup is repeated with that source. Its result may differ from the first one: a
+  rule or route may match on sources, or the source may no longer be this host's.
 - *server*: a reply is sent from the address at which the server was called, on an uplink or on lo.
 
 TCP and UDP are looked up separately if a rule distinguishes them. If the kernel alternates between
 default routes (fib_select_default), each of these routes is judged.
 
-Judge (``_judge``). Each lookup is judged for each expected CIDR that contains the place, except a
-lookup that only selects a source (``sends_packets``). The first line that applies is the judgement:
+Judge (``_judge``). Each lookup is judged for each expected CIDR that contains the place. Lookups
+that only select a source aren't judged (``sends_packets``). The first line that applies is the
+judgement:
 
 - No route carries the packet: NO-ROUTE or BLACKHOLE. If a CNI's blackhole route for its own block
   of pod addresses discards the packet: a note.
-- Table local has an entry for this address alone, because the address is this host's own or a
-  subnet's broadcast address: a note, or GATEWAY if the address is the default route's gateway.
-- The packet leaves through expected interfaces only: fine, unless the interface is a port of a
-  bridge (PORT), or the gateway is an address of this host (GATEWAY).
-- The packet leaves through allowed interfaces or pods' interfaces: a note, unless the CIDR names
-  its own devs.
+- Table local has an entry for this address alone: the host's own address, or a subnet's broadcast
+  address. This is a note. If the default route's gateway has the address, too: GATEWAY.
+- The packet leaves through expected interfaces only: fine. If an interface is a port of a bridge or
+  bond: PORT. If the gateway is an address of this host: GATEWAY.
+- The packet leaves through allowed interfaces or pods' interfaces: a note. This line doesn't apply
+  to a CIDR that names its own devs.
 - Otherwise: OVERLAP.
 
 TCP can't connect if the entry is for IPv4 multicast or broadcast. So a place that is fine, or has a
@@ -71,49 +74,51 @@ is asked.
 Group (``_group``). Spans of a CIDR that fail in the same way are one finding. Notes are no
 findings: a CIDR with notes alone passes. ``_host_notes`` adds notes on the host as a whole.
 
-Fix (``_fix``). A static route in main fixes a place if a rule looks up main, and the route is
-longer than the place's present entry in main, or as long with a lower metric. The route may also
-cover other places. In a place whose present entry is longer, the route changes nothing. So each
-place has a constraint (``_constraint``): ``NeedsRoute`` or ``Unchanged``. If the place fails for
-several nested CIDRs, the last of these in config order determines the constraint. For each
-interface to which routes must lead, ``_fewest_prefixes`` finds the smallest set of prefixes that
-satisfies all constraints. Sometimes no route can fix a place, or the traffic may be wanted where it
-is, such as on a second NIC (``_diversions``). Then the constraint is ``NoRouteFixes``, with an
-obstacle: a reason with advice, or a question to the operator. ``_static_routes`` makes the config
-entry for each prefix. Then the routes are proven (``_modelled_host``): the installation's planner
-accepts them, a model of the host with these routes is asked about the same places, and the model's
-results are judged like the kernel's. A route that an installation would refuse is excluded, and the
-search runs again (``_routes``). If any other proof fails, no route at all is proposed. Remaining
-failures, such as replies that no route can move, are reported with a reason.
+Fix (``_fix``). A static route in main fixes a place if a rule looks up main, and the route wins
+there: it is longer than the place's present entry in main, or as long with a lower metric. The
+route may also cover other places. In a place whose present entry is longer, the route changes
+nothing. So each place has a constraint (``_constraint``): ``NeedsRoute`` or ``Unchanged``. If the
+place fails for several nested CIDRs, the last of these in config order determines the constraint.
+For each interface to which routes must lead, ``_fewest_prefixes`` finds the smallest set of
+prefixes that satisfies all constraints. Sometimes no route can fix a place, or the traffic may be
+wanted where it is, such as on a second NIC (``_diversions``). Then the constraint is
+``NoRouteFixes``, with an obstacle: a reason with advice, or a question to the operator.
+``_static_routes`` makes the config entry for each prefix.
+
+Then the routes are proven (``_modelled_host``). The installation's planner must accept them. A
+model of the host with these routes is asked about the same places, and its results are judged like
+the kernel's. A route that an installation would refuse is excluded, and the search runs again
+(``_routes``). If any other proof fails, no route at all is proposed. Failures that remain are
+reported with a reason. For example, no route can move some replies.
 
 If another table decides before main, the obstacle is a rule. Then ``_rules`` finds the fewest new
 rules with which main decides, and the search for routes runs again on a model of the host with
 these rules. Routes and rules must also take nothing away (``_losses``): packets that work now must
-leave as before, unless a caution names them (``_cautions``). No fix is proposed if packets that
-come in would be lost, or if packets without a source would be diverted to addresses that don't fail
-(``is_refused``). So cautions only name packets from own addresses, and packets without a source to
-failing addresses. The proof covers packets without a source, and packets from each kind of own
-address (``_senders``) that the fix may affect (``_affected``). If the routes would move the traffic
-of an interface's own addresses to another interface, ``_keep`` adds or offers a ``keep`` entry for
-it. Some changes can only be made by an entry's owner. ``_advice`` says what such a change takes
-away. Last, ``_questions`` finds possible answers to each question. To try an answer, it changes the
-config and runs the whole check again, on the model of the host.
+leave as before, unless a caution names them (``_cautions``). Two kinds of losses exclude a fix
+(``is_refused``): packets that come in, and packets without a source to addresses that don't fail.
+So cautions only name packets from own addresses, and packets without a source to failing addresses.
+The proof covers packets without a source, and packets from each kind of own address (``_senders``)
+that the fix may affect (``_affected``). If the routes would move the traffic of an interface's own
+addresses to another interface, ``_keep`` adds or offers a ``keep`` entry for it. Some changes can
+only be made by an entry's owner. ``_advice`` says what such a change takes away. Last,
+``_questions`` finds possible answers to each question. To try an answer, it changes the config and
+runs the whole check again, on the model of the host.
 
 What the next owner must keep:
 
 - *Ask the kernel instead of imitating it.* The model (``State.fib``) answers only where no lookup
   can: which entry discards a packet, whether packets arrive here, and what happens after a fix. If
   the model and the kernel disagree about a failing place, no route is proposed there. Lookups are
-  RTM_GETROUTE with RTM_F_FIB_MATCH, for user 0, without an output interface: if a lookup names an
-  output interface, nearly every address counts as reachable.
+  RTM_GETROUTE with RTM_F_FIB_MATCH, for user 0. They name no output interface: with one, nearly
+  every address would count as reachable.
 - *One moment is one moment.* If the host changes between the first read and the last lookup, all is
   read again. The kernel's notifications show changes. Comparing the tables before and after isn't
   enough, because a change may have been undone.
 - *Everything that distinguishes addresses must cut.* Otherwise a place's probe wouldn't represent
-  its other addresses. If a new kernel has rules or routes with another selector, the selector must
-  cut, too, or the verdict must be ``unknown``.
-- *Exemptions have bounds.* If packets fail only because their route exceeds a bound, no route is
-  proposed, because the existing route may be intended. ``allowedDevs`` has no bounds: it is the
+  its other addresses. A new kernel may have rules or routes with another selector. Then the
+  selector must cut, too, or the verdict must be ``unknown``.
+- *Exemptions have bounds.* Packets may fail only because their route exceeds a bound. The route may
+  still be intended, so no other route is proposed. ``allowedDevs`` has no bounds: it is the
   operator's word.
 - *The fix is proven before it is proposed*, by the code that installs and judges.
 - *The fewest prefixes* cover each place that a route can fix. An expected address that doesn't fail
@@ -122,11 +127,11 @@ What the next owner must keep:
   verdict is ``unknown`` with a reason. STRICT mode then holds the node back.
 
 The boot script ``boot/scripts/check-route-overlap.awk`` cuts, asks and judges, too; its places are
-single spans. ``explanation`` traces a single address through rules and tables, ``difference``
-compares two snapshots place by place, ``findings`` and ``proposals`` define the result, ``summary``
-and ``markers`` format it. ``offers`` offers to keep a second NIC's packets on it, ``planned_host``
-checks a host as it would be after a plan, ``_diverted`` tells what that plan takes away, and
-``taken_networks`` finds networks that a cluster shouldn't use. ``node_ip`` compares the addresses
-in a node's config with the host, and ``snapshots`` takes the snapshots that a check can use instead
-of a host.
+single spans. ``explanation`` traces a single address through rules and tables, and ``difference``
+compares two snapshots place by place. ``findings`` and ``proposals`` define the result, ``summary``
+and ``markers`` format it. ``offers`` offers to keep a second NIC's packets on that NIC.
+``planned_host`` checks a host as it would be after a plan, and ``_diverted`` tells what the plan
+takes away. ``taken_networks`` finds networks that a cluster shouldn't use. ``node_ip`` compares the
+addresses in a node's config with the host. ``snapshots`` takes the snapshots that a check can use
+instead of a host.
 """

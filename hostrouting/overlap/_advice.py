@@ -31,7 +31,7 @@ def with_proven_advice(before: ModelledHost, unfixable: Iterable[Unfixable]) -> 
     After ``_PROVEN_MAX`` failures with advice, further failures are yielded without theirs.
 
     Args:
-        before: the host.
+        before: the host before any change.
         unfixable: the failures.
     """
     left = _PROVEN_MAX
@@ -51,7 +51,7 @@ def loss_by(before: ModelledHost, change: OwnersChange, intended: Iterable[IpNet
     """Return a clause on the packets that a change diverts or drops, or an empty string.
 
     Args:
-        before: the host.
+        before: the host before the change.
         change: the advice to remove routes, remove an address, or add a rule.
         intended: the failing addresses whose packets the change diverts on purpose.
     """

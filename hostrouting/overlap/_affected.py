@@ -23,10 +23,10 @@ _LOCAL_AND_MAIN = {Table.LOCAL, Table.MAIN}
 
 
 def affected(addresses: Iterable[Address], before: Fib, after: Fib) -> list[Address]:
-    """Return this host's addresses from which packets may take another route after a change.
+    """Return those of this host's addresses whose packets may take another route after a change.
 
     Args:
-        addresses: addresses of this host.
+        addresses: the addresses of this host to select from.
         before: the tables and rules before the change.
         after: the tables and rules after the change.
     """

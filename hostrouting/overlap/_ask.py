@@ -4,12 +4,12 @@ A socket makes up to three kinds of lookups:
 
 - *Unconnected*: a datagram from an unconnected socket has no source yet.
 - *Client*: the first lookup of a connecting socket selects the source. The socket repeats the
-  lookup with this source (ip_route_connect in include/net/route.h). The second result may differ if
-  a policy rule matches on the source, or if an entry has a src that isn't one of this host's
-  addresses.
-- *Server*: a server replies from the address at which it was called, which may be another source
-  than the kernel selects for a client. If a rule or route matches on the source, lookups are also
-  made from each address on an uplink or on lo.
+  lookup with this source (ip_route_connect in include/net/route.h). The second result may differ
+  from the first: a policy rule may match on the source, or an entry may have a src that isn't one
+  of this host's addresses.
+- *Server*: a server replies from the address at which it was called. For a client, the kernel may
+  select another source. So if a rule or route matches on the source, lookups are also made from
+  each address on an uplink or on lo.
 
 Over IPv6, every socket retries a failed lookup, with a source that the kernel selects from all of
 the host's addresses. A successful lookup is repeated whenever a route or rule changes
@@ -42,9 +42,9 @@ class Sockets:
 
     Args:
         kernel: the kernel to query.
-        rules: the host's policy rules. Client and server lookups are only needed if a rule or route
-            matches on the source, or if the first entry's src isn't an address of this host.
-            Separate lookups for TCP are only needed if a rule matches on the protocol.
+        rules: the host's policy rules. If none matches on the protocol, TCP isn't looked up
+            separately. If no rule or route matches on the source, servers aren't looked up, and
+            clients only for entries with a src that the kernel refuses as a source.
         routes: the entries in all tables, in the kernel's order.
         family: the address family.
         called: the addresses at which a server may be called; see ``called_addresses``.
@@ -70,8 +70,8 @@ class Sockets:
         """Make the lookups of all sockets, except lookups with the same result as an earlier one.
 
         Returns:
-            The lookups for each place, UDP first. For each protocol, lookups without a source come
-            first.
+            The lookups for each place: all of UDP, then all of TCP. Of each protocol, lookups
+            without a source come first.
 
         Raises:
             RouteError: the kernel can't be queried.
@@ -105,9 +105,9 @@ class Sockets:
         is_tcp: bool,
     ) -> Iterator[SocketLookup]:
         for source, probes in sorted(by_source.items()):
-            # If no rule or route matches on sources, the result is that of the first lookup, unless
-            # the kernel refuses the source. The kernel refuses a source for all destinations or for
-            # none, so one probe is enough.
+            # Without rules or routes that match on sources, a source changes nothing, except if the
+            # kernel refuses to send from it. It then refuses for all destinations, so one probe is
+            # enough.
             if not self._has_source and self._can_send(source, probes[0], is_tcp=is_tcp):
                 continue
             for result in self._look_up(probes, source=source, is_tcp=is_tcp):
@@ -131,8 +131,8 @@ class Sockets:
         return (self._has_source or has_src) and self._depends_on_source(first)
 
     def _needs_server_lookup(self, first: Lookup) -> bool:
-        # If an entry of another table than local makes an address local, an IPv4 client connects
-        # from the address itself, but a server may reply from another address.
+        # An address may be local by an entry of another table than local. Then an IPv4 client
+        # connects from the address itself, but a server may reply from another address.
         is_elsewhere = first.route is not None and first.route.table != Table.LOCAL
         return is_elsewhere or self._depends_on_source(first)
 
@@ -171,7 +171,7 @@ class Sockets:
                 unrouted.append(probe)
             else:
                 groups.setdefault(source_key_to(probe, route), (route, []))[1].append(probe)
-        # Each entry whose source the kernel must select, with all probes that match the entry.
+        # Each entry whose source the kernel must select, with all probes that match it.
         sent: list[tuple[Sent, list[IpAddress]]] = [
             ((None, [probe]), [probe]) for probe in unrouted
         ]
@@ -235,9 +235,9 @@ def called_addresses(
             the source, too.
         devs: the uplinks. Addresses on the loopback interface count, too, because hosts with BGP
             have their addresses there.
-        rules: the policy rules. If a rule matches on the protocol, every address counts. The TCP
-            lookup without a source shows where replies from most addresses leave, but it isn't
-            judged if it only selects a client's source (``sends_packets``).
+        rules: the policy rules. If a rule matches on the protocol, every address counts. For UDP,
+            the lookup without a source shows where replies from most addresses leave. For TCP, that
+            lookup isn't judged if it only selects a client's source (``sends_packets``).
     """
     has_protocol = separates_tcp(rules)
     return [

@@ -43,8 +43,7 @@ def cautions_about(
 
     Args:
         state: the host's state before the fix.
-        settings: the host's DNS servers, and the interfaces that drop packets if the reply would
-            leave elsewhere.
+        settings: the host's DNS servers, and its interfaces with a strict rp_filter.
         lost: the packets that the fix diverts or drops.
         after: the tables after the fix.
         keeping: the interfaces from whose addresses the fix diverts packets.

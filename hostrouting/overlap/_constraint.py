@@ -75,9 +75,8 @@ class Constraints:
         """Return the constraint for a local address, which no route may take away.
 
         A route in main takes a local address away only if a rule looks up main before table local.
-        So far, that rule finds no entry that it accepts: it suppresses main's entry, or the entry
-        has the type ``throw``. So a new route in main may cover the address if the rule suppresses
-        the new route, too.
+        So far, that rule accepts no entry: it suppresses main's entry, or the entry has the type
+        ``throw``. A new route in main may cover the address only if the rule suppresses it, too.
         """
         next_hops = self._entries.next_hops(expected, judgement.address)
         length = self._longest_without_effect(judgement.lookup, next_hops)
@@ -196,11 +195,11 @@ class Constraints:
     def _why_inevitable(self, failure: Judgement, length: int) -> Obstacle | None:
         """Return why even a longer prefix can't fix a failing address, or None if it can.
 
-        Either the address has a host route, and no route can be longer. Or the address is the
-        gateway of another route, and packets to a gateway must not be diverted.
+        There are two reasons. The address already has a host route, and no route is longer. Or the
+        address is the gateway of another route, and packets to a gateway must not be diverted.
 
         Args:
-            failure: the judgement of the failing lookup.
+            failure: the judgement of the lookup that fails for the address.
             length: the maximum prefix length with which a new entry in main doesn't change the
                 lookup.
         """
@@ -225,7 +224,7 @@ class Constraints:
 
         Args:
             lookup: the lookup.
-            next_hops: the new entry's next hops, or an empty tuple if none is known.
+            next_hops: the new entry's next hops; empty if they aren't known.
         """
         last: Rule | None = None
         lengths: list[int] = []
@@ -260,7 +259,7 @@ class Constraints:
 
         Args:
             lookup: the lookup.
-            last: the last rule that the lookup evaluates and that matches, or None.
+            last: the last matching rule that the lookup evaluates, or None if no rule matches.
         """
         decision = self._fib.decide(lookup.flow)
         if last is None or decision.rule is None:
@@ -323,11 +322,11 @@ class Constraints:
 
 
 def segment_of(span: Span, dev: str | None, bits: int) -> Segment:
-    """Return a span as a segment that says which routes through an interface may cover it.
+    """Return a segment with the span's addresses and the prefix lengths that may cover them.
 
     Args:
-        span: the span.
-        dev: the interface, or None for the uplinks.
+        span: the span, whose place has a constraint.
+        dev: the interface that the prefixes' routes lead through, or None for the uplinks.
         bits: the address width.
     """
     constraint = span.place.constraint
@@ -428,7 +427,7 @@ def _bridge_obstacle(bridge: str) -> Obstacle:
 
 
 def _own_gateway_obstacle(failure: Judgement) -> Obstacle | None:
-    """Return the obstacle if a failure's gateway is an address of this host, or else None."""
+    """Return the obstacle that a gateway is an address of this host, or None if none is."""
     own = failure.gateway
     if own is None:
         return None
@@ -468,7 +467,7 @@ def _port_obstacle(port: Link) -> Obstacle:
 
 
 def _bound_obstacle(failure: Judgement, why_no_default: str) -> Obstacle | None:
-    """Return the obstacle if packets fail only because of an exemption's bound, or else None.
+    """Return the obstacle for packets outside of an exemption's bound, or None for other failures.
 
     Args:
         failure: the judgement of a failing lookup.

@@ -43,12 +43,11 @@ class Cutter:
         cidrs: the CIDRs, which may be nested.
         plain_devs: the uplinks.
         rules: the policy rules, in evaluation order.
-        suspects: prefixes that always cut, as if there were routes to them through another
-            interface.
+        suspects: prefixes that cut even if no route or rule has them.
         sources: the host's addresses. A route with any other src isn't plain: connections through
             it may fail.
-        subnets: the uplinks' subnets. In such a subnet, a route via a default route's gateway isn't
-            plain: it sends packets for neighbours to the router.
+        subnets: the uplinks' subnets. A route to addresses in such a subnet isn't plain if it goes
+            via a default route's gateway: it sends packets for neighbours to the router.
         mtus: the interfaces' MTUs. A route with a larger MTU than its interface isn't plain: it
             loses packets.
     """
@@ -87,7 +86,7 @@ class Cutter:
         Args:
             routes: the entries in all tables. Plain entries through the expected interfaces may be
                 omitted.
-            possible: destinations of routes that the host probably has, and that aren't plain.
+            possible: destinations of further suspects that the tables probably contain.
 
         Returns:
             The prefixes, all inside the CIDRs and possibly nested.
@@ -163,8 +162,8 @@ def _falls_through_to_default(rules: Sequence[Rule]) -> bool:
     - rules that match no packet that a check looks up, such as ``fwmark 1 lookup 100``
     - rules that look up another table, because each of its routes is plain or a suspect
 
-    A rule that matches only some packets, such as ``from 10.0.0.4 lookup main``, isn't main's rule,
-    but a jump or discard by such a rule counts.
+    Some rules match only some packets. Such a rule, for example ``from 10.0.0.4 lookup main``,
+    can't be main's rule. But if it jumps or discards, it counts.
     """
     # Rules with a destination are skipped before, so the flow may have any destination.
     anywhere = Flow(IPv4Address(0))

@@ -1,10 +1,10 @@
-"""Find the routes that divert packets to another interface, and tell if they may be wanted.
+"""Find the routes that divert packets to another interface, and tell which may be wanted.
 
-A private network of a cloud, a storage network and a tunnel look like an overlap, but a host may
-need them. A static route would divert their traffic. So no route is proposed until the config says
-which interface is wanted. No question is asked about a route that can't be wanted: a route to the
-network of an InfiniBand fabric or a bridge, to an uplink's whole subnet, or to a large part of the
-address space. For example, a VPN takes half of the address space. This module does no I/O.
+Some routes look like an overlap, but a host may need them: those of a cloud's private network, a
+storage network or a tunnel. A static route would divert their traffic. So no route is proposed
+until the config says which interface is wanted. No question is asked about routes that can't be
+wanted: to the network of an InfiniBand fabric or a bridge, to an uplink's whole subnet, or to a
+large part of the address space, as a VPN has. This module does no I/O.
 
 ``Diversions.asked`` raises the question whether another interface, such as a second NIC, is meant.
 ``_questions`` finds its answers. ``offers``, which is about packets from such an interface's own
@@ -29,8 +29,9 @@ from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import Finding, FindingKind
 from hostrouting.overlap.proposals import Obstacle, Question
 
-# The interfaces of networks of containers and virtual machines, with advice to the owner. This host
-# couldn't reach such a network any more if a static route led its addresses to an uplink.
+# The interfaces of networks of containers and virtual machines, each with advice to the owner. If a
+# static route led the network's addresses to an uplink, this host couldn't reach the network any
+# more.
 _BRIDGES = (
     (
         ("docker*", "br-*"),
@@ -151,7 +152,7 @@ class Diversions:
         return None
 
     def why_of_pods(self, failure: Judgement) -> Obstacle | None:
-        """Return why packets must go to pods of this host, or None if they needn't.
+        """Return the obstacle that packets must go to pods of this host, or None if they needn't.
 
         Args:
             failure: the judgement of a lookup that fails for an expected CIDR.
@@ -169,7 +170,7 @@ class Diversions:
         return Obstacle(reason, is_withheld=True)
 
     def why_not_diverted(self, failure: Judgement, *, is_limited: bool) -> Obstacle | None:
-        """Return why no route may divert packets that fail, or None if one may.
+        """Return the obstacle that an address is in a bridge's own network, or None if it isn't.
 
         Args:
             failure: the judgement of a lookup that fails for an expected CIDR.
@@ -192,7 +193,7 @@ class Diversions:
         return f"{failure.route} takes packets from {network}, a network of pods on {dev}"
 
     def bridge_around(self, failure: Judgement) -> str | None:
-        """Return the bridge whose network contains an address without a route, if there is one."""
+        """Return the bridge whose network contains an address that has no route, or None."""
         if failure.kind not in (FindingKind.NO_ROUTE, FindingKind.BLACKHOLE):
             return None
         prefix = int(failure.address), self._state.family.bits
@@ -215,7 +216,7 @@ class Diversions:
 
         Args:
             devs: the interfaces other than the uplinks through which packets leave.
-            route: the route, or None if packets have none.
+            route: the entry that carries the packets, or None if packets have none.
             subnet: the innermost uplink subnet that contains the address, if any.
         """
         if not devs or route is None:
@@ -236,12 +237,13 @@ class Diversions:
         devs: tuple[str, ...],
         route: Route | None,
     ) -> str:
-        """Return the interface whose network contains an address, if packets take another route.
+        """Return an interface that packets don't use, but whose network contains an address.
 
-        The result is an empty string if there is no such interface, or if it can't be the way to
-        the cluster: InfiniBand and networks of containers are no part of the cluster's network.
+        The result is empty if there is no such interface. InfiniBand and networks of containers are
+        no part of the cluster's network, so their interfaces don't count.
         """
-        # If the route is connected, only networks at least as narrow as its destination count.
+        # If the packets' route is connected, only networks at least as narrow as its destination
+        # count.
         length_min = 1
         if route is not None and self._is_connected(route):
             length_min = route.destination.prefixlen

@@ -44,7 +44,7 @@ class Diverted:
         others: a sentence for each kind of packets, except those in ``kept``.
         kept: a clause for each kind of packets that would stay on InfiniBand with ``keep``.
         keep: the entries that would keep these packets on InfiniBand.
-        how_to_keep: the advice to add these entries.
+        how_to_keep: a sentence with the advice to add ``keep``, or an empty string.
     """
 
     others: tuple[str, ...] = ()
@@ -65,10 +65,11 @@ def diverted(
     ipv4: RouteBackend,
     scope: CancelScope,
 ) -> Diverted:
-    """Return the packets that a plan diverts, except packets to failing expected addresses.
+    """Return the packets that a plan diverts.
 
-    Packets to failing addresses count, too, if an interface other than an uplink has their source,
-    or if another program's route leads through the address.
+    Packets to failing expected addresses are meant to be diverted. They only count if an interface
+    other than an uplink has their source, or if the address is the gateway of another program's
+    route.
 
     Args:
         config: the planned config.

@@ -27,8 +27,8 @@ from hostrouting.overlap.uplinks import Uplinks
 # The blackhole route for Calico's own block has protocol 80; BIRD's has protocol 12.
 CNI_PROTOCOLS = (Protocol.BIRD, 80)
 
-# Interfaces to which kube-proxy and DNS caches add addresses of Services. These interfaces aren't
-# pods', even if their names match containerDevs.
+# Interfaces to which kube-proxy and DNS caches add addresses of Services. No such interface is a
+# pod's, even if its name matches containerDevs.
 _SERVICE_DEVS = ("kube-ipvs0", "kube-dummy-if", "nodelocaldns", "localdns")
 
 _LINK_LOCAL = IPv4Network("169.254.0.0/16")
@@ -41,12 +41,12 @@ OF_PLATFORMS = (numbers(_LINK_LOCAL), numbers(_AZURE_PLATFORM))
 
 
 def local_gateway(route: Route, addresses: Sequence[Address]) -> Address | None:
-    """Return this host's address that is a gateway of a route through another interface, if any.
+    """Return this host's address that is also a gateway of a route, or None if none is.
 
-    The kernel still sends to such a gateway, because it looks for the gateway on the route's
-    interface. The router isn't reached reliably, because this host doesn't answer ARP requests that
-    come from one of its own addresses. An IPv6 link-local address only counts if it is on the
-    route's own interface.
+    The route leads through another interface than the one with the address. The kernel still sends
+    to such a gateway, because it looks for the gateway on the route's interface. But the router
+    isn't reached reliably: this host doesn't answer ARP requests that come from one of its own
+    addresses. An IPv6 link-local address only counts if it is on the route's own interface.
     """
     if route.type is not RouteType.UNICAST:
         return None
@@ -157,8 +157,8 @@ class Bounds:
     def lost_router(self, address: IpAddress) -> tuple[Route, Address] | None:
         """Return the default route whose gateway is an address, and this host's ``Address`` for it.
 
-        The result is None unless a default route through an uplink has the address as its gateway,
-        although this host has the address, too.
+        Such a default route leads through an uplink, although this host has the gateway's address,
+        too. For all other addresses, the result is None.
         """
         return self._lost_routers.get(address)
 
@@ -207,8 +207,8 @@ class Bounds:
     def network_of_pods(self, address: IpAddress) -> tuple[IpNetwork, str] | None:
         """Return the innermost network of this host's pods around an address, and its interface.
 
-        Table main has a route to that network, but another route or rule may take precedence. The
-        result is None if there is no such network.
+        Table main has a route to that network, but packets may still match another route or rule.
+        The result is None if the pods have no such network.
         """
         networks, index = self._networks_of_pods
         inner = next(index.around((int(address), self.bits)), None)

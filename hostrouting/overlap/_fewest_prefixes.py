@@ -14,8 +14,8 @@ may be nested in it::
                                  and in the former 172.16.2.0/25 172.16.2.128/25
 
 The cost of a prefix is the number of prefixes chosen in it. If the prefix isn't chosen, its cost is
-the sum of the costs of its halves. If it is chosen, 1 is added, but its halves may cost less. In
-the example, 172.16.0.0/16 can't be chosen, so it costs what its halves do::
+the sum of the costs of its halves. A chosen prefix costs 1 more than its halves, but then these may
+need fewer prefixes. In the example, 172.16.0.0/16 can't be chosen, so it costs what its halves do::
 
     172.16.128.0/17   1: chosen, it is enough
     172.16.0.0/17     3: if chosen, 1 and 2 more, for the halves of 172.16.2.0/24;
@@ -58,9 +58,10 @@ class Segment(NamedTuple):
     Args:
         first: the first address as an integer.
         last: the last address as an integer.
-        longer_than: the length that a covering prefix must exceed, or -1 for any length. None if
-            the segment isn't a target.
-        length_max: maximum length of a prefix that may cover it, or -1 if none may.
+        longer_than: the length that a covering prefix must exceed, or -1 for any length. None if no
+            prefix needs to cover the segment: it isn't a target.
+        length_max: the maximum length of a covering prefix, or -1 if no prefix may cover the
+            segment.
     """
 
     first: int
@@ -129,9 +130,9 @@ def fewest_prefixes(
     ) -> bool:
         """Return whether a prefix serves all targets in it, and no smaller one would be better.
 
-        If only one half of the prefix has targets that aren't served yet, a prefix inside that half
-        is better, because it covers fewer addresses that aren't targets. But no prefix is better
-        than another if prefixes of any length may cover all the addresses here.
+        A smaller prefix covers fewer addresses that aren't targets. So if only one half of the
+        prefix has targets that aren't served yet, a prefix in that half is better. But if prefixes
+        of any length may cover all the addresses here, none is better than another.
 
         Args:
             first: the first address of the prefix.
@@ -156,11 +157,11 @@ def fewest_prefixes(
 
         The search goes on with the smallest prefix around the same segments. There are five cases:
 
-        - A prefix that is already chosen serves all targets.
-        - The smallest prefix alone is enough.
-        - No prefix serves the targets, and the cost is ``_TOO_MUCH``.
-        - The smallest prefix isn't chosen, but prefixes in its halves are.
-        - The smallest prefix is chosen, and so are prefixes in its halves.
+        - A prefix that is already chosen serves all targets: the cost is 0.
+        - The smallest prefix is enough: the cost is 1.
+        - No prefix serves the targets: the cost is ``_TOO_MUCH``.
+        - The smallest prefix isn't chosen, but prefixes in its halves are: the sum of their costs.
+        - The smallest prefix is chosen, and so are prefixes in its halves: 1 more than this sum.
 
         Args:
             outer_first: the first address of the outer prefix.
@@ -184,7 +185,7 @@ def fewest_prefixes(
         # A single smaller prefix is better, because it covers fewer addresses.
         if not can_choose or without[0] <= 1:
             return without
-        # If this prefix is chosen, the halves need prefixes only for targets that it doesn't serve.
+        # If this prefix is chosen, the halves need prefixes only for what it doesn't serve.
         cost_inside, inside = cheapest_halves(first, length, length)
         if 1 + cost_inside < without[0]:
             return 1 + cost_inside, ((first, length), *inside)

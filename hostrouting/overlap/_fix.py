@@ -2,10 +2,10 @@
 
 This module does no I/O.
 
-``_routes`` searches for routes first. If a policy rule decides about a place before table main, no
-route helps there. ``_rules`` then finds new rules with which main decides, and the search for
-routes runs again, on a model of the host with the new rules. If places still fail, both searches
-are repeated without rules for these places. Last, ``_keep`` adds or offers ``keep`` entries for
+``_routes`` searches for routes first. But no route helps where a policy rule decides before table
+main. ``_rules`` then finds new rules with which main decides, and the search for routes runs again,
+on a model of the host with the new rules. Some places may still fail. Then both searches are
+repeated without rules for these places. Last, ``_keep`` adds or offers ``keep`` entries for
 interfaces whose own traffic the routes would move to other interfaces.
 """
 
@@ -51,7 +51,7 @@ def find_fix(
         findings: the findings of the check.
         moment: the host, with judged places.
         config: the config, with the expected CIDRs and the entries that it already installs.
-        why_no_default: why there is no default route, or an empty string if there is one.
+        why_no_default: why there is no default route; empty if there is one.
         settings: the host's settings that the cautions depend on.
     """
     found, rules, helped = _routes_and_rules(findings, moment, config, why_no_default)
@@ -144,8 +144,8 @@ class _SearchWithRules:
         self._why_no_default = why_no_default
         self._rule_search = RuleSearch(moment, config)
         self._now = host_now(moment.state, moment.places)
-        # Maps the probe of each place about which main must decide to the preference of the rule
-        # that decides now.
+        # Maps the probe of each place about which main must decide to a preference: that of the
+        # rule that decides now.
         self._wanted = dict(first.blocked)
         # Maps the probe of each place for which no rule is proposed to the reason.
         self._unruled: dict[IpAddress, Obstacle] = {}
@@ -217,13 +217,13 @@ def _newly_wanted(
 ) -> dict[IpAddress, int]:
     """Return places for the next round to want, each with the preference of the rule that decides.
 
-    A place is returned if a rule decides about it before main, and either the place isn't wanted
-    yet, or this rule precedes the one with the preference in ``wanted``.
+    A rule decides about each of these places before main. Either the place isn't wanted yet, or it
+    is only wanted because of a later rule than this one.
 
     Args:
         found: the result of the search for routes on the host with the new rules.
-        wanted: the places about which main must decide, each with the preference of the rule that
-            was known to decide before this round.
+        wanted: the places about which main must decide. Each has the preference of a rule that
+            decided before this round.
         unruled: the places for which no rule is proposed.
     """
     return {
@@ -243,7 +243,7 @@ def _still_failing(
     Args:
         found: the result of the search for routes on the host with the new rules.
         wanted: the places about which main must decide.
-        newly_wanted: the result of ``_newly_wanted``. These places aren't given up yet.
+        newly_wanted: the places that ``_newly_wanted`` returned. They aren't given up yet.
     """
     blocked = {probe for probe in found.blocked if probe not in newly_wanted}
     still = wanted & {*found.stuck, *blocked}

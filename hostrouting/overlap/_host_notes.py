@@ -82,7 +82,7 @@ def _about_defaults(
 
 
 def _several_defaults(state: State, default: Route, overlap: RouteOverlap) -> Iterable[Note]:
-    """Yield a note if several interfaces, of which each may be the uplink, have a default route."""
+    """Yield a note if several interfaces have a default route, and each may be the uplink."""
     rivals = _rival_defaults(state, default)
     if not rivals:
         return
@@ -102,9 +102,9 @@ def _several_defaults(state: State, default: Route, overlap: RouteOverlap) -> It
 def _beside_uplinks(state: State, places: Places) -> Iterable[Note]:
     """Yield a note if the default route's interface seems to be the uplink, and isn't named.
 
-    The interface seems to be the uplink if the config names only InfiniBand interfaces as uplinks,
-    or if expected packets take the default route and no interface named as an uplink has a default
-    route. If all of these are ports of a bridge or bond, there is no note, because the fix says so.
+    There are two signs. The config names only InfiniBand interfaces as uplinks. Or expected packets
+    take the default route, and no named uplink has a default route. In the second case, there is no
+    note if all named uplinks are ports of a bridge or bond, because the fix says so.
     """
     fabric = _infiniband(state)
     best = _best_default(state)
@@ -148,7 +148,7 @@ def _including_infiniband(state: State) -> Iterable[Note]:
 
 
 def _best_default(state: State) -> Route | None:
-    """Return the best default route, which is a VPN's only if there is no other."""
+    """Return the best default route of a NIC or, if no NIC has one, of a VPN."""
     of_nics = [route for route in state.defaults if not is_of_vpn(route)]
     return default_route(of_nics or state.defaults)
 
@@ -206,7 +206,7 @@ def _replaced(uplinks: Uplinks) -> Note:
 
 
 def _replaced_by_namesakes(uplinks: Uplinks) -> Iterable[Note]:
-    """Yield a note for each verified uplink whose name is now that of another NIC.
+    """Yield a note for each verified uplink that is gone, and whose name another NIC has now.
 
     Until ``apply`` records that NIC's MAC address, a swap of names would go unnoticed.
     """

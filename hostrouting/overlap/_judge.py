@@ -19,7 +19,7 @@ from hostrouting.overlap._places import Judgement, Places, SocketLookup, distinc
 from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import FindingKind, NoteKind
 
-# Kinds of notes that are reported even if other lookups for the address are as expected.
+# Kinds of notes that are reported even if only one of an address's lookups shows them.
 _TOLD_OF_ANY_LOOKUP = (NoteKind.LOCAL, NoteKind.BROADCAST, NoteKind.CNI_DISCARD)
 
 
@@ -69,8 +69,8 @@ class Judge:
     def judge_each_lookup(self, lookups: Sequence[SocketLookup]) -> list[Judgement]:
         """Judge each lookup of a place once, including those that only select a source.
 
-        A lookup is judged for the first expected CIDR in which it fails, or for the first expected
-        CIDR if the lookup fails in none.
+        A lookup may fail in one expected CIDR, and not in another. Each lookup is judged for the
+        first CIDR in which it fails. If it fails in none, it is judged for the first one.
         """
         by_cidr = [
             self._judge_with_others(lookups, expected) for expected in self._overlap.expected_cidrs
@@ -98,8 +98,8 @@ class Judge:
     ) -> list[Judgement]:
         """Judge the lookups that send packets: BLACKHOLE where TCP refuses to connect."""
         judgements = [self._judge_alone(lookup, expected) for lookup in lookups]
-        # For an address that is local or broadcast for a datagram, report only this fact, even if
-        # TCP is refused.
+        # If a datagram's address is local or broadcast, report only that. It doesn't matter then
+        # whether TCP is refused.
         if judgements[0].is_local:
             return judgements
         return [
@@ -114,8 +114,8 @@ class Judge:
         route = lookup.route
         if route is None:
             return self._of_unrouted(lookup, expected)
-        # A local or broadcast address that no route can change: a note, unless a router has the
-        # address, too.
+        # A local or broadcast address that no route can change is a note. If a router has the
+        # address, too, it is a failure.
         ends_here = self._ends_here(route)
         is_broadcast = _type_for_sockets(route) is RouteType.BROADCAST
         if (ends_here or is_broadcast) and self._is_beyond_routes(lookup, route):
@@ -216,13 +216,13 @@ class Judge:
         return Judgement(NoteKind.CONTAINER, lookup, foreign, route, uplink_subnet=subnet)
 
     def _is_allowed(self, dev: str, expected: ExpectedCidr) -> bool:
-        # If a CIDR has its own list of interfaces, no others are allowed.
+        # A CIDR with its own list of interfaces allows no others.
         return expected.devs is None and is_like(dev, self._overlap.allowed_devs)
 
     def _are_exempt_pods(self, devs: Iterable[str], expected: ExpectedCidr) -> bool:
         """Return whether each interface is a pod's and thus exempt.
 
-        No interface is exempt if the CIDR names its own ``devs``.
+        In a CIDR with its own ``devs``, no interface is exempt.
         """
         return all(expected.devs is None and self._is_of_pods(dev) for dev in devs)
 
@@ -246,8 +246,8 @@ class Judge:
         if entry is None:
             return Judgement(FindingKind.BLACKHOLE, lookup)
         if entry.type is not discarded_by:
-            # The model's entry doesn't discard the packet, so the kernel refuses the packet itself:
-            # for example, it sends nothing from a loopback address through another interface. Only
+            # The model's entry doesn't discard the packet, so the kernel itself refuses to send.
+            # For example, it sends nothing from a loopback address through another interface. Only
             # a unicast entry is then reported.
             named = entry if entry.type is RouteType.UNICAST else None
             return Judgement(FindingKind.BLACKHOLE, lookup, (), named)
@@ -281,12 +281,12 @@ def _worth_telling(unconnected: Judgement, others: Sequence[Judgement]) -> list[
 def sends_packets(lookup: SocketLookup, lookups: Sequence[SocketLookup]) -> bool:
     """Return whether packets are sent according to a lookup, so that the lookup is judged.
 
-    If TCP repeats a lookup with a source over IPv4, the lookup without a source only selects the
-    source. If an IPv6 socket retries a failed lookup with a source, only the retry counts.
+    If TCP repeats a lookup with a source over IPv4, the first lookup, without a source, sends
+    nothing. If an IPv6 socket retries a failed lookup with a source, the failed one sends nothing.
 
     Args:
         lookup: the lookup.
-        lookups: all lookups of the same place.
+        lookups: all lookups of its place.
     """
     if lookup.source is not None:
         return True

@@ -63,7 +63,7 @@ def _cut_off(state: State, added: Iterable[Route], after: Fib) -> list[Address]:
 
 
 def keepable(state: State) -> list[Address]:
-    """Return the addresses that can be kept: each is on a single interface, which is up."""
+    """Return the addresses that can be kept: those that only one interface has, which is up."""
     devs = _keepable_devs(state.links) - {*state.uplinks.devs}
     owners: dict[IpAddress, set[str]] = {}
     for address in state.addresses:
@@ -94,7 +94,8 @@ def neighbours(
 ) -> Iterator[IpAddress]:
     """Yield a neighbour in each prefix of ``index`` that lies in an address's connected network.
 
-    A prefix's first address is skipped if possible, because it may be a broadcast address.
+    The first address of a prefix is skipped if the prefix has others: it may be a broadcast
+    address.
     """
     for prefix in index.meeting(address.prefix):
         if prefix[1] > address.prefix_length:
@@ -112,8 +113,9 @@ def _leaves(fib: Fib, to: IpAddress, address: Address) -> bool:
 def entries_for(devs: Sequence[str], state: State) -> tuple[Keep, ...]:
     """Return entries of ``staticRoutes.keep`` for some interfaces.
 
-    If ``devs`` are several, and all InfiniBand interfaces in use, one entry names them by a
-    pattern, which may also match InfiniBand interfaces that aren't up or have no address yet.
+    Usually, each interface has an entry. But if ``devs`` are all InfiniBand interfaces in use, and
+    more than one, a single entry has the pattern for InfiniBand. It may also match interfaces that
+    aren't up or have no address yet.
     """
     ready = {link.name for link in state.links if link.is_up}
     ready.intersection_update(address.dev for address in state.addresses)
@@ -260,13 +262,13 @@ def lost_by_keeping(
 ) -> list[str] | None:
     """Return a line for each kind of packets that entries of ``keep`` take away.
 
-    Return None if the entries don't keep these packets on their interfaces, move packets from other
-    addresses, or make an expected address fail.
+    The result is None in three cases: the entries don't keep the given packets on their interfaces,
+    they move packets from other addresses, or an expected address fails with them.
 
     Args:
-        host: the host.
+        host: the host without the entries.
         keep: the entries.
-        packets: for each packet, the destination and the address that sends it.
+        packets: the packets to keep: for each, the destination and the address that sends it.
         config: see ``with_kept``.
     """
     after = with_kept(host, keep, config)
@@ -281,8 +283,9 @@ def lost_by_keeping(
     # The entries must move only packets from the kept addresses.
     if any(loss.source not in kept for loss in lost):
         return None
-    # Entries of keep are meant to take their interfaces' packets from the uplinks. But packets that
-    # another program's longer route led to an uplink inside a kept interface's network are lost.
+    # Entries of keep are meant to take their interfaces' packets from the uplinks. But inside a
+    # kept interface's network, another program's longer route may have led packets to an uplink.
+    # These are lost.
     uplinks = host.state.uplinks.devs
     return taken_away(
         loss for loss in lost if loss.before != uplinks or _is_inside(loss, host.state.addresses)

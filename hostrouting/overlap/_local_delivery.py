@@ -4,7 +4,7 @@ This module does no I/O.
 
 The kernel delivers a packet if the lookup of its destination returns a route of type local. The
 policy rule of preference 0 makes the kernel search table local first. Cilium and other programs
-move that rule, and may leave it out. This host may then miss packets sent to it, although the
+move that rule, and may leave it out. This host may then miss packets sent to it, even if all
 packets that it sends leave as expected.
 """
 
@@ -48,7 +48,7 @@ class _Lost(NamedTuple):
     Args:
         words: how the packet is sent, such as ``to 10.0.0.4 through eth0``.
         flow: the key of the packet's lookup.
-        route: the entry that the lookup matches, or None if no entry matches.
+        route: the entry that the lookup matches; None if no entry matches.
     """
 
     words: str
@@ -122,8 +122,8 @@ def _first_lost(state: State, cidrs: Sequence[Prefix], kernel: Lookups) -> _Lost
 def _sent_to(asked: Iterable[Address], state: State, *, is_first: bool) -> list[IpAddress]:
     """Return the own addresses to which this host must be able to send packets.
 
-    Loopback addresses are included if another rule may lead away packets to them, because table
-    local isn't asked first.
+    If table local isn't asked first, another rule may lead away packets to loopback addresses. So
+    these are included then.
     """
     own = [address.local for address in asked]
     if not is_first:
@@ -185,7 +185,7 @@ def _arriving(
 ) -> Iterator[tuple[Flow, str]]:
     """Yield the lookups of packets that come in for addresses of this host.
 
-    Each lookup comes with a clause such as ``from 10.0.0.9`` if the sender isn't a neighbour.
+    If the sender isn't a neighbour, the lookup comes with a clause such as ``from 10.0.0.9``.
     """
     rules = _deciding(asked, state)
     clients = {client: f" from {client}" for client in _clients(rules, state, cidrs)}
@@ -214,7 +214,8 @@ def _entrances(local: Address, state: State) -> Sequence[str]:
 def _deciding(asked: Iterable[Address], state: State) -> Sequence[Rule]:
     """Return the rules that may decide about packets to addresses of this host.
 
-    If table local has an entry for each address, the rules behind table local's rule don't matter.
+    If table local has an entry for each of these addresses, the rules behind its own rule don't
+    matter.
     """
     position = next((at for at, rule in enumerate(state.rules) if _asks_local(rule)), None)
     before = state.rules[:position]
@@ -273,7 +274,7 @@ def _possible_clients(
 
 
 def _senders(local: Address, dev: str, state: State) -> list[IpAddress]:
-    """Return a likely sender of packets that come in through an interface, if there is one.
+    """Return a likely sender of packets that come in through an interface, or an empty list.
 
     A likely sender is the interface's gateway, or else a neighbour. The kernel drops packets that
     come from an address of this host.
@@ -301,7 +302,7 @@ def _neighbours(local: Address) -> Iterator[IpAddress]:
 
 
 def _lost_from_here(own: Sequence[IpAddress], state: State, kernel: Lookups) -> _Lost | None:
-    """Return a packet from this host to one of its own addresses that isn't delivered, if any.
+    """Return a packet from this host to one of its own addresses that isn't delivered, or None.
 
     Packets without a source are tried first, because unconnected sockets send them.
     """
@@ -375,11 +376,11 @@ def _have_local_asked(flow: Flow, state: State, cidrs: Sequence[Prefix]) -> str:
 
 
 def _behind_vrfs(flow: Flow, state: State, cidrs: Sequence[Prefix]) -> int:
-    """Return 0, or a preference behind the VRFs' rule, for a new rule that looks up table local.
+    """Return the preference behind the VRFs' rule for a new rule that looks up table local, or 0.
 
     A packet in a VRF must stay in the VRF, even if its destination is an address of this host
     outside of the VRF. So on a host with VRFs, the new rule should come behind the VRFs' rule. The
-    preference is 0 if some packets to this host wouldn't be delivered even with that rule.
+    result is 0 if the host has no VRFs, or if the new rule can't help there.
     """
     decides = state.fib.decide(flow).rule
     of_vrfs = [rule.preference for rule in state.rules if rule.is_l3mdev]

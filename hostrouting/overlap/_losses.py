@@ -1,4 +1,4 @@
-"""Find the packets that are sent or delivered now, but that a change would divert or drop.
+"""Find packets that work now, but that a change would divert or drop.
 
 This module does no I/O.
 
@@ -9,10 +9,9 @@ a route or rule of one of the models begins or ends. Then both models are asked 
 each place. Three kinds of packets are compared: without a source, from each of the host's own
 addresses, and from outside.
 
-A packet to a failing address isn't a loss, because the change is meant to divert the packet. In two
-cases, the packet may be wanted on the interface that carries it now, and counts as a loss: the
-destination is in the interface's connected network, or the source is one of the interface's
-addresses.
+A packet to a failing address isn't a loss, because the change is meant to divert the packet. But in
+two cases, the packet may be wanted on the interface that carries it now, and is a loss: the
+destination is in that interface's connected network, or the source is one of its addresses.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ from hostrouting.overlap._state import State
 _SHOWN = 8
 # If a loss has more prefixes than this, a single prefix around them is shown.
 _EXACT_MAX = 6
-# In a loss, these words replace the names of several interfaces, each of which carries the packets
-# from its own addresses, before the change or after it.
+# These words replace the names of several interfaces in a loss. Each of the interfaces carries the
+# packets from its own addresses, before the change or after it.
 _THEIR_INTERFACES = ("their interfaces",)
 # At most this many packets from own addresses are compared. With hundreds of prefixes, and hundreds
 # of addresses that rules distinguish, a comparison would take minutes.
@@ -54,19 +53,19 @@ _COMPARED_MAX = 50_000
 
 @attrs.frozen
 class Loss:
-    """Packets that are sent or delivered now, but that a change diverts or drops.
+    """Packets that work now, but that a change diverts or drops.
 
     Args:
         ranges: the packets' destinations, or a prefix around them if these are many.
-        source: the local address that sends the packets, perhaps as an example of several addresses
+        source: the local address that sends the packets. It may be an example of several addresses
             of its interface. None for packets without a chosen source.
         sender: the interface that has the source, or an empty string.
         arrives_on: the interface through which packets from outside come in, or an empty string for
             packets from this host.
-        before: the interfaces that carry the packets before the change, with gateways if only
-            gateways change; the loopback interface if the packets are delivered here.
-        after: the interfaces that carry the packets after the change, with gateways if only
-            gateways change; empty if the packets are dropped.
+        before: the interfaces that carry the packets before the change; the loopback interface if
+            the packets are delivered here. If only the gateways change, they are included.
+        after: the interfaces that carry the packets after the change; empty if the packets are
+            dropped. If only the gateways change, they are included.
         network: the connected network of an interface in ``before`` that contains the destinations,
             or None.
         neighbours_of: the interfaces that are connected to ``network``.
@@ -74,8 +73,8 @@ class Loss:
             packets on purpose.
         is_partial: whether the ranges contain other addresses, too, because the exact prefixes are
             too many.
-        uncompared: the number of packets if there are too many to compare, or else 0. If there are
-            too many, the losses are unknown, and ``losses`` returns only this ``Loss``.
+        uncompared: 0, or the number of packets if they are too many to compare. Then the losses are
+            unknown, and ``losses`` returns only this ``Loss``.
     """
 
     ranges: tuple[IpNetwork, ...]
@@ -118,15 +117,15 @@ def losses(
 
 
 def taken_away(found: Iterable[Loss]) -> list[str]:
-    """Return a line for each kind of loss."""
+    """Return lines that say which packets are lost, one for each kind of loss."""
     return [line for line, _ in lines_with_losses(found)]
 
 
 def lines_with_losses(found: Iterable[Loss]) -> Iterator[tuple[str, Loss | None]]:
-    """Yield a line for each kind of loss.
+    """Yield lines that say which packets are lost, one for each kind of loss.
 
-    A line about packets that have no source and go to neighbours comes with its loss, and any other
-    line with None.
+    If the packets have no source and go to neighbours, the line comes with its loss. Any other line
+    comes with None.
     """
     by_packets: dict[Loss, list[Loss]] = {}
     for loss in found:
@@ -242,9 +241,9 @@ class _Result:
     """The interfaces and next hops that a packet takes.
 
     Args:
-        devs: the interfaces that carry the packet; empty if it is dropped.
+        devs: the interfaces that carry the packet; empty if the packet is dropped.
         hops: the next hops.
-        route: the entry that the packet matches, or None if that is unimportant.
+        route: the entry that the packet matches; None if it doesn't matter.
     """
 
     devs: tuple[str, ...] = ()
@@ -388,15 +387,15 @@ class _Comparison:
                 yield attrs.evolve(plain, source=address.local, sender=address.dev)
 
     def _neighbours_of(self, network: IpNetwork) -> tuple[str, ...]:
-        """Return the interfaces connected to a network; uplinks only if there are no others."""
+        """Return the interfaces connected to a network; uplinks only if no others are connected."""
         devs = tuple(self._networks[numbers(network)])
         return tuple(dev for dev in devs if dev not in self._uplinks) or devs
 
     def _sources(self, change: _Change, spans: Iterable[Span]) -> Sequence[Address | None]:
         """Return the sources whose packets a change loses; None for packets without a source.
 
-        If the change is intended, only packets to neighbours are losses, and, of packets that this
-        host itself received, those without a source.
+        An intended change loses packets to neighbours. If this host itself received the packets
+        before the change, only those without a source are losses.
         """
         if not change.is_intended:
             return change.senders.addresses
@@ -519,19 +518,19 @@ class _Comparison:
     ) -> frozenset[Prefix]:
         """Return the connected networks in which packets go straight to their destination.
 
-        These are networks of the one interface through which the packets leave after the change.
+        The packets leave through a single interface after the change, which has these networks.
 
         Args:
             around: the connected networks that contain the destination.
-            before: how the packets left before the change.
-            after: how they leave after it.
+            before: how the packets leave before the change.
+            after: how the packets leave after the change.
         """
         if len(after.devs) != 1:
             return frozenset()
         shortest = 0
-        # An entry that is longer than a connected network led to a network inside, such as that of
-        # this host's pods or of an uplink. But a static route of ours through an uplink corrects
-        # what shadows an expected CIDR, and keep is meant to precede it.
+        # A longer entry inside a connected network led to another network, such as that of this
+        # host's pods or of an uplink. But a static route of ours through an uplink is no such
+        # entry: it corrects what shadows an expected CIDR, and keep is meant to precede it.
         if before.route is not None and not self._is_correction(before.route):
             shortest = before.route.destination.prefixlen
         return frozenset(

@@ -28,7 +28,7 @@ class SocketLookup(NamedTuple):
 
     Args:
         result: the kernel's result.
-        source: the source address of the lookup, or None if no source is chosen yet.
+        source: the source address of the lookup; None if no source is chosen yet.
         is_tcp: whether the lookup is for TCP rather than UDP.
         is_reply: whether the lookup is only for a server's replies from ``source``. False if the
             kernel selects this source for connections, too.
@@ -46,10 +46,10 @@ class SocketLookup(NamedTuple):
 
     @property
     def route(self) -> Route | None:
-        """Return the matching entry, or None if no entry matches.
+        """Return the matching entry, or None if the packet isn't sent.
 
-        The result is also None if an entry discards the packet, because the kernel doesn't report
-        such an entry.
+        It isn't sent if no entry matches, or if an entry discards it. The kernel doesn't report
+        which entry discards a packet.
         """
         return self.result.route
 
@@ -63,21 +63,22 @@ class Judgement(NamedTuple):
     """The judgement of a lookup for an expected CIDR.
 
     Args:
-        kind: kind of failure or note, or None if the result is as expected.
+        kind: the kind of failure or note; None if the lookup is as expected.
         lookup: the lookup.
         devs: the outgoing interfaces to report; for an exemption, only the exempt interfaces.
-        route: the matching entry, which may discard packets, or None if no entry matches.
+        route: the matching entry, which may discard packets; None if no entry matches.
         is_lost: whether this local or broadcast address hides an address in the cluster, because it
             is on an unexpected interface such as InfiniBand.
         is_answered: whether a service of this host, such as a DNS cache or kube-proxy, answers at
             this local address. Such an address is on a pods' interface, which is exempt.
         bound: why the exemption for pods' interfaces doesn't cover this failure, or an empty
             string.
-        uplink_subnet: the uplink's subnet around an exempt network or an answered address, in
-            words, or an empty string.
+        uplink_subnet: in words, the uplink's subnet around an exempt network or an answered
+            address; empty if there is none.
         gateway: the local address that is the gateway of ``route``, if any. If packets are sent to
             that address itself, ``route`` is the default route.
-        port: the expected interface whose master takes the replies, if any.
+        port: the expected interface that sends the packets, while its master takes the replies;
+            usually None.
         would_be_exempt: whether the address fails only because the expected CIDR has its own
             ``devs``. In a CIDR without ``devs``, a route to pods or a CNI's block would be exempt.
     """
@@ -145,7 +146,7 @@ class NeedsRoute(NamedTuple):
     """The constraint of a place that a route fixes.
 
     Args:
-        longer_than: the prefix length that the route must exceed, or -1 if any route fixes the
+        longer_than: the prefix length that the route must exceed. -1 means that any route fixes the
             place.
         dev: the interface that the route must leave through, or None for the uplinks.
         entry: the entry in table main that covers the place now, or None.
@@ -160,10 +161,10 @@ class Unchanged(NamedTuple):
     """The constraint of a place in which no route may change a lookup.
 
     Args:
-        entry: the entry in table main that covers the place, or None. A route may cover the place
-            if its prefix is shorter than that of this entry.
-        length_max: if ``entry`` is None, the maximum length of a route that may cover the place, or
-            -1 if no route may.
+        entry: the entry in table main that covers the place, or None. A route with a shorter prefix
+            than this entry may cover the place.
+        length_max: the maximum prefix length of a route that may cover the place if ``entry`` is
+            None. -1 means that no route may.
     """
 
     entry: Route | None = None
@@ -175,7 +176,7 @@ class NoRouteFixes(NamedTuple):
 
     Args:
         obstacle: the reason.
-        cover: which routes may cover the place; by default, none.
+        cover: which other routes may cover the place; by default, none.
     """
 
     obstacle: Obstacle
@@ -222,7 +223,7 @@ class Place:
     def deciding_cidr(self) -> ExpectedCidr:
         """Return the expected CIDR whose judgement decides which routes the place needs.
 
-        If the place fails for some of these CIDRs, the last one for which it fails decides.
+        The place may fail for several CIDRs. Then the last of these in config order decides.
         """
         failing = [each for each in self.judgements if self.unconnected_for(each).is_failure]
         # The place gets one route for all CIDRs around it, so one CIDR must decide. People tend to

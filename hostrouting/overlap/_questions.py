@@ -38,8 +38,8 @@ from hostrouting.overlap.proposals import Answer, AnswerKind, Fix, Obstacle, Que
 # Each question takes up to two trials. Two more trials are about all questions together.
 _QUESTIONS_MAX = 4
 
-# A trial takes as long as a check. If a host has more spans than this, only answers that settle all
-# questions at once are tried.
+# A trial takes as long as a check. On a host with more spans than this, an answer is only tried if
+# it settles all questions at once.
 _SPANS_MAX = 2000
 
 # Limits for human-readable lines.
@@ -60,7 +60,7 @@ class _Outcome:
         proposed: a clause on the entries of the fix.
         after: a clause on the packets that these entries take away, and on how long each run then
             waits for a missing default route.
-        broken: those of ``left`` that don't fail without the answer.
+        broken: the failures of ``left`` that are new: without the answer, they don't fail.
     """
 
     left: tuple[Unfixable, ...] = ()
@@ -294,8 +294,8 @@ class Questions:
     def _carrying(self) -> dict[ExpectedCidr, set[str]]:
         """Map each expected CIDR without ``devs`` to the interfaces that may carry a part of it.
 
-        Only two kinds of interfaces are included: those that a question is about, if they carry a
-        part now, and uplinks, if they carry a part now or will after a fix.
+        An interface that a question is about is included if it carries a part now. An uplink is
+        included if it carries a part now, or will after a fix.
         """
         return self._carrying_outside(())
 
@@ -338,8 +338,9 @@ class Questions:
     def _outcome_of_check(self, answer: Answer) -> _Outcome | None:
         """Return the outcome of a check with an answer, or None if the answer mustn't be offered.
 
-        With such an answer, the config is invalid, the uplinks are unknown, this host no longer
-        receives packets to its addresses, or a failure disappears that no question is about.
+        There are four such cases. With the answer, the config is invalid, the uplinks are unknown,
+        or this host no longer receives packets to its addresses. Or a failure disappears that no
+        question is about.
         """
         try:
             config = self._with_answer(answer)

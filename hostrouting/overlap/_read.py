@@ -139,7 +139,7 @@ def moment_with(config: Config, moment: Moment, model: Model) -> Moment:
     """Return the moment of a host that a check with another config would have read.
 
     Args:
-        config: the other config, which names uplinks, or whose expected CIDRs name interfaces.
+        config: the other config. It names other uplinks, or other interfaces for expected CIDRs.
         moment: the moment that was read with the present config.
         model: the model of the host, which answers instead of the kernel.
 
@@ -192,10 +192,11 @@ def _state_and_cutter(
 ) -> tuple[State, Cutter]:
     """Return the cutter, and the state with all that the cutter needs.
 
-    Which routes to read depends on the default route and on the suspects, which aren't known before
-    the routes are read. A large table is read only once if two assumptions are right: named uplinks
-    have a default route (``_with_routes_if_default``), and no suspects exist except connected
-    networks (``_with_routes``). Otherwise the table is read again.
+    The cutter decides which routes to read. But it depends on the default route and on the
+    suspects, which are only known from the routes. So the first read assumes that named uplinks
+    have a default route (``_with_routes_if_default``), and that the only suspects are connected
+    networks (``_with_routes``). If an assumption is wrong, the table is read again. Usually, both
+    are right, and even a large table is read only once.
     """
     facts = backend.facts()
     links = facts.links
@@ -242,7 +243,7 @@ def _with_routes(
     state: State,
     backend: RouteBackend,
 ) -> tuple[State, Cutter]:
-    """Return the state with the routes that matter, and the cutter that selects them."""
+    """Return the state with the routes that matter, and the cutter that has selected them."""
     sources = _sources(state.addresses)
     cutter = _cutter(overlap, state, sources)
     devs = state.plain_devs
@@ -409,7 +410,7 @@ def _refuse_unknown_masters(
 
 
 def _masters_of_unknown_kind(links: Iterable[Link]) -> dict[str, str]:
-    """Map ports to those masters whose kind is unknown, so that they may be bridges."""
+    """Map ports to their masters of unknown kind, which may be bridges."""
     kinds = {link.name: link.kind for link in links}
     masters = {link.name: link.master for link in links if link.master is not None}
     return {dev: master for dev, master in masters.items() if kinds.get(master) is None}

@@ -2,10 +2,10 @@
 
 This module does no I/O.
 
-A route in table main fixes an address if no rule before main's matches, and if the route's prefix
-is longer than that of the address's present entry. If the present entry has a higher metric, the
-same prefix length is enough. Each failing place needs a route that fixes it. A route may also cover
-other addresses if it is shorter than their entry in main, because it then has no effect on them::
+A route in table main fixes an address if no rule before main's matches, and if the route wins in
+main: its prefix is longer than that of the address's present entry, or as long with a lower metric.
+Each failing place needs a route that fixes it. A route may also cover other addresses if their
+entry in main is longer, because the route then has no effect on them::
 
     172.16.0.0/16  dev ib0       fails, but a route of /17 or longer fixes it
     172.16.3.7     dev ib0       fails, and can't be fixed because no route is longer than /32
@@ -60,14 +60,14 @@ _Unruled = Mapping[IpAddress, Obstacle]
 
 @attrs.frozen
 class _Proposal:
-    """Entries that fix failures, or the failures that such entries don't fix after all.
+    """Entries that are to fix failures, or the failures if the entries don't work.
 
     Args:
-        fix: a fix with the entries. If the entries don't work, a fix without entries, and with all
-            failures that need a route. Failures that no route can fix are never included.
+        fix: a fix with the entries. If they don't work, the fix has no entries, but all failures
+            that need a route. Failures that no route can fix are never included.
         host: the host after the fix.
         fixable: for each span that the constraints let an entry fix, an address in the span.
-        fixed: the addresses of ``fixable`` if the entries work. Empty if they don't.
+        fixed: the addresses of ``fixable``; empty if the entries don't work.
     """
 
     fix: Fix
@@ -81,7 +81,7 @@ class JudgedProposal:
     """A proposal, with judgements of the host that has its entries.
 
     Args:
-        proposal: the proposal.
+        proposal: the proposed entries.
         judged: the judgements on the host after the proposal.
         lost: the packets that the proposal takes away.
     """
@@ -121,10 +121,10 @@ class RouteSearch:
     Args:
         moment: the host, with judged places.
         overlap: the expected CIDRs.
-        why_no_default: why there is no default route, or an empty string if there is one.
-        model_without_rules: the model of the host without the rules of a fix, on which the kernel
-            must accept the routes, too, because an installation adds routes before rules. None if
-            the fix has no rules.
+        why_no_default: why there is no default route; empty if there is one.
+        model_without_rules: the model of the host with everything but the rules of the fix. An
+            installation adds routes before rules, so the kernel must accept the routes there, too.
+            None if the fix has no rules.
     """
 
     def __init__(
@@ -324,8 +324,8 @@ class RouteSearch:
                 by_constraint.setdefault((devs, obstacle), []).append(span)
             # Spans are cut at the destinations of existing routes. So an entry fixes all of a span
             # or none of it, and it is enough to look for the span's first address. If no entry
-            # fixes the span, an existing route has the destination that the entry would need.
-            # Places that would need too many routes have the constraint ``NoRouteFixes``.
+            # fixes the span, the needed destination already has a route. Places that would need too
+            # many routes have the constraint ``NoRouteFixes``.
             elif _needs_route(span) and span.first not in fixable:
                 by_destination.setdefault((devs, in_the_way), []).append(span)
         return by_constraint | by_destination

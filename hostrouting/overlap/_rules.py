@@ -2,16 +2,17 @@
 
 This module does no I/O.
 
-Static routes are in table main. If another table decides about an address, such as a VPN's, a
-static route doesn't help. An entry of ``rules`` does: main decides about the entry's CIDR before
-all later rules, with all of main's routes, including those to this host's pods::
+Static routes are in table main, so one doesn't help if another table, such as a VPN's, decides
+about an address. An entry of ``rules`` does: main decides about the entry's CIDR before all later
+rules, with all of main's routes, including those to this host's pods::
 
     5270  lookup 52    192.168.1.0/24 dev tailscale0       fails
     entry              to 192.168.1.0/24 priority 5269     main decides: dev eth0
 
-An entry may also cover places that don't fail, if main gives the same results. But packets that no
-check looks up may match a later rule: marked packets, packets from a pod or from another
-interface's address, and packets that come in. No entry covers a place that such packets go to.
+An entry may also cover places that don't fail, if main gives the same results. But some packets
+that no check looks up may match a later rule. These are marked packets, packets from a pod or from
+another interface's address, and packets that come in. If such packets go to a place, no entry
+covers the place.
 """
 
 from __future__ import annotations
@@ -68,11 +69,11 @@ def routing_of(
 
     Args:
         state: the host's state.
-        entries: the entries. Static routes don't count.
+        entries: the entries, of which only ``rules`` and ``keep`` count.
         uplinks: the uplinks that the config names.
 
     Raises:
-        RouteError: some entries would be refused.
+        RouteError: the kernel's rules can't be made for some entries.
     """
 
     def foreign_in(table: int) -> Route | None:
@@ -235,7 +236,7 @@ class RuleSearch:
     # --- packets that no check looks up ---------------------------------------------------------
 
     def _why_moving(self, place: Place, priority: int) -> str:
-        """Return a clause if a new rule would divert packets that no check looks up, or ""."""
+        """Return a clause on packets that no check looks up but a new rule would divert, or ""."""
         fib = self._state.fib
         flow = Flow(place.probe)
         rules = self._state.rules
@@ -246,8 +247,8 @@ class RuleSearch:
             rule = rules[position]
             if rule.preference <= priority or position > end or not _is_to(rule, place.probe):
                 continue
-            # The new rule may move packets from own addresses if the check looks these packets up,
-            # or if table main leads them to pods.
+            # The new rule may move packets from own addresses in two cases: the check looks these
+            # packets up, or table main leads them to pods.
             if own and (asked.issuperset(own) or self._leads_to_pods(main)):
                 continue
             if _leads_elsewhere(fib, rule, flow, main):
@@ -258,7 +259,7 @@ class RuleSearch:
     def _end_after(self, priority: int, flow: Flow) -> int:
         """Return the position of the first rule behind a priority at which every lookup ends.
 
-        If there is no such rule, return the number of rules.
+        If lookups may pass all of these rules, return the number of rules.
         """
         fib = self._state.fib
         rules = self._state.rules
@@ -279,10 +280,10 @@ class RuleSearch:
         return [(position, own) for position, own in found if own is not None]
 
     def _senders(self, rule: Rule) -> frozenset[IpAddress] | None:
-        """Return this host's addresses whose packets a rule matches.
+        """Return this host's addresses whose packets a rule matches, or None.
 
-        The set is empty if the packets come from other hosts. The result is None if the check looks
-        up all packets that the rule matches.
+        None means that the check looks up all packets that the rule matches. The set is empty if
+        the rule also matches other packets.
         """
         others = frozenset[IpAddress]()
         if rule.is_l3mdev:
@@ -355,7 +356,7 @@ class RuleSearch:
         lost: Iterable[Loss],
         wanted: Iterable[IpAddress],
     ) -> dict[IpAddress, Obstacle]:
-        """Return the places whose rule causes a loss that isn't allowed, each with the reason.
+        """Return the places whose rule causes a refused loss, each with the reason.
 
         Args:
             rules: the rules of a fix.

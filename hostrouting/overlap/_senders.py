@@ -22,9 +22,9 @@ from hostrouting.model.links import Address
 from hostrouting.model.routes import Route, Route6, Table
 from hostrouting.model.rules import Rule
 
-# A selector is a run of consecutive rules that differ only by their sources, or the source prefix
-# of an IPv6 route. A run is identified by -1 (in the rules before the change) or -2 (in those after
-# it) and its position, and a source prefix by its address and length.
+# A selector is a run of consecutive rules that differ only by their sources, or it is the source
+# prefix of an IPv6 route. A run is a pair: -1 and its position in the rules before the change, or
+# -2 and its position in those after it. A source prefix is the pair of its address and its length.
 _Selector = tuple[int, int]
 # The selectors that match an address as the source.
 _Kind = frozenset[_Selector]
@@ -34,10 +34,10 @@ class Senders:
     """Own addresses that rules and routes treat in the same way for some destinations.
 
     Args:
-        source: one of the addresses, or ``NO_SOURCE``.
-        own: all own addresses.
-        kinds: the kinds of the addresses; none for ``NO_SOURCE``.
-        are_others: whether these senders are the addresses of all kinds except ``kinds``.
+        source: one of these addresses, or ``NO_SOURCE``.
+        own: all own addresses of the host, or None with ``NO_SOURCE``.
+        kinds: the kinds of the addresses; empty with ``NO_SOURCE``.
+        are_others: whether the senders are all own addresses except those of ``kinds``.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hostrouting.kernel.model import Model
 
 
-# The kinds of masters that take packets which come in through their ports.
+# The kinds of masters that receive in place of their ports.
 _MASTERS = ("bridge", "bond", "team", "openvswitch")
 
 
@@ -42,11 +42,11 @@ class State:
         addresses: the host's addresses.
         rules: the policy rules, in evaluation order.
         routes: the entries in all tables. If a table is large, only the routes that can matter.
-        silent_routers: routers that the kernel skips because they don't respond; always empty for
+        silent_routers: IPv6 routers that the kernel skips because they don't respond; empty for
             IPv4.
-        labels: the labels of IPv6 addresses; always empty for IPv4.
-        is_merged: whether tables local and main share one trie. None if that is unknown or
-            irrelevant.
+        labels: the labels of IPv6 addresses; empty for IPv4.
+        is_merged: whether tables local and main share one trie; None if that is unknown or doesn't
+            matter.
     """
 
     family: Family
@@ -88,7 +88,7 @@ class State:
     def default_expires(self) -> int | None:
         """Return for how many more seconds an uplink has a default route.
 
-        None if the uplinks have no default route, or one that never expires.
+        The result is None if no uplink has a default route, or if one never expires.
         """
         uplinks = {*self.uplinks.devs}
         # A dead route has no devs, so it doesn't count.

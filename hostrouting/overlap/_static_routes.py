@@ -25,12 +25,12 @@ class Path:
     """The path by which an entry for a prefix leads to the expected interface.
 
     Args:
-        dev: the one interface that the entry uses because the expected CIDR names it, or None for
-            the uplinks.
+        dev: the interface that the entry names because the expected CIDR does, or None for the
+            uplinks.
         devs: the interfaces that the entry would use.
-        next_hops: the next hops of a route for the prefix, or empty if none is known.
-        subnet: the innermost uplink subnet that contains the prefix, if any.
-        refused: why an entry can't be made or wouldn't work, or None.
+        next_hops: the next hops of a route for the prefix; empty if they aren't known.
+        subnet: the innermost uplink subnet that contains the prefix, or None.
+        refused: why an entry can't be made or wouldn't work, or None if it would work.
     """
 
     dev: str | None
@@ -55,8 +55,7 @@ class Entries:
 
     Args:
         state: the host's state.
-        why_no_default: why there is no default route to inherit from, or an empty string if there
-            is one.
+        why_no_default: why there is no default route to inherit from; empty if there is one.
     """
 
     def __init__(self, state: State, why_no_default: str) -> None:
@@ -238,10 +237,10 @@ class Entries:
     def _hop_by(self, dev: str, prefix: Prefix) -> NextHop | None:
         """Return the next hop through an interface for a prefix.
 
-        The next hop is that of the longest route that contains the prefix. Without such a route,
-        the prefix is on the interface's link if the interface is point-to-point, or has an address
-        in the same subnet. On a point-to-point interface, a gateway that an entry can't have is
-        left out, because none is needed.
+        The next hop is that of the longest route that contains the prefix. If there is no such
+        route, the prefix may be on the interface's link: the interface is point-to-point, or has an
+        address in the same subnet. A point-to-point interface needs no gateway. So a gateway that
+        an entry can't have is left out there.
         """
         hops, destinations, subnets = self._around_by(dev)
         if (longest := next(destinations.around(prefix), None)) is not None:
@@ -276,8 +275,8 @@ class Entries:
     def _is_inherited(self, dev: str) -> bool:
         """Return whether an on-link entry without a device can be used for an uplink.
 
-        If the default route's src isn't this host's, the entry must name the device, or it would
-        inherit the src.
+        An entry without a device inherits the default route's src. If this host has no such
+        address, the entry must name the device.
         """
         is_default = self._default is not None and self._default.devs == (dev,)
         return is_default and not (self._must_name_dev or self._has_lost_source)
@@ -286,13 +285,13 @@ class Entries:
     def _must_name_dev(self) -> bool:
         """Return whether an entry without a device may inherit another interface after a reboot.
 
-        - If the uplinks are verified, it can't: an entry inherits them even under new names.
-        - If the family's default route determines the uplinks, it can't: an entry inherits from
-          the same route.
-        - If the config names the uplinks, and several of their default routes have the lowest
-          metric, it may: an entry inherits the first of these routes, and their order may change.
-        - If the IPv4 default route determines the IPv6 uplinks, it may: an entry inherits from the
-          IPv6 default route, which may lead through another interface after a reboot.
+        - Verified uplinks: it can't. An entry inherits them even under new names.
+        - Uplinks of the family's own default route: it can't. An entry inherits from the same
+          route.
+        - Uplinks that the config names: it may if several of their default routes have the lowest
+          metric. An entry inherits the first of these routes, and their order may change.
+        - IPv6 uplinks of the IPv4 default route: it may. An entry inherits from the IPv6 default
+          route, which may lead through another interface after a reboot.
         """
         uplinks = self._state.uplinks
         if uplinks.is_verified or uplinks.named is None:
@@ -338,7 +337,7 @@ class Entries:
         if not isinstance(gateway, IPv4Address):
             return None
         refused = f"the kernel would refuse entries via {gateway}"
-        # If the default route's src isn't this host's, the entry names gateway and dev, and so
+        # If this host doesn't have the default route's src, the entry names gateway and dev, and so
         # isn't onlink.
         if hop.onlink and not self._has_lost_source:
             claim = self._state.fib.claims_gateway(gateway)

@@ -146,7 +146,7 @@ def check_host(
 ) -> OverlapReport:
     """Check a host with its verified uplinks, as ``check_families`` does.
 
-    If the record of these uplinks can't be read, the verdict is ``unknown``.
+    If the record of the verified uplinks can't be read, the verdict is ``unknown``.
 
     Args:
         config: the config.
@@ -201,10 +201,10 @@ def _joined_fixes(fixes: Sequence[Fix]) -> Fix:
 
 
 def _with_uplinks_of_both(config: Config, reports: dict[Family, OverlapReport]) -> list[Fix]:
-    """Return each family's fix, with answers that name the uplinks which either family needs.
+    """Return each family's fix, with answers that name the uplinks of both families.
 
-    The config's ``uplinks`` apply to both families, so an answer for one family must not divert
-    traffic of the other family.
+    An answer found for one family may name only its own uplinks. But the config's ``uplinks`` apply
+    to both families, so such an answer would divert traffic of the other family.
     """
     wanted: set[str] = set()
     for family, report in reports.items():
@@ -265,13 +265,13 @@ def check_overlap(
         config: the config with the expected CIDRs, the check's settings, and the uplinks.
         backend: the kernel to query.
         scope: cancellation scope for the check.
-        ipv4: the host's IPv4 backend. If the config doesn't name uplinks, the interfaces of the
-            IPv4 default route are also the uplinks for IPv6.
-        host: the host whose files tell which other traffic a fix moves and, unless the host is a
-            snapshot, why there is no IPv6 default route. None if no files are to be read.
-        started: when the run started, in seconds on the scope's clock, or None to check
-            immediately. With a time, the check waits for a default route on an uplink and for
-            InfiniBand addresses, as long as the config says.
+        ipv4: the host's IPv4 backend, for a check of IPv6. If the config names no uplinks, the
+            interfaces of the IPv4 default route are also the uplinks for IPv6.
+        host: the host, or None to read no files. Its files tell which other traffic a fix moves and
+            why there is no IPv6 default route. (A snapshot doesn't tell the latter.)
+        started: when the run started, in seconds on the scope's clock. The check then waits for a
+            default route on an uplink and for InfiniBand addresses, as long as the config says.
+            With None, it doesn't wait.
 
     Returns:
         The report. The verdict is ``unknown``, with a reason, in any of these cases: no CIDR is

@@ -1,8 +1,8 @@
 """Compare two snapshots' lookups for every address, and find the changes behind a difference.
 
 This module does no I/O. CIDRs are split and looked up as for a check. The causes of a difference
-are the changes of the host that must be undone to get the earlier results again. Each cause is
-needed: if it isn't undone, a result still differs from the earlier one.
+are changes of the host. With all of them undone, the lookups have the earlier results again. If any
+one of them isn't undone, a lookup still has a new result.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LookupResult(JsonObject):
         type: the matching entry's type, or ``no route``.
         devs: the interfaces, sorted.
         hops: the next hops in ip-route(8) syntax, without those that the kernel ignores.
-        source: the source address, or None if the packet doesn't leave.
+        source: the source address; None if the packet doesn't leave.
     """
 
     type: str
@@ -81,8 +81,8 @@ class Difference(JsonObject):
 
     Args:
         cidr: an expected CIDR, an address of this host, or all addresses.
-        ranges: the ranges.
-        results: the results before and after.
+        ranges: the ranges of ``cidr``.
+        results: which packets have new results, with the results before and after.
         causes: the changes of the host that explain the difference.
     """
 
@@ -98,11 +98,11 @@ class DiffReport(JsonObject):
 
     Args:
         host: the name of the later snapshot's host.
-        before: when the earlier snapshot was taken, or None if unknown.
-        after: when the later snapshot was taken.
+        before: when the earlier snapshot was taken; None if that isn't known.
+        after: when the later snapshot was taken; None if that isn't known.
         cidrs: the expected CIDRs, or all addresses of each family that both snapshots include.
         changed: the differences, CIDR by CIDR.
-        others: the changes of the host that explain no difference in ``changed``.
+        others: the changes of the host that explain none of ``changed``.
         reason: why some CIDRs couldn't be compared, or None.
     """
 
@@ -129,7 +129,7 @@ class DiffReport(JsonObject):
 
     @property
     def differs(self) -> bool | None:
-        """Return whether any lookup has a new result, or None if that isn't known."""
+        """Return whether any lookup has a new result; None if CIDRs couldn't be compared."""
         return True if self.changed else None if self.reason else False
 
     @property
@@ -180,7 +180,7 @@ class _ModelLookups:
     """The lookups in the model of a snapshot, or of a snapshot with some changes undone.
 
     Args:
-        backend: the model, for one family.
+        backend: the model's lookups for one family.
         called: this host's addresses at which a server may be called.
     """
 
@@ -300,7 +300,7 @@ class _Comparison:
                 yield Difference(cidr, networks_of(inside, self._family), results, causes)
 
     def _local_beyond(self, cidrs: Iterable[IpNetwork]) -> Iterator[IpNetwork]:
-        """Yield this host's addresses outside of the CIDRs."""
+        """Yield those of this host's addresses that are in no CIDR."""
         family = self._family
         covered = PrefixSet(map(numbers, cidrs), family.bits)
         for address in self._local:
@@ -330,11 +330,11 @@ class _Comparison:
         """Return the fewest changes that, when undone, give the lookups the wanted results.
 
         Args:
-            wanted: the earlier results.
+            wanted: the results to get back, from the earlier snapshot.
         """
         touching = {place: self._touching(place) for place in wanted}
         changes = set().union(*touching.values())
-        # A change is needed if it is the only one that touches a place.
+        # If only one change touches a place, it is needed.
         certain = set().union(*(each for each in touching.values() if len(each) == 1))
         if changes != certain and not self._restores(changes, wanted):
             # Other changes matter, too, so start with all of them.

@@ -36,9 +36,9 @@ class Step(JsonObject):
 
     Args:
         rule: the rule.
-        passed: why the lookup continues with the next rule, or None if it ends here.
-        route: the longest match in the rule's table, or None if nothing matches or the rule doesn't
-            look up a table.
+        passed: why the lookup continues with the next rule; None if it ends at this rule.
+        route: the longest match in the rule's table; None if nothing matches or the rule looks up
+            no table.
         ignored: longer entries in the rule's table that the kernel ignores, because their links are
             down.
     """
@@ -58,16 +58,16 @@ class Step(JsonObject):
 
 @attrs.frozen
 class ExplainedLookup:
-    """A lookup and every rule evaluated for it.
+    """A lookup, with every rule evaluated for it.
 
     Args:
         judgement: the kernel's result, with the kind of failure or note (``kind``), ``devs``
             and ``route``.
         steps: the evaluated rules, ending with the one that determines the model's result.
-        sources: the source addresses that the kernel may select if the lookup has none.
-        is_modelled: whether the model returns the same result as the kernel.
-        sends: whether packets are sent according to this lookup. If not, the lookup only selects
-            the source address for a second lookup.
+        sources: the sources that the kernel may select; empty if the lookup has one already.
+        is_modelled: whether the model's result is the same as the kernel's.
+        sends: whether a packet is sent. If not, the lookup only selects the source address for a
+            second lookup.
     """
 
     judgement: Judgement
@@ -78,7 +78,7 @@ class ExplainedLookup:
 
     @property
     def expires(self) -> int | None:
-        """Return how long the kernel uses the route, in seconds, or None if it doesn't expire."""
+        """Return for how many more seconds the kernel uses the route; None if it doesn't expire."""
         route = self.judgement.route
         return route.expires if isinstance(route, Route6) else None
 
@@ -100,19 +100,19 @@ class Explanation:
 
     Args:
         address: the destination.
-        expected: the expected CIDRs that contain the address. If no expected CIDR contains the
-            address, the address is evaluated as if it were expected.
-        default_devs: sorted names of the uplinks, or empty if there is no default route to compare
+        expected: the expected CIDRs that contain the address. If there are none, the address is
+            judged as if it were expected.
+        default_devs: sorted names of the uplinks; empty if there is no default route to compare
             with.
         verified_since: see ``OverlapReport``.
         lookups: the lookups performed by a socket, in order.
         is_judged: whether there are interfaces to compare with: uplinks, or the interfaces that the
             config names for the CIDR.
-        findings: the check's failures for this address. Empty if nothing is judged.
+        findings: the check's failures for this address; empty if nothing is judged.
         notes: the check's notes on this address.
         is_torn: whether the host changed during every read, so the result may be inconsistent.
-        not_received: why packets to this host aren't delivered, or null if they are (see
-            ``no-local-table``).
+        not_received: why this host doesn't receive packets to its addresses (see
+            ``no-local-table``). Null if it does.
     """
 
     address: IpAddress
@@ -281,7 +281,7 @@ def _ignored(
 
 
 def _passed(fib: Fib, rule: Rule, route: Route | None) -> str | None:
-    """Return why a lookup continues after a matching rule, or None if it ends there."""
+    """Return why a lookup continues after a matching rule; None if it ends at the rule."""
     if rule.action is RuleAction.NOP:
         return "it does nothing"
     if rule.action is RuleAction.GOTO:

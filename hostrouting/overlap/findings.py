@@ -105,25 +105,26 @@ class Finding(JsonObject):
             the replies.
         cidr: the expected CIDR, without host bits.
         probe: the first failing address.
-        devs: sorted names of the interfaces that packets leave through, or empty if they are
+        devs: sorted names of the interfaces that packets leave through; empty if packets are
             discarded or have no route.
         expected_devs: sorted names of the uplinks, or the config's interface patterns for this
             CIDR.
-        source: source address of the failing connections or replies. Null if the failing lookup has
-            no source, as for unconnected packets.
+        source: source address of the failing connections or replies. Null if the packets have no
+            source yet, as unconnected datagrams don't.
         ranges: the failing addresses, as the fewest CIDRs.
         route: the entry that matches ``probe``, in the format of ``ip route show``. Null if no
-            entry matches, or a policy rule discards the packets. For ``GATEWAY``, the route via
-            that next hop.
+            entry matches, or a policy rule discards the packets. For ``GATEWAY``, the entry whose
+            next hop is this host's address.
         fix: the routes that fix this failure, as far as routes can fix it.
-        rules: the rules that are needed, too, if a policy rule decides about the failing addresses
-            before table main.
+        rules: the rules that the fix takes in addition, where a policy rule decides before table
+            main.
         shadowed: the failing addresses as a shorter list of prefixes that also includes adjacent
             local and broadcast addresses. Not included in the JSON.
         discarded_by: types of the entries that discard packets. Not included in the JSON.
         behind: sorted names of further unexpected interfaces, which packets would use if the
             matching routes were removed. Not included in the JSON.
-        gateway: for ``GATEWAY``, this host's address. Not included in the JSON.
+        gateway: for ``GATEWAY``, this host's address that is also the next hop's. Not included in
+            the JSON.
         port: for ``PORT``, the interface whose master takes the replies. Not included in the JSON.
         is_reply: whether a server's replies from ``source`` fail, rather than connections. Not
             included in the JSON.
@@ -162,7 +163,7 @@ class Finding(JsonObject):
 
     @property
     def message(self) -> str:
-        """Return a one-line description of the finding."""
+        """Return the failure and its cause in one line."""
         return f"{self.failure}; {self.cause}" if self.cause else self.failure
 
     @property
@@ -202,7 +203,7 @@ class Note(JsonObject):
     Args:
         kind: type of note; see docs/reference/report.md for a description of each type.
         message: one line of text.
-        cidr: the expected CIDR without host bits, or null if the note applies to all of them.
+        cidr: the expected CIDR without host bits. Null if the note applies to all expected CIDRs.
         devs: sorted names of the interfaces involved.
         ranges: the affected addresses, as the fewest CIDRs.
     """
@@ -223,9 +224,9 @@ class FamilyVerdict(JsonObject):
             object's key.
         verdict: the verdict.
         default_devs: sorted names of the uplinks, or empty if the check couldn't run.
-        reason: why the verdict is ``unknown``, or null if it isn't.
-        default_expires: for how many more seconds an uplink has a default route if no router renews
-            it. Null if the uplink has none, or one that doesn't expire.
+        reason: why the verdict is ``unknown``; null for other verdicts.
+        default_expires: for how many more seconds an uplink has a default route, if no router
+            renews it. Null if there is no such route, or if it doesn't expire.
     """
 
     json_names = ("verdict", "default_devs", "reason", "default_expires")
@@ -244,21 +245,21 @@ class OverlapReport(JsonObject):
     Args:
         verdict: ``overlap`` if there are findings, ``unknown`` if the check couldn't run, otherwise
             ``ok``.
-        mode: what happens on failure: ``WARN`` lets the node start, and ``STRICT`` prevents
-            this.
-        time: timestamp of the check, or of the snapshot that was checked, in RFC 3339 format, in
-            UTC and without fractional seconds. Null if the snapshot has none.
+        mode: what happens on failure: ``WARN`` lets the node start, and ``STRICT`` prevents this.
+        time: timestamp of the check, in RFC 3339 format, in UTC and without fractional seconds. If
+            a snapshot was checked, the snapshot's time; null if it has none.
         host: the name of the host.
-        default_devs: sorted names of the uplinks: the interfaces used by the default route or named
-            in the config. Empty if no family has a verdict.
+        default_devs: sorted names of the uplinks: the interfaces of the default route, or those
+            that the config names. Empty if there is no verdict.
         findings: the failures, in config order and by address within a CIDR.
         notes: informational messages that aren't failures.
-        reason_kind: why the verdict is ``unknown``, or None for other verdicts.
+        reason_kind: why the verdict is ``unknown``; None for other verdicts.
         reason_detail: details about the reason.
-        expected: the CIDRs that were checked, with their interfaces if the config names any.
+        expected: the CIDRs that were checked, each with the interfaces that the config names for
+            it.
         families: the verdict for each family, if IPv6 CIDRs are expected. The report's verdict is
-            the worst of these. If one family's verdict is ``unknown``, there may still be findings
-            in the other family.
+            the worse of the two. If one family's verdict is ``unknown``, there may still be
+            findings in the other family.
         fix: a fix for all failures. Not included in the JSON, in which each finding has its own
             routes and rules. The JSON also has the interfaces to keep (``keep``), and the fix's
             entries that the config already lists (``unapplied``).
@@ -266,9 +267,9 @@ class OverlapReport(JsonObject):
             doesn't depend on the task.
         default_expires: for how many more seconds an uplink has an IPv6 default route, if the
             report is about IPv6. Not included in the JSON, in which ``families`` has it.
-        verified_since: since when these uplinks have been the verified ones (RFC 3339). Null if the
-            uplinks are those of the config or the default route, another NIC has one's name, or the
-            time is unknown.
+        verified_since: since when these uplinks have been the verified ones (RFC 3339). Null in
+            three cases: they aren't the verified ones, another NIC has the name of one, or the time
+            is unknown.
     """
 
     schema: ClassVar[Literal[1]] = 1
@@ -315,7 +316,7 @@ class OverlapReport(JsonObject):
 
     @property
     def unapplied(self) -> StaticRoutes | None:
-        """Return the entries of the config that the kernel lacks and that fix failures, or None."""
+        """Return the config's entries that the kernel lacks, if they would fix failures."""
         return self.fix.unapplied
 
     @property

@@ -58,6 +58,7 @@ def write_markers(layout: Layout, report: OverlapReport) -> None:
     else:
         write_if_changed(layout.report, to_json_text(report.to_json()))
     write_if_changed(marker, text)
-    # A boot script may have written markers meanwhile, because it goes on if it can't get the lock.
+    # A boot script that can't get the lock goes on without it, so it may have written markers
+    # meanwhile.
     if exists(other) or not exists(marker):
         write_markers(layout, report)

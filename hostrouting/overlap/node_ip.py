@@ -34,9 +34,8 @@ def notes_on(document: object, report: OverlapReport, backend: RouteBackend) -> 
     """Yield a note for each IPv4 address that is inconsistent with the host or the expected CIDRs.
 
     Args:
-        document: the document that contains ``hostRouting``. Its key ``node.kubelet.nodeIP`` has
-            the kubelet's address, and ``networking.dnsServiceIP`` the cluster's DNS address.
-            Invalid values are ignored.
+        document: the config document. Its key ``node.kubelet.nodeIP`` has the kubelet's address,
+            and ``networking.dnsServiceIP`` the cluster's DNS address. Invalid values are ignored.
         report: the result of a check. Without a verdict on an expected IPv4 CIDR, there are no
             notes.
         backend: the IPv4 kernel to query.

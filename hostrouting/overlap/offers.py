@@ -1,9 +1,8 @@
 """Offer to keep an interface if packets from its addresses leave through another interface.
 
-Replies from a second NIC's address are often meant to leave through that NIC, but without policy
-rules they leave through the default route. The check can't know which interface is meant, so it
-reports no failure and proposes no fix. A question is asked only about expected addresses
-(``_diversions``).
+Replies from a second NIC's address are often meant to leave through that NIC. Without policy rules,
+they leave through the default route. The check can't know which interface is meant, so it reports
+no failure and proposes no fix. A question is asked only about expected addresses (``_diversions``).
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ class Offer(NamedTuple):
     """Packets that don't leave through the interface of their source, with advice.
 
     Args:
-        fact: which packets leave through which interface.
-        what_to_do: the entries of ``keep`` to add.
+        fact: a clause: which packets leave through which interface.
+        what_to_do: advice to add an entry of ``keep``.
     """
 
     fact: str
@@ -84,8 +83,8 @@ class _Offers:
         self._config = config
         self._host = host
         self._state = host.state
-        # Leave out the rules that are only for some users, because most users' packets don't match
-        # them.
+        # Most users' packets don't match the rules that are only for some users, so leave these
+        # rules out.
         rules = [rule for rule in self._state.rules if rule.uid_range is None]
         self._fib = host.model.with_rules(rules).fib
         ours = [route for route in self._state.routes if route.is_ours]
@@ -124,7 +123,7 @@ class _Offers:
         return not (is_of_pods or dev in self._virtual or self._diversions.is_bridge(dev))
 
     def _neighbour_of(self, address: Address) -> IpAddress | None:
-        """Return an address in an address's network that isn't this host's, if there is one."""
+        """Return another host's address in the network of one of our addresses, or None."""
         size = address.network.num_addresses
         first = address.network.network_address
         others = (first + number for number in range(1, min(size - 1, _FIRST_ADDRESSES)))
@@ -140,7 +139,7 @@ class _Offers:
     # --- gateways ---------------------------------------------------------------------------------
 
     def _with_gateway(self, address: Address) -> tuple[Keep, ...] | None:
-        """Return the ``keep`` entry for an interface, or None if the needed gateway is unknown."""
+        """Return the ``keep`` entry for an interface, or None if it needs an unknown gateway."""
         dev = address.dev
         if any(dev in route.devs for route in self._state.defaults):
             return (Keep(dev),)
@@ -153,7 +152,7 @@ class _Offers:
         return _entry(dev, gateway)
 
     def _gateways(self, dev: str) -> set[IpAddress | None]:
-        """Return the gateways of an interface's default routes or, if it has none, of its routes.
+        """Return the gateways of an interface's default routes or, without these, of its routes.
 
         None stands for a default route without a gateway.
         """
@@ -178,7 +177,7 @@ class _Offers:
         dev = address.dev
         if keep is None and self._diversions.is_vpn(dev):
             return
-        # If the gateway isn't known, the entry is proven with a neighbour as its gateway.
+        # Without a known gateway, the entry is proven with a neighbour as its gateway.
         stand_in = self._neighbour_of(address)
         proven = keep or (None if stand_in is None else _entry(dev, stand_in))
         if proven is None:
@@ -231,7 +230,7 @@ def _to_paste(dev: str, keep: tuple[Keep, ...] | None) -> str:
 
 
 def _entry(dev: str, gateway: IpAddress) -> tuple[Keep, ...] | None:
-    """Return the ``keep`` entry with a gateway, or None if no config may name the gateway."""
+    """Return the ``keep`` entry with a gateway, or None if a config can't name the gateway."""
     try:
         return (Keep(dev, str(gateway)),)
     except ConfigError:

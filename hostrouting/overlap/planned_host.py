@@ -50,7 +50,7 @@ class PlannedHost:
     """A host as it would be after a plan has been applied.
 
     Args:
-        host: the host.
+        host: the host as it is.
         plan: the plan.
         models: the models of the families whose routes the plan changes.
     """
@@ -80,7 +80,7 @@ class PlannedHost:
         """Raise a RouteError if a new route wouldn't win, not even with a fix's entries.
 
         Args:
-            fix: the fix on this host.
+            fix: the fix that a check of this host has found.
             config: the planned config.
         """
         if self.losing:
@@ -96,7 +96,7 @@ class PlannedHost:
 
     @property
     def losing(self) -> list[str]:
-        """Return a reason for each new route that wouldn't win, so that ``apply`` would fail."""
+        """Return a reason for each new route that wouldn't win and thus makes ``apply`` fail."""
         reasons: list[str] = []
         for family, model in self.models.items():
             losing = losing_routes(_new_routes(self.plan.of(family)), model)
@@ -127,8 +127,8 @@ class PlannedHost:
     def effects(self, config: Config, scope: CancelScope) -> tuple[str, ...]:
         """Return a sentence for each kind of packets that ``diverted`` finds.
 
-        If the kernel can't be queried, or a fact isn't known, the result is a sentence that says
-        so. The arguments are those of ``diverted``.
+        The arguments are those of ``diverted``. If the kernel can't be queried, or a fact isn't
+        known, the only sentence says so.
         """
         try:
             found = self.diverted(config, scope)
@@ -343,7 +343,7 @@ def diverted_by(
 ) -> tuple[str, ...]:
     """Return a sentence for each kind of packets that ``PlannedHost.diverted`` finds.
 
-    If the kernel can't be queried, the result is a sentence that says so.
+    If the kernel can't be queried, the only sentence says so.
     """
     try:
         parts = ((plan.of(family), host.routes_of(family)) for family in plan.families)
@@ -374,7 +374,7 @@ def _with_policy(model: Model, policy: PolicyPlan) -> Model:
 def as_installed(config: Config, host: Host, scope: CancelScope | None = None) -> PlannedHost:
     """Return a host as it would be with a config's routes, rules and kept interfaces.
 
-    Routes and rules that don't win are included, because a rule of the fix may make them win.
+    A route or rule that doesn't win is included: a rule of the fix may make it win.
 
     Raises:
         RouteError: the routes can't currently be installed.
@@ -403,9 +403,9 @@ def with_effects(
     If ``apply`` would fail, a caution says why.
 
     Args:
-        report: the report about the host as it is.
+        report: the report on the host as it is.
         config: the config that was checked.
-        host: the host.
+        host: the host as it is.
         scope: cancels the reads.
     """
     config = host.with_verified(config)
@@ -463,14 +463,14 @@ def with_unapplied(
 ) -> OverlapReport:
     """Return a check's report whose fix has only what is needed besides the config's entries.
 
-    Entries of the config that the kernel lacks, and that fix a failure, are the fix's
-    ``unapplied``. A check of the model of the host with all of the config's entries proves that the
-    unapplied entries help.
+    Some entries of the config may fix a failure, although the kernel lacks them. These are the
+    fix's ``unapplied``. They are proven by a check of a model: the host with all of the config's
+    entries.
 
     Args:
-        report: the report about the host as it is.
+        report: the report on the host as it is.
         config: the config that was checked.
-        host: the host.
+        host: the host as it is.
         scope: cancels the check of the model.
     """
     if not (report.findings and config.static_routes.is_wanted):
@@ -500,8 +500,8 @@ def on_top(
     """Return a report whose fix has only what is needed in addition to the config's entries.
 
     Args:
-        report: the report about the host as it is.
-        after: the report about the host with all of the config's entries.
+        report: the report on the host as it is.
+        after: the report on the host with all of the config's entries.
         planned: the host with all of the config's entries.
         config: the config.
         scope: cancels the reads of the model.
@@ -556,8 +556,8 @@ def _with_entries(finding: Finding, left: Finding | None) -> Finding:
 
     Args:
         finding: a finding on the host as it is.
-        left: the same finding on the host with all of the config's entries, or None if these
-            entries fix it.
+        left: the same finding on the host with all of the config's entries. None if it is gone
+            there, because these entries fix it.
     """
     if left is None:
         return attrs.evolve(finding, fix=(), rules=())

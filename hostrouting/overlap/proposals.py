@@ -42,10 +42,10 @@ class Answer(NamedTuple):
 
     Args:
         kind: the meaning of the answer.
-        uplinks: the uplinks to name, or an empty tuple if the answer names expected CIDRs.
-        cidrs: the expected CIDRs, each with the interfaces to name.
-        effect: a clause on the fix that a check with this answer proposes, and on the packets that
-            the fix diverts. An empty string if the check proposes no fix.
+        uplinks: the uplinks to name; empty if the answer names expected CIDRs.
+        cidrs: the expected CIDRs to name, each with the interfaces to expect.
+        effect: what a check with this answer proposes, and which packets that fix diverts, in a
+            clause. Empty if the check proposes no fix.
     """
 
     kind: AnswerKind
@@ -77,14 +77,14 @@ class Question(NamedTuple):
 
     Args:
         devs: the interfaces that carry the packets now.
-        entry: the entry, or None if no entry matches the packets. The entry is also None if the
-            question is about all static routes that an earlier run has installed.
+        entry: the entry that leads the packets there. None if no entry matches them, or if
+            ``is_ours``.
         near: the interface whose connected network contains the packets' destinations, although the
-            entry takes precedence. An empty string if there is none.
-        is_ours: whether the question is about static routes that an earlier run has installed.
+            packets leave through ``devs``. An empty string if there is none.
+        is_ours: whether the question is about all static routes that an earlier run has installed.
         answers: the answers, the likeliest first.
-        otherwise: advice for packets that should leave through the uplinks, if no answer helps, or
-            an empty string.
+        otherwise: advice if no answer helps, and the packets should leave through the uplinks. It
+            may be empty.
     """
 
     devs: tuple[str, ...]
@@ -125,11 +125,11 @@ class OwnersChange(NamedTuple):
     """A change of the host that the owner of a route, an address or a rule can make.
 
     Args:
-        words: the change, such as ``remove it``.
-        removed: the routes to remove.
-        address: the address to remove, or None.
-        rule: the rule to add, or None.
-        loss: a clause on the packets that the change takes away, or an empty string.
+        words: the change in words, such as ``remove it``.
+        removed: the routes that are removed.
+        address: the address that is removed, or None.
+        rule: the rule that is added, or None.
+        loss: a clause on the packets that the change takes away; empty if there are none.
         otherwise: a clause with other advice, or an empty string.
     """
 
@@ -150,11 +150,11 @@ class Obstacle(NamedTuple):
     Args:
         reason: the reason, including how to fix it unless the cause is a policy rule. With a
             question, it may be empty until ``Questions.answered`` fills it in.
-        rule: the policy rule that takes precedence, or None if the cause isn't a rule.
+        rule: the policy rule that decides before main; None if the cause isn't a rule.
         is_withheld: whether a route could fix the addresses, but isn't proposed because the traffic
             may be wanted.
         question: the question to the user before a route is proposed, or None.
-        change: the change that the owner is advised to make, or None if it can't be modelled.
+        change: the change that the owner is advised to make; None if no model can show its effects.
         is_hidden: whether the snapshot may lack selectors of the rule, so that the rule may match
             other packets.
     """
@@ -230,8 +230,8 @@ class Fix(JsonObject):
         consequences: unrelated traffic that the entries move to another interface, one line each.
             In each line, details may follow after a semicolon.
         hints: what the owners of other interfaces can change instead, one line each.
-        unapplied: the entries of the config that the kernel lacks and that fix failures. The
-            attributes ``routes``, ``rules`` and ``keep`` have only what is needed in addition.
+        unapplied: the config's entries that would fix failures, but that the kernel lacks. Then
+            ``routes``, ``rules`` and ``keep`` have only what is needed in addition.
     """
 
     routes: tuple[StaticRoute, ...] = ()
@@ -255,7 +255,7 @@ class HostSettings:
     Args:
         nameservers: the host's DNS servers. A caution names each server whose traffic the fix moves
             to another interface.
-        strict_devs: the interfaces with net.ipv4.conf.*.rp_filter = 1, which drop packets if the
+        strict_devs: the interfaces with net.ipv4.conf.*.rp_filter = 1. They drop packets whose
             reply would leave through another interface.
         unread: why these settings couldn't be read, or an empty string.
     """

@@ -63,7 +63,7 @@ def _first(lines: Sequence[str]) -> list[str]:
 
 
 def unapplied(fix: Fix, config: str = CONFIG) -> list[str]:
-    """Return a line on entries of the config that the kernel lacks, if they fix anything.
+    """Return a line on the config's entries that would fix failures, but that the kernel lacks.
 
     Args:
         fix: the fix.
@@ -131,8 +131,8 @@ def _verdict_on(unfixable: Unfixable) -> str:
     obstacle = unfixable.obstacle
     if obstacle.question is not None:  # after the answer, a route or rule may be proposed
         return "nothing is proposed for"
-    # If ``is_hidden`` is set, a route may fix the packets after all: the rule may have selectors
-    # that the snapshot lacks and that don't match these packets.
+    # ``is_hidden`` means that the snapshot may lack some selectors of the rule. Then the packets
+    # may not match the rule, and a route may fix them after all.
     is_open = obstacle.is_withheld or obstacle.is_hidden
     return "no route is proposed for" if is_open else "no route fixes"
 
@@ -144,7 +144,7 @@ def brief(line: str) -> list[str]:
 
 
 def decided_by(rule: Rule) -> str:
-    """Return a clause that names the policy rule that decides, and its table."""
+    """Return a clause that names the deciding policy rule, and the rule's table."""
     what = f"has table {rule.table} decide" if rule.action is RuleAction.TO_TABLE else "decides"
     return f"the policy rule of preference {rule.preference} {what}"
 
@@ -152,7 +152,7 @@ def decided_by(rule: Rule) -> str:
 def error_text(report: OverlapReport) -> str:
     """Return an error message: the failures, the reason for ``unknown``, and the fix.
 
-    The message also names the failures that no route fixes, and other traffic that the fix moves.
+    The message also names failures that no route fixes, and other traffic that the fix moves.
     """
     cautions = [f"caution: {'; '.join(brief(line))}" for line in report.fix.consequences]
     findings = summary(report).splitlines()

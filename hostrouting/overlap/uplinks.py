@@ -52,28 +52,29 @@ class Uplinks:
     """A host's uplinks in one address family: the interfaces that may carry traffic to the cluster.
 
     Args:
-        devs: their sorted names.
-        named: the config's name patterns for uplinks, or None if it has none. For IPv6, they
-            default to the interfaces of the IPv4 default route, because any router on a link can
+        devs: the uplinks' sorted names.
+        named: the uplinks' name patterns, if they aren't those of the family's default route;
+            otherwise None. They come from the config or the verified uplinks. For IPv6, they can
+            also be the interfaces of the IPv4 default route, because any router on a link can
             advertise an IPv6 default route.
-        default: the default route to compare with, limited to live next hops on uplinks, or None if
-            there is none. If the config names uplinks, a default route through another interface
-            may precede this one.
+        default: the default route to compare with, or None if there is none. It has only live next
+            hops on uplinks. If the uplinks are named, a default route through another interface may
+            precede it.
         contested: default routes that make the expected interface ambiguous. Either several default
             routes with the lowest metric lead through different interfaces, or one through a
             container's interface precedes the others. For IPv6, these may be IPv4 default routes.
-        unknown: why there is nothing to compare with, or None.
+        unknown: why there is nothing to compare with; None if there is.
         is_configured: whether the config names the uplinks.
         is_verified: whether the uplinks are the verified ones, because the config names none.
         verified: the verified uplinks, if ``is_verified`` is set.
         replaced: the verified uplinks whose MAC address is gone, each with the uplink that has its
             name now.
-        since: when the verified uplinks were recorded, or None if unknown, if ``is_verified`` isn't
-            set or if an uplink has been replaced.
-        gone: the names of the verified uplinks if none of them is there any more.
+        since: when the verified uplinks were recorded. None if that isn't known, if the uplinks
+            aren't the verified ones, or if an uplink has been replaced.
+        gone: the names of the verified uplinks, if none of them exists any more.
         awaited: a phrase about the verified uplinks that may still appear, or None.
-        subnets: the subnets of the uplinks' addresses, each with its uplink, except /32s and /128s,
-            which can't contain other addresses.
+        subnets: the subnets of the uplinks' addresses, each with its uplink. /32s and /128s are
+            left out, because they contain no other addresses.
         pending: the InfiniBand interfaces without an address of the family. An IPv4 address may
             still come, and with it a connected route. IPv6 addresses don't come late.
     """
@@ -106,10 +107,10 @@ def find_uplinks(
     Args:
         config: the config, which may name the uplinks.
         links: the host's interfaces.
-        addresses: their addresses.
+        addresses: the host's addresses.
         defaults: entries for one family that include the default routes, in the kernel's order.
-        ipv4_defaults: the IPv4 default routes, or None if ``defaults`` are for IPv4 or if IPv4
-            routes don't matter.
+        ipv4_defaults: the IPv4 default routes, which may determine the uplinks for IPv6. None if
+            ``defaults`` are for IPv4, or if the IPv4 routes don't matter.
     """
     recorded = config.verified if config.uplinks is None else ()
     verified = find_verified(recorded, links)
@@ -178,7 +179,7 @@ def _why_not_as_named(
     links: Sequence[Link],
     devs: tuple[str, ...],
 ) -> UnknownReason | None:
-    """Return why the uplinks that a config names aren't this host's, or None if they are."""
+    """Return why the interfaces that the config names aren't this host's uplinks, or None."""
     swapped = find_swapped(verified, links, named)
     if swapped:
         is_port = all(is_port_of(was.name, name, links) for was, name in swapped)
@@ -225,9 +226,10 @@ def _won_through(
 ) -> tuple[Route, ...]:
     """Return the best default route, and the routes through other interfaces that it precedes.
 
+    The result is empty if it precedes none, or if no container or VPN has the best default route.
+
     Args:
-        devs: the interfaces of containers and VPNs. The result is empty if the best route uses
-            another interface, or precedes no other route.
+        devs: the interfaces of containers and VPNs.
         defaults: the default routes.
         live: the default routes with live next hops.
     """
@@ -263,10 +265,10 @@ def how_to_name(
     """Return how to name the interfaces of one of several default routes as uplinks.
 
     The result has a choice for each route, ready to paste, with a clause on the expected packets
-    that fail with this choice. The default route that wins is the first choice, unless it is a
-    VPN's. If other routes make expected packets fail with each choice, the first choice names all
-    interfaces. InfiniBand interfaces are never named. If a config can't name an interface, the
-    result is general advice.
+    that fail with this choice. The choices are ordered by metric, but a VPN's comes last. If other
+    routes make expected packets fail with each choice, the first choice names all interfaces.
+    InfiniBand interfaces are never named. If a config can't name an interface, the result is
+    general advice.
 
     Args:
         defaults: the default routes to choose from, by metric.
@@ -304,7 +306,7 @@ def _winning_devs(defaults: Sequence[Route]) -> tuple[str, ...]:
 
 
 def _inside(routes: Iterable[Route], cidrs: Iterable[ExpectedCidr]) -> Iterator[Route]:
-    """Yield other programs' routes in main, except default routes, that overlap an expected CIDR.
+    """Yield other programs' routes in main that overlap an expected CIDR, except default routes.
 
     Of several routes to a destination, only the one with the lowest metric counts. Expected CIDRs
     that name their interfaces are ignored.
@@ -446,7 +448,7 @@ def ipv4_defaults_for(
     backend: RouteBackend,
     ipv4: RouteBackend | None,
 ) -> Sequence[Route] | None:
-    """Return the IPv4 default routes if IPv6's uplinks depend on them, or None."""
+    """Return the IPv4 default routes if the uplinks for IPv6 depend on them, or else None."""
     is_asked = config.uplinks is None and backend.family is Family.IPV6 and ipv4 is not None
     return read_default_routes(ipv4) if is_asked and ipv4 is not None else None
 
@@ -455,7 +457,8 @@ def awaited_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
     """Return the InfiniBand interfaces without an IPv4 address that a check should wait for.
 
     Args:
-        config: the config. Unless it sets ``settle_seconds``, interfaces that are down are skipped.
+        config: the config. If it doesn't set ``settle_seconds``, interfaces that are down are
+            skipped.
         backend: the kernel to query.
     """
     overlap = config.route_overlap.of(Family.IPV4)
@@ -487,7 +490,7 @@ def wait_for_addresses(
         if uplinks.awaited is not None:
             return uplinks.awaited
         if config.uplinks is not None and uplinks.unknown is not None:
-            # If an interface that the config names has become another one, waiting doesn't help.
+            # A named interface may have become another one. Then waiting doesn't help.
             return None if _are_others(uplinks) else _awaited_named(backend, config.uplinks)
         on = "" if uplinks.named is None else f" on {','.join(uplinks.named)}"
         whose = "" if backend.family is Family.IPV4 else "IPv6 "
