@@ -18,7 +18,12 @@ from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.links import Hardware, Link, is_infiniband
 from hostrouting.model.routes import Route, RouteType, Table
 from hostrouting.model.text import shortened, with_runs
-from hostrouting.model.verified_uplinks import VERIFIED_PATH, find_swapped, master_of
+from hostrouting.model.verified_uplinks import (
+    VERIFIED_PATH,
+    find_renamed,
+    find_swapped,
+    master_of,
+)
 from hostrouting.overlap._fewest_prefixes import summary_of
 from hostrouting.overlap._places import Place, Places, SocketLookup, Span
 from hostrouting.overlap._state import State
@@ -67,7 +72,8 @@ def _about_defaults(
     if state.family is Family.IPV4:
         yield from _replaced_by_namesakes(state.uplinks)
     if state.uplinks.is_verified and state.family is Family.IPV4:
-        yield from _moved(state)
+        # A note on a default route that has moved names the uplink's former name, too.
+        yield from [*_moved(state)] or _renamed(state)
         return
     if state.uplinks.is_configured:
         yield from _beside_uplinks(state, places)
@@ -216,6 +222,21 @@ def _replaced_by_namesakes(uplinks: Uplinks) -> Iterable[Note]:
             f" because {was.name} ({was.mac}), with which the check passed, is gone{_IF_RIGHT}"
         )
         yield Note(NoteKind.MOVED, text, devs=(link.name,))
+
+
+def _renamed(state: State) -> Iterable[Note]:
+    """Yield a note for each verified uplink whose recorded name another NIC has now.
+
+    Until ``apply`` records the new name, that NIC would count as the uplink if the uplink's MAC
+    address disappeared.
+    """
+    for was, present in find_renamed(state.uplinks.verified, state.links):
+        name = ",".join(present)
+        text = (
+            f"{name} ({was.mac}) stays the uplink, but its name was {was.name} when the check"
+            f" passed, and another NIC is {was.name} now; run hostrouting apply to record {name}"
+        )
+        yield Note(NoteKind.MOVED, text, devs=present)
 
 
 def _moved(state: State) -> Iterable[Note]:

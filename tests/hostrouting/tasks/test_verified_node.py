@@ -390,6 +390,26 @@ def test_a_note_names_a_swapped_uplink_as_it_was_when_the_check_passed(node: Nod
     assert node.devs_of_ours() == {"eth0"}
 
 
+def test_an_uplinks_new_name_is_told_until_apply_records_it(node: Node) -> None:
+    """Otherwise, its former namesake would count as the uplink once its MAC address is gone."""
+    node.rename("eth1")
+    node.kernel.add_link("eth0", mac=OTHER_MAC)
+    node.kernel.add_address("eth0", "10.9.0.5/24")
+    report = check(STRICT, host=node.host)
+    assert (report.verdict, report.default_devs) == (Verdict.OVERLAP, ("eth1",))  # routes are gone
+    (note,) = (n for n in report.notes if n.kind is NoteKind.MOVED)
+    assert note.devs == ("eth1",)
+    assert note.message == (
+        f"eth1 ({MAC}) stays the uplink, but its name was eth0 when the check passed,"
+        " and another NIC is eth0 now; run hostrouting apply to record eth1"
+    )
+    node.apply()
+    assert node.record == f"eth1 {MAC}\n"
+    assert NoteKind.MOVED not in {n.kind for n in check(STRICT, host=node.host).notes}
+    node.kernel.del_link("eth1")
+    assert check(STRICT, host=node.host).default_devs == ()
+
+
 def test_a_name_of_the_config_that_is_a_port_by_now(node: Node) -> None:
     node.kernel.del_link("eth0")
     node.kernel.add_link("br0", kind="bridge", mac=MAC)
