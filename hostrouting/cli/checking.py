@@ -192,11 +192,10 @@ def _about_start(report: OverlapReport, chosen: Chosen, host: Host) -> str:
     if report.verdict is not Verdict.OK or not static.is_wanted:
         return ""
     from hostrouting.kernel.model import UnknownFactError
-    from hostrouting.overlap.planned_host import would_fail
 
     config = host.with_verified(chosen.config)
     backends = host.planned_backends(config)
-    apply = "" if would_fail(report) else f": hostrouting apply {chosen.name}".rstrip()
+    apply = "" if report.fix.would_fail else f": hostrouting apply {chosen.name}".rstrip()
     try:
         return _about_planned_start(config, backends, host, apply)
     except UnknownFactError as error:

@@ -28,8 +28,8 @@ from hostrouting.model.text import shortened, shown
 from hostrouting.overlap.check import unjudged
 from hostrouting.overlap.difference import DiffReport
 from hostrouting.overlap.findings import UnknownReason
-from hostrouting.overlap.planned_host import with_overdue
-from hostrouting.tasks.queries import check, diff
+from hostrouting.overlap.planned_host import PlannedHost, with_overdue
+from hostrouting.tasks.queries import check_and_plan, diff
 from phases import CancelScope
 
 if TYPE_CHECKING:
@@ -207,7 +207,9 @@ class _Judging:
         name = self._name_of(number, given, snapshot.host)
         snapshot = attrs.evolve(snapshot, host=snapshot.host or name)
         host = Host.recorded(snapshot)
-        report = with_overdue(check(self.config, host=host), self.config, host)
+        report, plan = check_and_plan(self.config, host, CancelScope())
+        if plan is not None:
+            report = with_overdue(report, PlannedHost(host, plan), self.config)
         judged = JudgedHost(name, report, taken=snapshot.time)
         if self.since is None:
             return judged

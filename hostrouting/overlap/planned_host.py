@@ -39,8 +39,6 @@ from hostrouting.routes.verify import losing_routes, verify_routes
 from hostrouting.routes.verify_policy import verify_policy
 from phases import CancelScope
 
-_WOULD_FAIL = "hostrouting apply would fail"
-
 # A clause names at most this many CIDRs.
 _SHOWN_CIDRS = 4
 
@@ -397,55 +395,68 @@ def with_effects(
     config: Config,
     host: Host,
     scope: CancelScope,
-) -> OverlapReport:
-    """Return the report of a check that passes, with cautions on what ``apply`` would change.
-
-    If ``apply`` would fail, a caution says why.
+) -> tuple[OverlapReport, RoutePlan | None]:
+    """Plan a config after a check that passes, and caution about what ``apply`` would change.
 
     Args:
         report: the report on the host as it is.
         config: the config that was checked.
         host: the host as it is.
         scope: cancels the reads.
+
+    Returns:
+        The report, with cautions on what ``apply`` would change, or on why it would fail. And the
+        plan, or None if there can't be one.
     """
     config = host.with_verified(config)
     adopted = routes_to_adopt(host, replaces_script=config.static_routes.is_wanted)
     try:
         plan, missing = plan_now(config, *host.planned_backends(config), adopted=adopted)
-        if missing is not None or not (_new_routes(plan) or _new_rules(plan)):
-            return report
+    except RouteError as error:
+        return _with_failure(report, error), None
+    if missing is not None or not (_new_routes(plan) or _new_rules(plan)):
+        return report, plan
+    try:
         planned = planned_host(config, host, plan, scope)
         planned.refuse()
         planned.refuse_unkept()
-        lines = [f"{_WOULD_FAIL}: {why}" for why in planned.losing[:1]]
-    except UnknownFactError as error:
-        planned = None
-        lines = [f"whether hostrouting apply would fail isn't known: {error.message}"]
+        losing = planned.losing
     except RouteError as error:
-        planned = None
-        lines = [f"{_WOULD_FAIL}: {'; '.join(error.message.splitlines())}"]
-    if planned is not None and not lines:
-        effects = planned.effects(config, scope)
-        lines = [f"after hostrouting apply, {line}" for line in effects]
-    return attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=tuple(lines)))
+        return _with_failure(report, error), plan
+    if losing:
+        return _that_would_fail(report, losing[0]), plan
+    lines = (f"after hostrouting apply, {line}" for line in planned.effects(config, scope))
+    return attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=tuple(lines))), plan
 
 
-def would_fail(report: OverlapReport) -> bool:
-    """Return whether a caution of ``with_effects`` says that ``apply`` would fail."""
-    return any(line.startswith(_WOULD_FAIL) for line in report.fix.consequences)
+def _with_failure(report: OverlapReport, error: RouteError) -> OverlapReport:
+    """Return the report of a check that passes, with a caution on an error of planning."""
+    if not isinstance(error, UnknownFactError):
+        return _that_would_fail(report, "; ".join(error.message.splitlines()))
+    line = f"whether hostrouting apply would fail isn't known: {error.message}"
+    return attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=(line,)))
 
 
-def with_overdue(report: OverlapReport, config: Config, host: Host) -> OverlapReport:
-    """Return the report of a check that passes, with cautions on what ``overdue`` finds."""
-    if report.verdict is not Verdict.OK or not config.static_routes.is_wanted:
+def _that_would_fail(report: OverlapReport, why: str) -> OverlapReport:
+    """Return the report of a check that passes, with a caution on why ``apply`` would fail."""
+    line = f"hostrouting apply would fail: {why}"
+    fix = attrs.evolve(report.fix, consequences=(line,), would_fail=True)
+    return attrs.evolve(report, fix=fix)
+
+
+def with_overdue(report: OverlapReport, planned: PlannedHost, config: Config) -> OverlapReport:
+    """Return the report of a check that passes, with cautions on what ``overdue`` finds.
+
+    If ``apply`` would fail, return the report unchanged, because ``apply`` wouldn't help.
+
+    Args:
+        report: the report of ``with_effects``.
+        planned: the host with the plan of ``with_effects``.
+        config: the planned config.
+    """
+    if report.fix.would_fail:
         return report
-    if would_fail(report):
-        return report
-    try:
-        plan, _ = plan_now(host.with_verified(config), *host.planned_backends(config))
-    except RouteError:  # with_effects has a caution
-        return report
-    return _with_cautions_first(report, PlannedHost(host, plan).overdue(config))
+    return _with_cautions_first(report, planned.overdue(config))
 
 
 def _with_cautions_first(report: OverlapReport, clauses: Iterable[str]) -> OverlapReport:

@@ -232,7 +232,19 @@ class Fix(JsonObject):
         hints: what the owners of other interfaces can change instead, one line each.
         unapplied: the config's entries that would fix failures, but that the kernel lacks. Then
             ``routes``, ``rules`` and ``keep`` have only what is needed in addition.
+        would_fail: whether ``apply`` would fail, although the check passes; one of
+            ``consequences`` says why. Not included in the JSON.
     """
+
+    json_names = (
+        "routes",
+        "rules",
+        "keep",
+        "unfixable",
+        "consequences",
+        "hints",
+        "unapplied",
+    )
 
     routes: tuple[StaticRoute, ...] = ()
     rules: tuple[StaticRule, ...] = ()
@@ -241,6 +253,7 @@ class Fix(JsonObject):
     consequences: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
     unapplied: StaticRoutes | None = None
+    would_fail: bool = False
 
     @property
     def entries(self) -> StaticRoutes:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hostrouting.kernel.snapshot import Snapshot
     from hostrouting.overlap.difference import DiffReport
     from hostrouting.overlap.explanation import Explanation
+    from hostrouting.routes.plan import RoutePlan
 
 
 def check(
@@ -57,19 +58,37 @@ def check(
     Raises:
         phases.Cancelled, phases.TimedOut: the scope was cancelled.
     """
-    config = to_config(config)
     host = to_host(host)
-    scope = to_scope(scope)
-    report = check_kernel(config, host, None, scope)
-    if config.static_routes.is_wanted and (report.findings or report.verdict is Verdict.OK):
-        from hostrouting.overlap.planned_host import with_effects, with_unapplied
-
-        with_more = with_unapplied if report.findings else with_effects
-        report = with_more(report, config, host, scope)
+    report, _ = check_and_plan(to_config(config), host, to_scope(scope))
     if document is None:
         return report
     notes = notes_on(document, report, host.routes)
     return attrs.evolve(report, notes=(*report.notes, *notes))
+
+
+def check_and_plan(
+    config: Config,
+    host: Host,
+    scope: CancelScope,
+) -> tuple[OverlapReport, RoutePlan | None]:
+    """Check a host, and compare its routes with the config's.
+
+    Returns:
+        The report, as ``check`` explains. And if nothing fails, the plan of the config's routes, or
+        None if the config has none, or none that can be planned.
+    """
+    report = check_kernel(config, host, None, scope)
+    if not config.static_routes.is_wanted:
+        return report, None
+    if report.findings:
+        from hostrouting.overlap.planned_host import with_unapplied
+
+        return with_unapplied(report, config, host, scope), None
+    if report.verdict is not Verdict.OK:
+        return report, None
+    from hostrouting.overlap.planned_host import with_effects
+
+    return with_effects(report, config, host, scope)
 
 
 def check_kernel(

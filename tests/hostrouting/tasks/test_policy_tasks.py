@@ -13,7 +13,17 @@ from recording_tasks import OnProgress
 from wanted import SHADOWED, TrialSystemd, config, ours
 
 import phases
-from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, RouteError, judge, plan
+from hostrouting import (
+    Config,
+    Configure,
+    Host,
+    Layout,
+    RemoveHostRouting,
+    RouteError,
+    check,
+    judge,
+    plan,
+)
 from hostrouting.backend import EVERYTHING, Entries, ForwardingBackend, Selection
 from hostrouting.boot.layout import ROUTES as ROUTES_PART
 from hostrouting.kernel.port import read_routes
@@ -268,7 +278,9 @@ def test_printed_rules_are_to_be_deleted(
     assert re.search(r"(would fail|can't install .*): can't keep 172\.16\.0\.10 on ib0", out)
     assert ("note: the kernel lacks the rules or routes that keep ib0\n" in out) is not has_gateway
     assert "hostrouting apply " + str(path) not in out
+    assert check(Config.load(path), host=host).fix.would_fail is not has_gateway
     (judged,) = judge([take_snapshot(host.routes)], Config.load(path)).groups
+    assert judged.report.fix.would_fail is not has_gateway
     cautions = [line.partition(": ")[0] for line in judged.cautions]
     assert cautions == ([] if has_gateway else ["hostrouting apply would fail"])
     code, _, said = run("apply", path)
