@@ -21,7 +21,6 @@ from hostrouting.overlap.difference import DiffReport
 from hostrouting.overlap.findings import (
     FindingKind,
     Note,
-    NoteKind,
     OverlapReport,
     UnknownReason,
     Verdict,
@@ -123,7 +122,7 @@ class HostGroup(JsonObject):
             each reason.
         own_names: maps a name in ``hosts`` to the host name in the snapshot, where the two differ.
         decisions: the first host's notes that ask for a decision: which interface is the uplink.
-            The other hosts' notes have the same kinds and interfaces.
+            The other hosts' notes have the same kinds and interfaces, and offer the same choices.
         cautions: one line each about other traffic that the fix moves on the first host, and about
             interfaces of ``keep`` that aren't kept on the first host.
     """
@@ -335,18 +334,13 @@ def _doubts(report: OverlapReport) -> Hashable:
     If there are questions, or cautions although nothing fails, the result also contains the
     uplinks, because the group's line names them.
     """
-    asked = frozenset((note.kind, note.devs, _chosen_by(note)) for note in report.decisions)
+    asked = frozenset(
+        (note.kind, note.devs, note.winner, note.choices) for note in report.decisions
+    )
     uplinks = report.default_devs
     cautions = frozenset(_in_general(line, uplinks) for line in report.fix.consequences)
     names_uplinks = asked or (cautions and report.verdict is Verdict.OK)
     return asked, cautions, uplinks if names_uplinks else ()
-
-
-def _chosen_by(note: Note) -> str:
-    """Return the text without addresses and metrics of a note on which default route wins."""
-    if note.kind is not NoteKind.CONTESTED:
-        return ""
-    return re.sub(r"metric \d+", "", _in_general(note.message, ()))
 
 
 def _in_general(caution: str, uplinks: Iterable[str]) -> str:

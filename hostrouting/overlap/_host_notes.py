@@ -27,7 +27,7 @@ from hostrouting.model.verified_uplinks import (
 from hostrouting.overlap._fewest_prefixes import summary_of
 from hostrouting.overlap._places import Place, Places, SocketLookup, Span
 from hostrouting.overlap._state import State
-from hostrouting.overlap.findings import Note, NoteKind
+from hostrouting.overlap.findings import Note, NoteKind, UplinkChoice
 from hostrouting.overlap.uplinks import Uplinks, container_devs, how_to_name, is_of_vpn
 
 # Limits for human-readable lines.
@@ -99,10 +99,23 @@ def _several_defaults(state: State, default: Route, overlap: RouteOverlap) -> It
     rivals.sort(key=attrgetter("metric"))
     devs = tuple(sorted({dev for route in rivals for dev in route.devs}))
     listed = "; ".join(map(str, rivals))
-    naming = how_to_name(rivals, state.routes, overlap.expected_cidrs, state.links)
-    settling = _settling(state, default, naming)
+    winner = default.devs
+    choices: tuple[UplinkChoice, ...] = ()
+    if state.uplinks.named is None:
+        naming = how_to_name(rivals, state.routes, overlap.expected_cidrs, state.links)
+        settling = f"and the one through {','.join(winner)} wins; {naming}"
+        choices = naming.choices
+    elif state.family is Family.IPV4:
+        settling = f"and expected CIDRs that name no interface use {default}"
+    else:
+        settling = (
+            "and of those with the same metric"
+            " the kernel takes one of the highest preference whose router answers;"
+            " a route for each expected CIDR settles it"
+        )
+        winner = ()
     text = f"several interfaces have a default route, {settling}; {listed}"
-    yield Note(NoteKind.CONTESTED, text, devs=devs)
+    yield Note(NoteKind.CONTESTED, text, devs=devs, winner=winner, choices=choices)
 
 
 def _beside_uplinks(state: State, places: Places) -> Iterable[Note]:
@@ -200,7 +213,7 @@ def _through_containers(
             f"{route} may be a container's default route,"
             f" as {','.join(route.devs)} is in containerDevs; {naming}"
         )
-        yield Note(NoteKind.CONTESTED, text, devs=route.devs)
+        yield Note(NoteKind.CONTESTED, text, devs=route.devs, choices=naming.choices)
 
 
 def _replaced(uplinks: Uplinks) -> Note:
@@ -294,20 +307,6 @@ def _port_of(masters: Container[str], devs: Iterable[str], state: State) -> str 
         if dev in state.ports and state.ports[dev].master in masters:
             return dev
     return None
-
-
-def _settling(state: State, default: Route, naming: str) -> str:
-    """Return a clause on which of several default routes is used, and how to choose one."""
-    if state.uplinks.named is None:
-        wins = f"and the one through {','.join(default.devs)} wins"
-        return f"{wins}; {naming}"
-    if state.family is Family.IPV4:
-        return f"and expected CIDRs that name no interface use {default}"
-    return (
-        "and of those with the same metric"
-        " the kernel takes one of the highest preference whose router answers;"
-        " a route for each expected CIDR settles it"
-    )
 
 
 def _rival_defaults(state: State, default: Route) -> list[Route]:

@@ -6,7 +6,7 @@ This module does no I/O.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import attrs
 
@@ -196,6 +196,18 @@ class Finding(JsonObject):
         return "" if self.kind is FindingKind.NO_ROUTE else f"by {self.route or 'a policy rule'}"
 
 
+class UplinkChoice(NamedTuple):
+    """Interfaces to choose as the uplinks.
+
+    Args:
+        devs: the interfaces.
+        failing: the other interfaces that carry expected packets now, which would then fail.
+    """
+
+    devs: tuple[str, ...]
+    failing: tuple[str, ...] = ()
+
+
 @attrs.frozen
 class Note(JsonObject):
     """An informational message that isn't a failure.
@@ -206,13 +218,21 @@ class Note(JsonObject):
         cidr: the expected CIDR without host bits. Null if the note applies to all expected CIDRs.
         devs: sorted names of the interfaces involved.
         ranges: the affected addresses, as the fewest CIDRs.
+        winner: for ``CONTESTED``, the interfaces of the default route that wins, or empty if that
+            isn't known. Not included in the JSON.
+        choices: for ``CONTESTED``, the uplinks that the message offers to name. Not included in the
+            JSON.
     """
+
+    json_names = ("kind", "message", "cidr", "devs", "ranges")
 
     kind: NoteKind
     message: str
     cidr: IpNetwork | None = None
     devs: tuple[str, ...] = ()
     ranges: tuple[IpNetwork, ...] = ()
+    winner: tuple[str, ...] = ()
+    choices: tuple[UplinkChoice, ...] = ()
 
 
 @attrs.frozen

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from operator import attrgetter
+from typing import NamedTuple
 
 import attrs
 
@@ -38,7 +39,7 @@ from hostrouting.model.verified_uplinks import (
     is_port_of,
     is_vpn_instead,
 )
-from hostrouting.overlap.findings import UnknownReason
+from hostrouting.overlap.findings import UnknownReason, UplinkChoice
 from phases import CancelScope
 
 # A line of text lists at most this many choices.
@@ -256,12 +257,38 @@ def container_devs(overlap: RouteOverlap, links: Iterable[Link]) -> set[str]:
     }
 
 
+@attrs.frozen
+class Naming:
+    """How to name the uplinks, as a text and as the choices that it offers."""
+
+    text: str
+    choices: tuple[UplinkChoice, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class _Loss(NamedTuple):
+    """Expected packets that fail with a choice of uplinks.
+
+    Args:
+        words: a clause without the interfaces.
+        devs: the interfaces that carry the packets now.
+    """
+
+    words: str
+    devs: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f" (then {self.words.format(','.join(self.devs))})"
+
+
 def how_to_name(
     defaults: Iterable[Route],
     routes: Sequence[Route] = (),
     cidrs: Iterable[ExpectedCidr] = (),
     links: Iterable[Link] = (),
-) -> str:
+) -> Naming:
     """Return how to name the interfaces of one of several default routes as uplinks.
 
     The result has a choice for each route, ready to paste, with a clause on the expected packets
@@ -277,25 +304,29 @@ def how_to_name(
         links: the host's links.
     """
     defaults = sorted(defaults, key=is_of_vpn)  # a stable sort, so NICs stay ordered by metric
-    choices = _choices(defaults, links)
-    all_devs = tuple(sorted({dev for devs in choices for dev in devs}))
+    named = _devs_to_name(defaults, links)
+    all_devs = tuple(sorted({dev for devs in named for dev in devs}))
     if not all_devs or not all(map(is_device, all_devs)):
-        return "name the node's uplinks (hostRouting.uplinks)"
+        return Naming("name the node's uplinks (hostRouting.uplinks)")
     inside = [*_inside(routes, cidrs)]
-    broken = {devs: _broken_by(devs, all_devs, inside) for devs in choices}
-    words = [json.dumps(all_devs)] if all(broken.values()) else []
+    losses = [_broken_by(devs, all_devs, inside) for devs in named]
+    choices = [UplinkChoice(all_devs)] if all(losses) else []
+    words = [json.dumps(all_devs)] if all(losses) else []
     winner = _winning_devs(defaults)
-    for devs, clause in broken.items():
-        words.append(f"{json.dumps(devs)}{clause or _default_broken_by(devs, winner)}")
+    for devs, broken in zip(named, losses, strict=True):
+        loss = broken or _default_broken_by(devs, winner)
+        choices.append(UplinkChoice(devs, loss.devs if loss else ()))
+        words.append(f"{json.dumps(devs)}{loss or ''}")
     answers = shortened(words, " or ", _SHOWN_CHOICES)
-    return f"name the node's uplinks: set hostRouting's \"uplinks\": {answers}"
+    text = f"name the node's uplinks: set hostRouting's \"uplinks\": {answers}"
+    return Naming(text, tuple(choices))
 
 
-def _choices(defaults: Iterable[Route], links: Iterable[Link]) -> list[tuple[str, ...]]:
+def _devs_to_name(defaults: Iterable[Route], links: Iterable[Link]) -> list[tuple[str, ...]]:
     """Return the interfaces of each default route that aren't InfiniBand, without duplicates."""
     fabric = {link.name for link in links if is_infiniband(link)}
-    choices = (tuple(dev for dev in route.devs if dev not in fabric) for route in defaults)
-    return [*dict.fromkeys(filter(None, choices))]
+    named = (tuple(dev for dev in route.devs if dev not in fabric) for route in defaults)
+    return [*dict.fromkeys(filter(None, named))]
 
 
 def _winning_devs(defaults: Sequence[Route]) -> tuple[str, ...]:
@@ -322,20 +353,24 @@ def _inside(routes: Iterable[Route], cidrs: Iterable[ExpectedCidr]) -> Iterator[
     yield from best.values()
 
 
-def _broken_by(devs: Collection[str], all_devs: Collection[str], routes: Iterable[Route]) -> str:
-    """Return a clause on expected packets that fail if only ``devs`` are uplinks."""
+def _broken_by(
+    devs: Collection[str],
+    all_devs: Collection[str],
+    routes: Iterable[Route],
+) -> _Loss | None:
+    """Return expected packets that fail if only ``devs`` are uplinks, or None."""
     for route in routes:
-        others = [dev for dev in route.devs if dev in all_devs and dev not in devs]
+        others = tuple(dev for dev in route.devs if dev in all_devs and dev not in devs)
         if others:
-            return f" (then {route.destination} through {','.join(others)} fails)"
-    return ""
+            return _Loss(f"{route.destination} through {{}} fails", others)
+    return None
 
 
-def _default_broken_by(devs: Collection[str], winner: Collection[str]) -> str:
-    """Return a clause on the winning default route, unless one of its interfaces is in ``devs``."""
+def _default_broken_by(devs: Collection[str], winner: tuple[str, ...]) -> _Loss | None:
+    """Return the winning default route's packets, unless one of its interfaces is in ``devs``."""
     if not winner or not {*winner}.isdisjoint(devs):
-        return ""
-    return f" (then packets by the default route through {','.join(winner)} fail)"
+        return None
+    return _Loss("packets by the default route through {} fail", winner)
 
 
 def contested_error(
@@ -369,8 +404,9 @@ def contested_error(
         )
         choices = others
     else:
-        return _same_metric(contested, how_to_name(contested, routes, cidrs, links) + _THEN)
-    hint = how_to_name(choices, routes, cidrs, links) + _THEN
+        naming = how_to_name(contested, routes, cidrs, links)
+        return _same_metric(contested, f"{naming}{_THEN}")
+    hint = f"{how_to_name(choices, routes, cidrs, links)}{_THEN}"
     return RouteError(f"{why}: {_listed(contested)}", hint=hint)
 
 
@@ -382,7 +418,7 @@ def is_of_vpn(route: Route) -> bool:
 def _only_vpn_is_left(uplinks: Uplinks, links: Sequence[Link]) -> RouteError:
     """Return the error for a verified uplink that is gone, if only a VPN has a default route."""
     best = uplinks.contested[0]
-    named = how_to_name(uplinks.contested, links=links) + _THEN
+    named = f"{how_to_name(uplinks.contested, links=links)}{_THEN}"
     return RouteError(
         f"{_gone(uplinks)}, and only a VPN, by the name of {_devs(best)},"
         f" has {_a_default(best)}: {best}",

@@ -52,12 +52,14 @@ def hosts(out: str) -> list[list[str]]:
     return [group["hosts"] for group in json.loads(out)["groups"]]
 
 
-def contested(metric: int) -> Snapshot:
+def contested(metric: int, *lines: str) -> Snapshot:
     """Return a healthy node whose storage network offers a default route, too."""
     kernel = FakeKernel()
     add_nics(kernel, eth0="10.1.0.4/24", eth1="10.2.0.4/24")
     play(kernel, "route add default via 10.1.0.1 dev eth0 proto dhcp metric 100")
     play(kernel, f"route add default via 10.2.0.1 dev eth1 proto dhcp metric {metric}")
+    for line in lines:
+        play(kernel, line)
     return take_snapshot(kernel)
 
 
@@ -278,6 +280,20 @@ def test_hosts_whose_packets_take_opposite_defaults_are_no_group(
     _, out, _ = elsewhere("judge", *named, tmp_path, "--output", "json")
     hosts = [each["hosts"] for each in json.loads(out)["groups"]]
     assert hosts == [["gpu-1", "gpu-2"], ["gpu-3"]]
+
+
+def test_hosts_with_other_choices_are_no_group() -> None:
+    """Where eth0 carries pods, they fail once eth1 alone is the uplink."""
+    pods = [f"route add 10.96.{node}.0/24 via 10.1.0.9 dev eth0 proto static" for node in (1, 2)]
+    taken = [contested(50), *(contested(50, line) for line in pods)]
+    named = [attrs.evolve(each, host=f"gpu-{number}") for number, each in enumerate(taken)]
+    config = Config.from_mapping({"hostRouting": section(cidrs=["10.96.0.0/12"])})
+    groups = judge(named, config).groups
+    assert {group.hosts: group.decisions[0].choices for group in groups} == {
+        ("gpu-0",): ((("eth1",), ()), (("eth0",), ("eth1",))),
+        ("gpu-1", "gpu-2"): ((("eth1",), ("eth0",)), (("eth0",), ("eth1",))),
+    }
+    assert {group.decisions[0].winner for group in groups} == {("eth1",)}
 
 
 def test_old_snapshots_are_named(elsewhere: Run, tmp_path: Path) -> None:
