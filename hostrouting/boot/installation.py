@@ -173,12 +173,13 @@ def _enable(plan: BootPlan, host: Host, undo: Undo) -> None:
 def _changes_so_far(plan: BootPlan, layout: Layout, unread: Iterable[str]) -> Changes:
     """Return the changes that have been made before anything is removed."""
     removed = {layout.relative(path) for path in plan.files.remove}
-    of_files = [change for change in plan.changes.files if change.what not in removed]
+    planned = {change.what: change for change in plan.changes.files}
+    of_files = [change for what, change in planned.items() if what not in removed]
     # The manifest and the gate's files have interim content now. If the run removes one of these
     # files at the end, the file counts as replaced until then.
     interim = {layout.manifest, *(file.path for file in plan.gate.switched)}
-    replaced = [path for path in plan.files.remove if path in interim]
-    of_files += [Change(layout.relative(path), "replaced") for path in replaced]
+    replaced = [layout.relative(path) for path in plan.files.remove if path in interim]
+    of_files += [Change(what, "replaced", before=planned[what].before) for what in replaced]
     of_units = [Change(name, "reloaded") for name in unread]
     of_units += [Change(f"{name}.service", "enabled") for name in plan.units.enable]
     return Changes(files=tuple(of_files), units=tuple(of_units))
@@ -280,7 +281,9 @@ def apply_removals(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[C
         files.write_if_changed(layout.gate_list, plan.gate.final_list.text)
     yield from _remove_from_boot(plan, host, scope)
     removed_last = {layout.manifest, *layout.markers}
-    yield from _remove_all(layout, [path for path in plan.files.remove if path not in removed_last])
+    yield from _remove_all(
+        plan, layout, [path for path in plan.files.remove if path not in removed_last]
+    )
     remove_old_stages(layout)
     if WATCH in plan.manifests.removed_parts:
         _remove_snapshots(layout)
@@ -302,7 +305,7 @@ def _finish_manifest(plan: BootPlan, layout: Layout) -> Iterator[Changes]:
     # A file that can't be accessed may still be there. So the manifest, which lists it, stays.
     if plan.files.access_errors:
         return
-    removed = [*_remove_all(layout, [layout.manifest])]
+    removed = [*_remove_all(plan, layout, [layout.manifest])]
     # A manifest that only this run has written isn't in the plan, and its removal isn't reported.
     if layout.manifest in plan.files.remove:
         yield from removed
@@ -332,7 +335,7 @@ def _remove_results(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[
     # The scripts hold this lock while they create their scratch files. The watcher holds the lock
     # while it decides whether to write the markers.
     with nullcontext() if host.is_image else locked(layout.lock, scope):
-        yield from _remove_all(layout, markers)
+        yield from _remove_all(plan, layout, markers)
         for path in scratch:
             files.remove(path)
 
@@ -353,7 +356,7 @@ def _remove_from_boot(plan: BootPlan, host: Host, scope: CancelScope) -> Iterato
     of_systemd = [path for path in plan.files.remove if path.is_relative_to(layout.units)]
     gates = old.gates(layout)
     drop_ins = [path for path in of_systemd if path in gates]
-    yield from _remove_all(layout, drop_ins)
+    yield from _remove_all(plan, layout, drop_ins)
     if drop_ins:
         _wait_for_starts(units, (old.consumer, *old.former), scope)
     for name in plan.manifests.removed_parts:
@@ -362,7 +365,7 @@ def _remove_from_boot(plan: BootPlan, host: Host, scope: CancelScope) -> Iterato
             yield _of_unit(name, "disabled")
         # `systemctl disable` doesn't remove dangling symlinks.
         files.remove(layout.enablement(name))
-    yield from _remove_all(layout, of_systemd)
+    yield from _remove_all(plan, layout, of_systemd)
     if of_systemd:
         units.reload()
 
@@ -371,10 +374,13 @@ def _of_unit(part: str, action: str) -> Changes:
     return Changes(units=(Change(f"{part}.service", action),))
 
 
-def _remove_all(layout: Layout, paths: Iterable[Path]) -> Iterator[Changes]:
+def _remove_all(plan: BootPlan, layout: Layout, paths: Iterable[Path]) -> Iterator[Changes]:
+    planned = {change.what: change for change in plan.changes.files}
     for path in paths:
+        what = layout.relative(path)
         if files.remove(path):
-            yield Changes(files=(Change(layout.relative(path), "removed"),))
+            before = planned[what].before if what in planned else None
+            yield Changes(files=(Change(what, "removed", before=before),))
 
 
 # A gate that is being removed has an empty list by now, or only the script that removes our routes.

@@ -418,8 +418,9 @@ def _net_changes(
         action = "added" if before is None else "replaced"
         path = layout.relative(file.path)
         of_files.append(Change(path, action, before=before, after=file.text))
-    removed = map(layout.relative, (*other_files.remove, *other_files.links))
-    of_files += [Change(path, "removed") for path in removed]
+    for removed in (*other_files.remove, *other_files.links):
+        before = None if removed in layout.snapshots else _readable_text(removed)
+        of_files.append(Change(layout.relative(removed), "removed", before=before))
     of_units = (
         *_unit_changes(units.enable, "enabled"),
         *_unit_changes(units.restart, "restarted"),
@@ -427,6 +428,14 @@ def _net_changes(
         *_unit_changes(units.disable, "disabled"),
     )
     return Changes(files=tuple(of_files), units=of_units)
+
+
+def _readable_text(path: Path) -> str | None:
+    """Return a file's content, or None if it can't be read."""
+    try:
+        return files.read_text(path)
+    except FileError:
+        return None
 
 
 def _unit_changes(names: Iterable[str], action: str) -> list[Change]:

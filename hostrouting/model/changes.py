@@ -26,7 +26,7 @@ class Change(NamedTuple):
         action: ``added``, ``replaced`` or ``removed``; for a unit ``enabled``, ``disabled``,
             ``started``, ``restarted``, ``stopped`` or ``reloaded``.
         was: the route that was replaced, if any.
-        before: the content of a file that would be replaced.
+        before: the content of a file that would be replaced or removed.
         after: the content of a file that would be added or replaced.
     """
 
@@ -64,22 +64,20 @@ class Changes:
         return bool(self.routes or self.rules or self.files or self.units)
 
     def __or__(self, later: Changes) -> Changes:
-        """Return both instances' changes, with one change for each file."""
-        files = {change.what: change for change in self.files}
-        for change in later.files:
-            earlier = files.get(change.what)
-            if earlier is None:
-                files[change.what] = change
-            elif earlier.action == "removed":
-                files[change.what] = Change(change.what, "replaced")
-            elif change.action != "replaced":  # an added file that is then replaced stays added
-                files[change.what] = change
-        units = tuple(dict.fromkeys((*self.units, *later.units)))
+        """Return the changes from the state before this instance to the state after the later one.
+
+        A change that the later ones undo is left out, and a change in both instances counts once.
+        """
+        files = _net(self.files, later.files)
+        # Of a unit whose file was added and removed again, nothing is left.
+        temporary = {_name(change.what) for change in self.files if change.action == "added"}
+        temporary -= {_name(change.what) for change in files}
+        units = _net_of_units(self.units, later.units)
         return Changes(
-            (*self.routes, *later.routes),
-            tuple(files.values()),
-            units,
-            rules=(*self.rules, *later.rules),
+            _net(self.routes, later.routes),
+            files,
+            tuple(change for change in units if change.what not in temporary),
+            rules=_net(self.rules, later.rules),
         )
 
     @property
@@ -110,9 +108,69 @@ class Changes:
         }
 
 
+def _net(earlier: tuple[Change, ...], later: tuple[Change, ...]) -> tuple[Change, ...]:
+    if not (earlier and later):
+        return earlier or later
+    net: dict[object, Change] = {}
+    for change in (*earlier, *later):
+        key = change.what.key if isinstance(change.what, Route) else change.what
+        both = _combined(net[key], change) if key in net else change
+        if both is None:
+            del net[key]
+        else:
+            net[key] = both
+    return tuple(net.values())
+
+
+def _combined(earlier: Change, later: Change) -> Change | None:
+    """Return the change from before ``earlier`` to after ``later``, or None if it is undone."""
+    is_new = earlier.action == "added"
+    if later.action == "removed":
+        former = earlier.what if earlier.was is None else earlier.was
+        return None if is_new else Change(former, "removed", before=earlier.before)
+    if is_new:
+        return Change(later.what, "added", after=later.after)
+    if earlier == later:
+        return earlier
+    was = earlier.what if earlier.was is None else earlier.was
+    if _is_same(was, later.what):
+        if earlier.before == later.after:
+            return None
+        was = None  # a file with another content
+    return Change(later.what, "replaced", was, earlier.before, later.after)
+
+
+def _is_same(before: object, after: object) -> bool:
+    if isinstance(before, Route) and isinstance(after, Route):
+        return before.has_same_effect(after)
+    return before == after
+
+
+_UNDONE_BY = {"enabled": "disabled", "disabled": "enabled", "started": "stopped"}
+_OF_PROCESSES = ("started", "restarted", "stopped")
+
+
+def _net_of_units(earlier: tuple[Change, ...], later: tuple[Change, ...]) -> tuple[Change, ...]:
+    net: dict[object, Change] = {}
+    for change in (*earlier, *later):
+        is_of_process = change.action in _OF_PROCESSES
+        is_of_boot = change.action in ("enabled", "disabled")
+        key = (change.what, is_of_process, is_of_boot)
+        if key in net and _UNDONE_BY.get(net[key].action) == change.action:
+            del net[key]
+        else:
+            net[key] = change
+    return tuple(net.values())
+
+
+def _name(what: object) -> str:
+    """Return the name of a file or unit."""
+    return str(what).rpartition("/")[2]
+
+
 def _stem(what: object) -> str:
     """Return the name of a file or unit up to its first dot."""
-    return str(what).rpartition("/")[2].partition(".")[0]
+    return _name(what).partition(".")[0]
 
 
 def _listed(key: str, changes: tuple[Change, ...]) -> list[dict[str, str]]:

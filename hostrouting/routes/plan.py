@@ -138,10 +138,10 @@ class RoutePlan:
         added = (Change(route, "added") for route in self.add)
         replaced = (Change(item.new, "replaced", item.old) for item in self.replace)
         removed = (Change(route, "removed") for route in self.remove)
-        changes = Changes((*added, *replaced, *removed))
-        for policy in self.policies:
-            changes |= policy.changes
-        return changes
+        policies = [policy.changes for policy in self.policies]
+        side = (change for changes in policies for change in changes.routes)
+        rules = (change for changes in policies for change in changes.rules)
+        return Changes((*added, *replaced, *removed, *side), rules=tuple(rules))
 
 
 @attrs.frozen

@@ -19,7 +19,8 @@ def changes_of(result: object, error: BaseException | None = None) -> Changes:
 
     The changes are in the task's report, or in its exception if it has failed or was cancelled.
     ``Configure``'s steps, ``Serial`` and ``Parallel`` have no report with changes, so the result is
-    empty for them. A plan only predicts changes, so it has none.
+    empty for them. A task that passes on the report or exception of a subtask has the subtask's
+    changes: to sum them up, use ``ChangesObserver``. A plan only predicts changes, so it has none.
 
     Args:
         result: the task's result.
@@ -37,13 +38,14 @@ def changes_of(result: object, error: BaseException | None = None) -> Changes:
 class ChangesObserver:
     """A ``phases.Observer`` that collects the changes of all tasks in a tree.
 
-    Its ``changes`` are every route, file and unit that the tasks have changed and not rolled back.
-    If the tree fails or is cancelled, the changes of its completed tasks remain. This observer
-    lists these changes, but the tree's exception doesn't.
+    Its ``changes`` are the differences between the state before the tree and the state after it: a
+    change that the task itself or a later one has undone isn't among them. If the tree fails or is
+    cancelled, the changes of its completed tasks remain. This observer lists these changes, but the
+    tree's exception doesn't. The same observer can be passed to several runs.
     """
 
     changes: Changes = attrs.field(factory=Changes, init=False)
-    _collected: list[object] = attrs.field(factory=list, init=False)
+    _collected: list[Changes] = attrs.field(factory=list, init=False)
 
     def started(self, path: str) -> None:
         """Do nothing, because a task's changes are known at its end."""
@@ -64,6 +66,6 @@ class ChangesObserver:
         for outcome in (result, error):
             changes = changes_of(outcome)
             # An outer task may pass on the report or exception of an inner one.
-            if changes and not any(outcome is earlier for earlier in self._collected):
+            if changes and not any(changes is earlier for earlier in self._collected):
                 self.changes |= changes
-                self._collected.append(outcome)
+                self._collected.append(changes)

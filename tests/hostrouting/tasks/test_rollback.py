@@ -28,13 +28,14 @@ from hostrouting import (
     FileError,
     Host,
     Layout,
+    RemoveHostRouting,
     Snapshot,
     UnitError,
     check,
     plan,
 )
 from hostrouting.azure import ConfigureLoadBalancerProbe, HostNetworking
-from hostrouting.report import Changes, ChangesObserver, ConfigureReport
+from hostrouting.report import Changes, ChangesObserver, ConfigureReport, WatchReport
 from hostrouting.tasks import installed_config
 from hostrouting.testing import FakeKernel, FakeSystemd
 
@@ -149,6 +150,57 @@ def test_an_observer_learns_what_a_late_cancel_dropped(host: Host) -> None:
     assert observer.changes.routes
 
 
+def undone(host: Host, _: Layout) -> tuple[list[phases.Task[Any]], Changes]:
+    return [Configure(WATCHED, host=host), RemoveHostRouting(host=host)], Changes()
+
+
+def replaced_again(host: Host, layout: Layout) -> tuple[list[phases.Task[Any]], Changes]:
+    once = phases.run(Configure(FULL, host=node(layout, "other"))).changes
+    return [Configure(WATCHED, host=host), Configure(FULL, host=host)], once
+
+
+def summed(host: Host, layout: Layout) -> tuple[list[phases.Task[Any]], Changes]:
+    """Return a task with a report of its own, which contains the changes of its subtasks."""
+    once = phases.run(Configure(WATCHED, host=node(layout, "other"))).changes
+
+    @phases.task("summed")
+    def both(scope: phases.CancelScope) -> WatchReport:
+        routes = phases.run_child(ConfigureStaticRoutes(WATCHED, host=host), scope).changes
+        rest = phases.run_child(Configure(WATCHED, host=host), scope).changes
+        return WatchReport(routes | rest)
+
+    return [both], once
+
+
+MADE = {"undone": undone, "replaced again": replaced_again, "summed": summed}
+
+
+def by_name(changes: Changes) -> set[tuple[str, str, str | None]]:
+    """Return the changes in any order, because tasks may make them in different orders.
+
+    Leave out the folders in the manifest, and the results of the check, of which runs only report
+    the removal.
+    """
+    made = (*changes.routes, *changes.rules, *changes.files, *changes.units)
+    files = {
+        (str(change.what), change.action, (change.after or "").partition('"folders"')[0])
+        for change in made
+    }
+    return {each for each in files if not each[0].startswith("/run/")}
+
+
+@pytest.mark.parametrize("tasks", MADE.values(), ids=MADE)
+def test_an_observer_has_the_net_changes_of_all_tasks(
+    tasks: Callable[[Host, Layout], tuple[list[phases.Task[Any]], Changes]],
+    host: Host,
+    layout: Layout,
+) -> None:
+    observer = ChangesObserver()
+    run, expected = tasks(host, layout)
+    phases.run(phases.Serial(*run), observers=[observer])
+    assert by_name(observer.changes) == by_name(expected)
+
+
 def test_an_observer_takes_no_plan_for_a_change(host: Host) -> None:
     observer = ChangesObserver()
     look = phases.task("look")(lambda _: plan(FULL, host=host))
@@ -254,11 +306,20 @@ def test_the_installed_config_restores_the_state_before(
     for task in former(host):
         phases.run(task)
     before, installed = state(host), installed_config(host=host)
+    observer = ChangesObserver()
     with pytest.raises(MyError):
-        phases.run(phases.Serial(Configure(later, host=host), failing))
+        phases.run(phases.Serial(Configure(later, host=host), failing), observers=[observer])
     assert state(host) != before or later == installed
-    phases.run(Configure(installed, host=host))
+    assert bool(observer.changes) is (state(host) != before)
+    phases.run(Configure(installed, host=host), observers=[observer])
     assert state(host) == before
+    assert not observer.changes.of_kernel
+    # A run that writes the results of a check doesn't report them. The manifest may also list
+    # folders that were created in the meantime.
+    named = {str(change.what) for change in observer.changes.files}
+    manifest = {host.layout.relative(host.layout.manifest)}
+    assert {name for name in named if not name.startswith("/run/")} <= manifest
+    assert {change.action for change in observer.changes.units} <= {"restarted", "started"}
 
 
 @pytest.mark.parametrize("later_uplinks", [["eth1"], ["eth0", "eth1"]], ids=["other", "both"])
