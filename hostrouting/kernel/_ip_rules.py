@@ -121,8 +121,8 @@ def _has_ports(item: Mapping[str, Any]) -> bool:
 
 def _has_unknown(item: Mapping[str, Any]) -> bool:
     """Return whether a rule has selectors that a ``Rule`` can't hold."""
-    # A rule for all source ports counts as unknown, because it matches TCP's second lookup, but not
-    # TCP's first, which has no source port.
+    # A rule for all source ports counts as unknown. TCP's first lookup has no source port, so the
+    # rule doesn't match; TCP's second lookup has one, so the rule matches.
     return not item.keys() <= _RULE_KEYS or _ports(item, _PORT_RANGES[0]) == ALL_PORTS
 
 

@@ -29,8 +29,8 @@ def default_route(routes: Iterable[Route], by: tuple[str, ...] | None = None) ->
             a live hop through a matching interface are considered.
 
     Returns:
-        The route with all of its hops, or None if there is no default route through such an
-            interface.
+        The route with all of its hops. None if no default route has a live hop through a matching
+        interface.
     """
     candidates = [
         route for route in unicast_defaults(routes) if any(is_among(dev, by) for dev in route.devs)
@@ -61,12 +61,13 @@ def uplink_patterns(
 ) -> tuple[str, ...] | None:
     """Return patterns for the interfaces whose default routes count, or None for all interfaces.
 
-    Any router on a link can advertise an IPv6 default route, so the IPv4 default route determines
-    the uplinks for IPv6.
+    The uplinks are those that the config names, or else the verified ones. For IPv6, they are
+    otherwise the interfaces of the IPv4 default route, because any router on a link can advertise
+    an IPv6 default route.
 
     Args:
-        configured: the uplinks that the config names, or None if it names none.
-        verified: the names of the verified uplinks, if there are any.
+        configured: the uplinks that the config names; None if it names none.
+        verified: the names of the verified uplinks; empty if there are none.
         ipv4_defaults: for IPv6, the IPv4 default routes. None for IPv4, or to ignore them.
     """
     if configured is not None:
@@ -80,7 +81,7 @@ def uplink_patterns(
 
 
 def _only(dev: str) -> str:
-    """Return a shell pattern that matches only the name ``dev``, even if it contains a ``*``."""
+    """Return a shell pattern that matches only the name ``dev``: ``*`` stands for itself."""
     return re.sub(r"([*?[])", r"[\1]", dev)
 
 
@@ -117,12 +118,12 @@ def with_every_default(
 ) -> Callable[..., list[Lookup]]:
     """Wrap a lookup function, so that it returns every default route that the kernel may choose.
 
-    If several IPv4 default routes have the same table and metric, and each has a single hop with a
-    gateway, the kernel chooses one of them for each lookup, by the state of the gateways' neighbour
-    entries (fib_select_default).
+    There may be several IPv4 default routes with the same table and metric, each with a single hop
+    and a gateway. For each lookup, the kernel chooses one of these routes by the state of the
+    gateways' neighbour entries (fib_select_default).
 
     Args:
-        look_up: ``RouteBackend.lookup`` or a model of it.
+        look_up: ``RouteBackend.lookup``, or a model's function of this name.
         routes: the entries in all tables, in the kernel's order.
     """
     alternatives: dict[tuple[object, ...], list[Route]] = {}

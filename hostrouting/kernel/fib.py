@@ -65,8 +65,9 @@ class _RuleIndex(NamedTuple):
     Args:
         destinations: the rules' destination prefixes; 0/0 for a rule without one.
         sources: the rules' source prefixes; 0/0 for a rule without one.
-        positions: the positions by destination and source prefix, and then by table. The table is
-            None for rules that must be evaluated even if their table has no entry for the address.
+        positions: the rules' positions, by destination and source prefix, and then by table.
+            Instead of a table, None means that the rules must be evaluated in any case: even if
+            their table has no entry for the address.
     """
 
     destinations: PrefixIndex
@@ -78,9 +79,9 @@ class Decision(NamedTuple):
     """The final result of a lookup.
 
     Args:
-        rule: the rule that ended the lookup, or None if none did.
-        route: the matching entry, which may be a blackhole. None if the rule itself discards the
-            packet (``from all blackhole``), or if no entry matches.
+        rule: the rule that ended the lookup; None if no rule ended it.
+        route: the matching entry, which may be a blackhole. None if no entry matches, or if the
+            rule itself discards the packet (``from all blackhole``).
     """
 
     rule: Rule | None = None
@@ -103,16 +104,16 @@ class Fib:
         routes: the entries in all tables, in the kernel's order.
         addresses: the host's addresses, in the kernel's order.
         links: the host's links. An interface that isn't among the links is assumed to be in group
-            0. If no link is a loopback, ``lo`` is assumed to be the loopback interface.
+            0. Without a loopback among them, ``lo`` is assumed to be the loopback interface.
         is_merged: whether tables local and main share one trie, as they do until the first custom
             rule is added (fib_unmerge). By default, True if the rules are the kernel's default
             rules.
         passes_discards: see ``release.passes_discards``.
         lacks_unknown: see ``matches``.
-        silent_routers: the IPv6 routers that the kernel avoids if another route matches, because
-            their neighbour entry is FAILED.
-        labels: the labels of IPv6 addresses. None if they are unknown; the kernel's default labels
-            are assumed then.
+        silent_routers: the IPv6 routers whose neighbour entry is FAILED. The kernel avoids them if
+            another route matches.
+        labels: the labels of IPv6 addresses. None if they aren't known; then the kernel's default
+            labels are assumed.
     """
 
     family: ClassVar[Family] = Family.IPV4
@@ -201,9 +202,9 @@ class Fib:
     def rules_around(self, flow: Flow) -> Sequence[int]:
         """Return the positions of the rules that may affect a flow.
 
-        Rules for other destinations or sources are left out. Rules for a table, other than local
-        and main, are left out if no entry of the table covers the address. If the host has only a
-        few rules, the positions of all are returned.
+        Rules for other destinations or sources are left out. So are rules for a table without an
+        entry that covers the address, except for tables local and main. If the host has only a few
+        rules, the positions of all are returned.
         """
         if len(self.rules) <= _FEW_RULES:
             return range(len(self.rules))
@@ -252,9 +253,9 @@ class Fib:
     ) -> Iterator[tuple[Rule, bool | None, Route | None]]:
         """Yield the rules that a lookup evaluates, up to and including the one that ends it.
 
-        If table main had a host route to the address, a rule that ends the lookup with a shorter
-        prefix in main would find the host route instead. If the rule suppressed the host route,
-        the lookup would go on. With ``host_route_dev``, the later rules are yielded, too.
+        ``host_route_dev`` helps to judge a host route that table main may get for the address. A
+        rule that ends the lookup with a shorter prefix in main would find that route instead. If
+        the rule suppressed it, the lookup would go on. So the later rules are yielded, too.
 
         Args:
             flow: the lookup key.
@@ -262,9 +263,9 @@ class Fib:
             host_route_dev: the interface of a host route that may be added to table main, or None.
 
         Yields:
-            A rule; whether the rule matches, or None if that is unknown; and the longest match in
-            the rule's table, or None. If it is unknown whether a rule matches, the next rule is
-            yielded, too.
+            A rule; whether the rule matches, or None if that isn't known; and the longest match in
+            the rule's table, or None if nothing matches. After a rule of which it isn't known
+            whether it matches, the next rule is yielded, too.
         """
         next_ = 0
         for position in self.rules_around(flow) if positions is None else positions:
@@ -287,8 +288,8 @@ class Fib:
     def _position_of(self, preference: int | None) -> int:
         """Return the position of the rule to which a goto jumps, or 0 if there is no such rule.
 
-        The caller ignores a jump to 0 or backward. The kernel rejects a backward goto
-        (fib_nl2rule), but a snapshot may contain one, which must not cause an infinite loop.
+        The caller ignores a jump to 0 or backward. A snapshot may contain a backward goto, although
+        the kernel rejects one (fib_nl2rule), and it must not cause an infinite loop.
         """
         for position, rule in enumerate(self.rules):
             if rule.preference == preference:
@@ -300,18 +301,18 @@ class Fib:
 
         Args:
             rule: the rule.
-            found: the entry that the rule finds, or None.
-            dev: the interface of the host route, or None if there is no host route.
+            found: the entry that the rule finds; None if it finds none.
+            dev: the host route's interface; None if no host route is to be judged.
         """
         if dev is None or found is None or found.table != Table.MAIN:
             return False
         return self.suppresses(rule, self.family.bits, dev)
 
     def possible_decisions(self, flow: Flow) -> Iterator[tuple[Rule, Decision | None]]:
-        """Yield each rule that may change the lookup, because it is unknown whether it matches.
+        """Yield each rule that may change the lookup, because it isn't known whether it matches.
 
-        A goto comes with None. Each other rule would end the lookup if it matched, and comes with
-        the decision in that case.
+        Each rule comes with the decision if the rule matches and ends the lookup. A goto doesn't
+        end it, and comes with None.
         """
         for rule, is_met, found in self.evaluated_rules(flow):
             if is_met is None and rule.action is RuleAction.GOTO:
@@ -418,8 +419,8 @@ class Fib:
             dev: the hop's interface.
 
         Returns:
-            Whether the kernel finds a route to the gateway. VRFs aren't modelled, so the result is
-                True if the host has one.
+            True if the kernel finds a route to the gateway. VRFs aren't modelled, so on a host with
+            a VRF, the result is always True.
         """
         if self._has_vrf:
             return True
@@ -430,7 +431,7 @@ class Fib:
     def _has_vrf(self) -> bool:
         """Return whether both a VRF and an l3mdev rule exist.
 
-        An l3mdev rule alone isn't enough, because it stays when the last VRF is deleted.
+        An l3mdev rule without a VRF doesn't count: it stays when the last VRF is deleted.
         """
         return any(rule.is_l3mdev for rule in self.rules) and any(
             link.kind == "vrf" for link in self.links
@@ -445,8 +446,8 @@ class Fib:
             gateway: the gateway of an onlink next hop.
 
         Returns:
-            The entry, or None if the kernel accepts the gateway. VRFs aren't modelled, so the
-                result is None if the host has one.
+            The entry, or None if the kernel accepts the gateway. VRFs aren't modelled, so on a host
+            with a VRF, the result is always None.
         """
         found = None if self._has_vrf else self.find(Table.LOCAL, Flow(gateway))
         # A discarding or throw entry doesn't make an address local.

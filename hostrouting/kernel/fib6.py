@@ -65,7 +65,7 @@ class Fib6(Fib):
     def longest_match(self, table: int, flow: Flow) -> Route | None:
         """Return the entry that the kernel selects in a table, whatever its type."""
         candidates = list(self._candidates(table, flow))
-        # First avoid silent routers. If that leaves no entry, use one through a silent router
+        # Avoid silent routers at first. If no other entry matches, use one through a silent router
         # (fib6_table_lookup).
         for silent in dict.fromkeys((self.silent_routers, frozenset[Router]())):
             for entries in candidates:
@@ -77,9 +77,9 @@ class Fib6(Fib):
         """Yield a list of entries for each matching destination and source prefix, best first.
 
         The kernel compares the length of the destination first, and then the length of the source
-        prefix. A destination may have entries with a source prefix and entries without one. At such
-        a destination, except ::/0, the entries without a source prefix are skipped unless another
-        entry has matched before (fib6_node_lookup_1, fib6_backtrack).
+        prefix. One destination may have entries with a source prefix and others without. The others
+        are then skipped, except for ::/0, or if another entry has matched before
+        (fib6_node_lookup_1, fib6_backtrack).
         """
         number = int(flow.address)
         lengths = self.tables.get(table, {})
@@ -144,9 +144,9 @@ class Fib6(Fib):
         """Yield a failure for each next hop that the kernel would refuse to add (ip6_validate_gw).
 
         Args:
-            routes: routes that are already in the tables, in the order in which the kernel would
-                add them. When the kernel looks up a route's gateway, neither that route nor the
-                later routes exist.
+            routes: routes that are already in the tables, in the order in which the kernel adds
+                them. For the lookup of a route's gateway, this route and the later ones don't exist
+                yet.
         """
         # Cache by gateway, because thousands of routes may share one gateway.
         around = cache(partial(_positions_around, routes))
@@ -171,12 +171,12 @@ class Fib6(Fib):
         *,
         is_onlink: bool,
     ) -> str:
-        """Return why the kernel would refuse a gateway, or an empty string.
+        """Return why the kernel would refuse a gateway; empty if it would accept it.
 
         Args:
             gateway: the gateway of a next hop.
             dev: the interface of that next hop.
-            absent: the keys of entries that don't exist yet when the kernel checks the gateway.
+            absent: the keys of entries that the kernel doesn't have yet when it checks the gateway.
             is_onlink: whether the next hop is marked onlink.
         """
         known = self
@@ -197,8 +197,8 @@ class Fib6(Fib):
 
         Args:
             address: the destination.
-            route: the entry, or None if no entry matches. The kernel prefers addresses of the
-                entry's interface.
+            route: the entry, whose interface's addresses the kernel prefers. None if no entry
+                matches.
         """
         return tuple(
             sorted(
@@ -220,11 +220,11 @@ class Fib6(Fib):
         """Return the sources that the kernel may select for a destination.
 
         The result has a tuple of sources for each interface of the entry. If ``labels`` is None,
-        each tuple has all addresses that are equally good apart from their labels.
+        the labels don't decide: a tuple has all addresses that are otherwise equally good.
 
         Args:
             address: the destination.
-            route: the entry, or None; see ``sources_to``.
+            route: the entry, or None if no entry matches; see ``sources_to``.
             is_ordered: whether the host's addresses are in the order in which the kernel considers
                 them. If the order is unknown, each tuple has the first of the equally good
                 addresses of each of the host's interfaces.
@@ -267,10 +267,10 @@ class Fib6(Fib):
         is_orchid = address in ORCHID
 
         def rank(source: Address6) -> tuple[int, ...]:
-            """Return a number for each criterion, in order. The highest rank wins."""
+            """Return a number for each criterion of RFC 6724, in order. The highest rank wins."""
             its_scope = _scope(source.local)
-            # The narrowest scope that still reaches the destination is best. If none reaches it,
-            # the widest scope is.
+            # Of the scopes that reach the destination, the narrowest is best. Otherwise, the widest
+            # scope is.
             by_scope = -its_scope if its_scope >= scope else its_scope - _BITS
             common_bits = _BITS - (int(source.local) ^ int(address)).bit_length()
             return (
@@ -358,9 +358,9 @@ def _by_source_prefix(entries: Iterable[Route]) -> dict[IPv6Network | None, list
 def _best(entries: list[Route], flow: Flow, silent: frozenset[Router]) -> Route | None:
     """Return the entry that the kernel selects from a list sorted by metric (find_rr_leaf).
 
-    Of the entries with the lowest metric, the usable ones are candidates. If there are none, all
-    usable entries are candidates, whatever their metrics. The candidate with the highest preference
-    wins.
+    Of the entries with the lowest metric, the usable ones are candidates. If none of them is
+    usable, all usable entries are candidates, whatever their metrics. The candidate with the
+    highest preference wins.
     """
     usable = [entry for entry in entries if _is_usable(entry, flow, silent)]
     first = [entry for entry in usable if entry.metric == entries[0].metric]

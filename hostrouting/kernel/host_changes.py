@@ -4,10 +4,10 @@ This module does no I/O.
 
 Two snapshots are compared key by key. The key of a link is its name, that of an address its
 interface, that of a rule its preference, and that of a label its prefix. Entries have ``Route.key``
-(table, destination, metric and so on). A silent router is its own key. If the values with one key
-are only in a different order, that is a change, too. To undo a change, the old values of the key
-are restored in the later snapshot. An old entry is left out if its interface or source address is
-missing in the later snapshot, because no kernel would accept the entry.
+(table, destination, metric and so on). A silent router is its own key. Another order of the values
+with one key is a change, too. To undo a change, the old values of the key are restored in the later
+snapshot. An old entry is left out if the later snapshot lacks its interface or source address: no
+kernel would accept the entry.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from hostrouting.model.rules import Rule
 class HostChangeKind(StrEnum):
     """The kinds of changes.
 
-    If either of two changes explains why a packet leaves differently, the report names the change
-    whose kind comes later in this list.
+    Sometimes each of two changes explains why a packet leaves differently. The report then names
+    the change whose kind comes later in this list.
     """
 
     LINK = "link"
@@ -276,8 +276,8 @@ class HostChanges:
     ) -> dict[SourceKey, tuple[IpAddress, ...]]:
         """Return the sources that the kernel reported while the host had these links and addresses.
 
-        Links and addresses determine the sources. So the sources that one snapshot reports also
-        apply to the other snapshot's entries.
+        A snapshot with the same links and addresses is one of the two that are compared. Links and
+        addresses determine the sources, so these also apply to the other snapshot's entries.
         """
         sources: dict[SourceKey, tuple[IpAddress, ...]] = {}
         earlier, later = self._known
@@ -287,7 +287,7 @@ class HostChanges:
         return sources
 
     def _use(self, key: ChangeKey, snapshot: int) -> int:
-        """Rate a link in a snapshot: 0 if missing, 1 if down or without used routes, or else 2."""
+        """Rate a link in a snapshot: 0 if missing, 1 if down or without used routes, or 2."""
         link = next(iter(self._snapshots[snapshot].get(key, ())), None)
         if link is None:
             return 0
@@ -335,7 +335,7 @@ def _values(known: KnownHost) -> dict[ChangeKey, tuple[Any, ...]]:
 
 
 def _nexthop_lines(before: tuple[Any, ...], after: tuple[Any, ...]) -> tuple[str, ...] | None:
-    """Return an entry's old and new next hops if only its nexthop object has changed, or None."""
+    """Return an entry's old and new next hops, or None if not only its nexthop object changed."""
     if not (
         len(before) == len(after) == 1
         and isinstance(before[0], Route)

@@ -39,7 +39,7 @@ Value = TypeVar("Value")
 _BYTE = range(256)
 _UINT32 = range(UINT32 + 1)
 
-# Aliases that ip accepts, each with the word that is used here.
+# The word that is used here for each alias that ip accepts.
 _ROUTE_ALIASES = {
     "protocol": "proto",
     "preference": "metric",
@@ -246,7 +246,7 @@ def _address_del(kernel: Kernel, words: list[str]) -> None:
 
 
 def _ends(local: str, options: Mapping[str, str]) -> tuple[IPv4Interface, IPv4Interface]:
-    """Return an address and its peer, or the address twice if it has no peer."""
+    """Return an address and its peer; without a peer, the address twice."""
     address = IPv4Interface(_plain(local))
     return address, IPv4Interface(_plain(options["peer"])) if "peer" in options else address
 
@@ -444,7 +444,7 @@ def _rule_options(text: str) -> dict[str, str]:
 
 
 def parse_rule(text: str) -> Rule:
-    """Parse an IPv4 policy rule in the words of ``ip rule``, with preference -1 if it has none.
+    """Parse an IPv4 policy rule in the words of ``ip rule``. By default, its preference is -1.
 
     Raises:
         ValueError: a word isn't known or its value isn't valid.
@@ -518,7 +518,7 @@ def parse_options(
 
 
 def _parsed(options: Mapping[str, str], word: str, parse: Callable[[str], Value]) -> Value | None:
-    """Return the value of an option, or None if the option isn't given."""
+    """Return the value of an option, or None if the command doesn't have the option."""
     return parse(options[word]) if word in options else None
 
 

@@ -28,21 +28,22 @@ class KnownHost:
         rules: the policy rules, in evaluation order.
         routes: the entries in all tables, in the kernel's order, including the hops of nexthop
             objects. For a live host, only the entries that matter to the check.
-        labels: the labels of IPv6 addresses, or None if unknown.
-        silent_routers: the IPv6 routers that the kernel avoids because they are unreachable.
-        is_merged: whether tables local and main share one trie, or None if unknown. IPv4 only.
+        labels: the labels of IPv6 addresses; None if they aren't known.
+        silent_routers: the unreachable IPv6 routers, which the kernel avoids.
+        is_merged: whether tables local and main share one trie; None if that isn't known. IPv4
+            only.
         sources: the source addresses that the kernel has reported, by the result of
             ``source_key_to``.
-        kernel: the kernel's name and release, or None if unknown.
+        kernel: the kernel's name and release; None if they aren't known.
         is_torn: whether the host changed during the read.
         has_odd_sources: whether the kernel's source address selection differs from RFC 6724.
         uses_deleted: whether the kernel still uses tables local and main after their rules were
-            deleted. None if unknown. IPv6 only.
+            deleted; None if that isn't known. IPv6 only.
         is_ordered: whether IPv6 addresses are in the order in which the kernel considers them.
         is_recorded: whether hostrouting, and not ip, took this snapshot. Another snapshot by
             hostrouting would show no more facts.
-        is_live: whether the kernel itself has just answered for this state. If so, an unknown fact
-            raises no error: an unsupported selector counts as not matching, and the model returns
+        is_live: whether the kernel itself has just answered for this state. Then a fact that isn't
+            known is no error: an unsupported selector counts as not matching, and the model returns
             every source that the kernel may choose.
     """
 

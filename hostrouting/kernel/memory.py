@@ -189,13 +189,13 @@ class FakeKernel(IpCommands, Kernel):
         Args:
             name: the interface name.
             up: whether to set the interface up.
-            kind: the link kind, such as ``veth`` or ``bridge``, or None for a physical interface.
+            kind: the link kind, such as ``veth`` or ``bridge``; None for a physical interface.
             hardware: the ARPHRD number.
-            master: the bridge or other master device, or None.
+            master: the name of the bridge or other master, or None.
             mac: the MAC address in lower case with colons, or None.
 
         Raises:
-            RouteError: EEXIST if the name is already in use, ENODEV if the master doesn't exist.
+            RouteError: EEXIST: the name is already in use. ENODEV: the master doesn't exist.
         """
         with self._attempting(f"add the link {name}") as net:
             if master is not None:
@@ -208,7 +208,7 @@ class FakeKernel(IpCommands, Kernel):
         """Set an interface up or down, or plug or unplug its cable.
 
         Raises:
-            RouteError: ENODEV if there is no interface with that name.
+            RouteError: ENODEV: there is no interface with that name.
         """
         with self._attempting(f"set the link {name}") as net:
             dev = net.device(name)
@@ -221,7 +221,7 @@ class FakeKernel(IpCommands, Kernel):
         """Delete an interface along with its addresses and routes.
 
         Raises:
-            RouteError: ENODEV if there is no interface with that name, EOPNOTSUPP for ``lo``.
+            RouteError: ENODEV: there is no interface with that name. EOPNOTSUPP: it is ``lo``.
         """
         with self._attempting(f"delete the link {name}") as net:
             devinet.delete_device(net, net.device(name))
@@ -246,7 +246,7 @@ class FakeKernel(IpCommands, Kernel):
             prefix_route: whether the kernel adds the connected route.
 
         Raises:
-            RouteError: ENODEV if the interface doesn't exist, EEXIST if it already has the address.
+            RouteError: ENODEV: the interface doesn't exist. EEXIST: it already has the address.
             ValueError: the address isn't valid.
         """
         interface = IPv4Interface(address)
@@ -269,7 +269,7 @@ class FakeKernel(IpCommands, Kernel):
             address: the address and prefix length, as added.
 
         Raises:
-            RouteError: ENODEV if the interface doesn't exist, EADDRNOTAVAIL if it doesn't have the
+            RouteError: ENODEV: the interface doesn't exist. EADDRNOTAVAIL: it doesn't have the
                 address.
             ValueError: the address isn't valid.
         """
@@ -291,7 +291,7 @@ class FakeKernel(IpCommands, Kernel):
         """Delete the first policy rule that has all selectors of the given one, as the kernel does.
 
         Raises:
-            RouteError: ENOENT if there is no such rule.
+            RouteError: ENOENT: no rule has these selectors.
         """
         check_rules(Write.DELETE, [rule])
         with self._attempting(f"delete the rule {rule.preference}") as net:
@@ -327,8 +327,8 @@ class _Listener(ChangeListener):
     """A listener to which every change is relevant.
 
     Args:
-        count: a function that returns the number of changes so far, and an event that the next
-            change sets.
+        count: a function that returns two values: the number of changes so far, and an event that
+            the next change sets.
     """
 
     def __init__(self, count: Callable[[], tuple[int, threading.Event]]) -> None:

@@ -36,9 +36,8 @@ def are_merged(
         asked: the kernel to query.
 
     Returns:
-        Whether they do, or None if that is unknown, because the host has no address, or the kernel
-            doesn't treat the first address as local. If no tried lookup shows a difference between
-            shared and separate tables, the result is False.
+        True or False. False is also the result if no lookup that was tried shows a difference. None
+        if there is no address to try, or if the kernel doesn't treat the first address as local.
     """
     if tuple(rules) == KERNEL_RULES:
         return _reports_main(addresses, asked)

@@ -13,8 +13,8 @@ A dump lacks some facts that decide about a packet. Therefore:
 
 - Two facts come from the kernel's own reports: the sources of connections, and whether tables local
   and main share one trie.
-- If a snapshot lacks a fact, the model looks up the packet once for each value that the fact may
-  have. If the results differ, the model raises a ``RouteError`` that names the fact. See
+- A snapshot may lack a fact. Then the model looks up the packet once for each value that the fact
+  may have. If the results differ, the model raises a ``RouteError`` that names the fact. See
   ``_alternatives`` for facts about tables, ``_refuse_doubt`` for unknown selectors of rules, and
   ``_sources_for`` for source addresses.
 - For a live host (``KnownHost.is_live``), the kernel has just answered for the present state. The
@@ -80,8 +80,8 @@ def model_of(known: KnownHost, beneath: RouteBackend | None = None) -> Model:
 
     Args:
         known: the known facts of the host.
-        beneath: the host's kernel, which the model asks about addresses that no change affects.
-            None if the model answers for all addresses.
+        beneath: the host's kernel, which answers for all addresses that no change affects. With
+            None, the model answers for them, too.
     """
     return (Model if known.family is Family.IPV4 else Model6)(known, beneath)
 
@@ -96,9 +96,9 @@ class Model(RouteBackend):
 
     Args:
         known: the known facts of the host after all changes.
-        beneath: the host's kernel, which the model asks about addresses that no change affects.
-            None if the model answers for all addresses.
-        before: the host before the first change, or None if nothing has changed.
+        beneath: the host's kernel, which answers for all addresses that no change affects. With
+            None, the model answers for them, too.
+        before: the host before the first change; None if nothing has changed.
         added: the added routes, in order.
         changed: the prefixes in which lookups may have changed.
     """
@@ -187,7 +187,7 @@ class Model(RouteBackend):
         """Return prefixes that cover each address whose lookup changes once the tables separate.
 
         While tables local and main share one trie, a longer prefix in main wins over a shorter one
-        in local.
+        in local. Once the tables are separate, local wins.
         """
         tables = {route.table for route in self.known.routes}
         if tuple(self.known.rules) != KERNEL_RULES or Table.DEFAULT in tables:

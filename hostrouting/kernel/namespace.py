@@ -40,8 +40,8 @@ T = TypeVar("T")
 # machine, this takes microseconds.
 _WORK_SECONDS = 10.0
 
-# The fabric of each namespace, by the namespace's inode. A fabric outlives the ``NamespaceKernel``
-# that made it, because all links are deleted with the fabric.
+# The fabric of each namespace, by the namespace's inode. A fabric must outlive the
+# ``NamespaceKernel`` that made it, because the kernel's links are deleted with the fabric.
 _FABRICS: dict[int, Namespace] = {}
 
 
@@ -116,8 +116,7 @@ class NamespaceKernel(IpCommands, NetlinkBackend):
         """Set an interface up or down, or plug or unplug its cable; return when routes are updated.
 
         Raises:
-            RouteError: the kernel rejected the request, for example with ENODEV if there is no link
-                with that name.
+            RouteError: the kernel rejected the request. For example, ENODEV: no link has that name.
         """
         scope = CancelScope(timeout=_WORK_SECONDS)
         with NetlinkBackend().changes() as changes:
@@ -140,8 +139,7 @@ class NamespaceKernel(IpCommands, NetlinkBackend):
         """Delete an interface along with its addresses and routes.
 
         Raises:
-            RouteError: the kernel rejected the request, for example with ENODEV if there is no link
-                with that name.
+            RouteError: the kernel rejected the request. For example, ENODEV: no link has that name.
         """
         self._ask(
             f"delete the link {name}",
@@ -255,12 +253,12 @@ class NamespaceKernel(IpCommands, NetlinkBackend):
     def add_rule(self, rule: Rule) -> None:
         """Add a policy rule.
 
-        If ``rule.has_ports`` is set, the kernel's rule gets an arbitrary destination port, because
-        a ``Rule`` doesn't name ports.
+        A ``Rule`` doesn't name ports. So if ``rule.has_ports`` is set, the kernel's rule gets an
+        arbitrary destination port.
 
         Raises:
-            RouteError: the kernel rejected the request, for example with EEXIST if an identical
-                rule exists.
+            RouteError: the kernel rejected the request. For example, EEXIST: an identical rule
+                exists.
         """
         body = rule_messages.encode_rule(rule, self.family)
         if rule.has_ports:
@@ -271,8 +269,8 @@ class NamespaceKernel(IpCommands, NetlinkBackend):
         """Delete the first policy rule that has all selectors of the given one, apart from ports.
 
         Raises:
-            RouteError: the kernel rejected the request, for example with ENOENT if there is no such
-                rule.
+            RouteError: the kernel rejected the request. For example, ENOENT: no rule has these
+                selectors.
         """
         body = rule_messages.encode_rule(rule, self.family)
         self._change(f"delete the rule {rule.preference}", rtnl.RTM_DELRULE, rtnl.DELETE, body)

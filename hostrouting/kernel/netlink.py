@@ -7,7 +7,8 @@ The modules of ``rtnetlink``, from the bottom up:
 - conversation.py has the sockets. Each call of the port opens and closes a ``Conversation``, for
   requests. A ``Listener`` receives notifications on a separate socket, because a notification could
   be mistaken for a reply.
-- entries.py decodes the entries of a FIB, hundreds at a time if only their destinations differ.
+- entries.py decodes the entries of a FIB. If hundreds differ only in their destinations, it decodes
+  them at once.
 
 This module adds guarantees that the kernel doesn't give:
 
@@ -17,10 +18,10 @@ This module adds guarantees that the kernel doesn't give:
 - *The kernel drops an error reply if the socket's buffer is full.* So requests are sent in batches
   that are small enough for the buffer to hold an error for each request.
 - *A deletion matches loosely.* In a request, metric 0 matches any metric, and a missing gateway
-  matches any gateway. So ``_delete`` first reads the entries, and refuses a route that isn't among
-  them (``refusals.Deletable``).
+  matches any gateway. So ``_delete`` first reads the entries. It refuses to delete a route that
+  isn't among them (``refusals.Deletable``).
 - *A lookup has no ports.* A rule such as ``dport 1-65534`` matches every packet, but no lookup
-  without ports. If there is a rule for all ports, ``lookup`` sends a port that no other rule
+  without ports. So on a host with a rule for all ports, ``lookup`` sends a port that no other rule
   selects.
 - *A table may be huge.* The decoder gets the ``Selection``, and skips unwanted entries.
 """
@@ -135,9 +136,9 @@ class NetlinkBackend(RouteBackend):
     def entries(self, wanted: Selection = EVERYTHING) -> Entries:
         """Return the wanted entries of the FIB, in the kernel's order.
 
-        If a table changes during a read, the read is retried a few times. If the table changes
-        during each read, the result may contain entries that never existed at the same time.
-        Nexthop objects are replaced by their hops.
+        If a table changes during a read, the read is repeated, but only a few times. After that,
+        the result may contain entries that never existed at the same time. Nexthop objects are
+        replaced by their hops.
 
         Unwanted entries are never decoded, so memory use depends on the size of the result, not on
         the size of the tables.
@@ -207,11 +208,10 @@ class NetlinkBackend(RouteBackend):
         Requests never contain an output interface, because the kernel would then report nearly
         every destination as reachable.
 
-        Until the first policy rule is added, tables local and main share one trie, and the kernel
-        reports table main (254) for entries of both (fib_trie_unmerge).
+        Tables local and main share one trie until the first policy rule is added. Until then, the
+        kernel reports table main (254) for entries of both (fib_trie_unmerge).
 
-        A rule for all ports (``sport 1-65534``) matches every packet, but matches a lookup only if
-        the lookup has ports.
+        A rule for all ports (``sport 1-65534``) matches every packet, but no lookup without ports.
 
         Raises:
             RouteError: the kernel can't be queried, or the result depends on a rule for all source

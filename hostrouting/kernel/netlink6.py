@@ -49,9 +49,9 @@ class NetlinkBackend6(NetlinkBackend):
     ) -> tuple[Lookup, ...]:
         """Return the best route to each address; see ``NetlinkBackend.lookup``.
 
-        If several entries use one nexthop object, the kernel may report the wrong one of them,
-        because it caches one result for each object (rt6_get_pcpu_route). So if the kernel reports
-        an entry with a nexthop object, the result is computed from the tables.
+        The kernel caches one result for each nexthop object (rt6_get_pcpu_route). If several
+        entries use the same object, it may therefore report the wrong one of them. So if the kernel
+        reports an entry with a nexthop object, the result is computed from the tables.
 
         Raises:
             RouteError: the kernel can't be queried, or reports an entry that contradicts the
@@ -135,8 +135,8 @@ class NetlinkBackend6(NetlinkBackend):
         """Return the addresses that the kernel selects as source of packets without a source.
 
         Raises:
-            RouteError: the kernel can't be queried, or no socket can be opened. Also if a TCP
-                lookup fails and a UDP lookup succeeds, because only a UDP socket shows the source.
+            RouteError: the kernel can't be queried, or no socket can be opened. Or a TCP lookup
+                fails where a UDP lookup succeeds: only a UDP socket shows the source.
         """
         routed = super().sources(sent, is_tcp=is_tcp)
         unrouted = [address for entry, addresses in sent if entry is None for address in addresses]
@@ -177,7 +177,7 @@ class NetlinkBackend6(NetlinkBackend):
     # --- writing ----------------------------------------------------------------------------------
 
     def _replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Add routes, each replacing our route with the same ``key``, if any.
+        """Add routes. Each replaces our route with the same ``key``, if there is one.
 
         NLM_F_REPLACE would also remove the next hops that other programs have added to our route
         (fib6_add_rt2node). Instead, the new next hops are added, and then our old next hops are
@@ -185,8 +185,8 @@ class NetlinkBackend6(NetlinkBackend):
         changes, the route is missing for a moment.
 
         If another program has added a next hop to a route, the route isn't changed, and fails with
-        EEXIST. If an old next hop is deleted, but can't be restored after a failure, the route
-        fails with ENOTRECOVERABLE.
+        EEXIST. It fails with ENOTRECOVERABLE if an old next hop was deleted and couldn't be
+        restored after a failure.
         """
         if not routes:
             return ()
@@ -219,7 +219,7 @@ class NetlinkBackend6(NetlinkBackend):
         return tuple(failures[key] for key in keys if key in failures)
 
     def _take_old(self, swap: _Swap, now: dict[Router, Route]) -> RouteFailure | None:
-        """Delete a route's old next hops, and add the new ones if they couldn't be added before."""
+        """Delete a route's old next hops. Add the new ones if they couldn't be added before."""
         if not swap.can_coexist:
             old = [*swap.old.values()]
             return self._take(old) or self._add_afresh(swap.route, old)
@@ -266,7 +266,7 @@ class NetlinkBackend6(NetlinkBackend):
         return found
 
     def _take(self, hops: Sequence[Route]) -> RouteFailure | None:
-        """Delete next hops of a route, or nothing if one of them belongs to another program.
+        """Delete next hops of a route. If one belongs to another program, delete none of them.
 
         The last next hop is deleted first. A next hop that another program has appended comes after
         ours. So the request to delete that hop fails before any of our next hops is deleted.

@@ -57,14 +57,14 @@ def hops_of(nexthop: NexthopObject, by_id: Mapping[int, NexthopObject]) -> tuple
 def with_shares(route: Route, lacks_carrier: Callable[[str], bool]) -> Route:
     """Mark hops as alive that the kernel shows as dead, but may still send packets through.
 
-    If the sysctl ignore_routes_with_linkdown is set, the kernel shows hops without a carrier as
-    dead. If the sysctl was set after the carrier was lost, such a hop still gets its share of
-    packets, because only the loss of a carrier changes the shares (fib_rebalance). A hop of a
-    nexthop object, or of a route without any carrier, gets no packets.
+    With the sysctl ignore_routes_with_linkdown, the kernel shows hops without a carrier as dead.
+    But only the loss of a carrier changes the hops' shares (fib_rebalance). So if the sysctl was
+    set after the carrier was lost, such a hop still gets its share of packets. This doesn't apply
+    to a hop of a nexthop object, or of a route without any carrier: it gets no packets.
 
     Args:
         route: the route as the kernel shows it.
-        lacks_carrier: a function that returns whether an interface is up but has no carrier.
+        lacks_carrier: a function that returns whether an interface is up, but has no carrier.
     """
     if len(route.hops) < 2 or route.nexthop_id is not None or route.is_dead:
         return route

@@ -30,8 +30,8 @@ def has_odd_sources(state: Ipv6State, backend: RouteBackend, model: Lookups) -> 
         backend: the kernel to query.
         model: the model of a snapshot with this state.
     """
-    # If a rule has an unsupported selector, or a default rule was deleted, the model may find other
-    # entries than the kernel, so their sources can't be compared.
+    # The model may find other entries than the kernel if a rule has an unsupported selector, or if
+    # a default rule was deleted. Then the entries' sources can't be compared.
     if any(rule.has_unknown for rule in state.rules) or {*state.rules} < {
         *kernel_rules(Family.IPV6)
     }:

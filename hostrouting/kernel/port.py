@@ -108,14 +108,14 @@ class Lookups(Protocol):
 
         If the FIB has no route for the packet, the result is a ``Lookup`` with an errno:
         ENETUNREACH (nothing matches), EHOSTUNREACH (unreachable), EACCES (prohibit) or EINVAL
-        (blackhole). For any other errno (ENOMEM, EMFILE...), the lookup itself has failed, and a
-        ``RouteError`` is raised. EACCES never means missing privileges.
+        (blackhole). EACCES never means missing privileges. Any other errno (ENOMEM, EMFILE...)
+        means that the lookup itself has failed. Then a ``RouteError`` is raised.
 
         Args:
             addresses: the destinations.
-            source: the packet's source address, or None (or 0.0.0.0) if the kernel hasn't chosen
-                one yet. A lookup from an address that isn't local fails with ENETUNREACH, or with
-                EINVAL for multicast and broadcast.
+            source: the packet's source address; None (or 0.0.0.0) if the kernel hasn't chosen one
+                yet. If this host doesn't have the address, the lookup fails with ENETUNREACH; from
+                a multicast or broadcast address, with EINVAL.
             is_tcp: True for TCP, False for UDP. The kernel assumes UDP if no protocol is specified
                 (inet_rtm_getroute in net/ipv4/route.c).
         """
@@ -129,10 +129,10 @@ class Lookups(Protocol):
         """Return the addresses that the kernel selects as source of packets without a source.
 
         Args:
-            sent: entries returned by ``lookup``, each with addresses that it matches. One address
-                is enough for an entry with a single hop. An entry with several hops needs enough
-                addresses to exercise all of them. Each address gets its own port. The kernel is
-                queried for each address and, if an entry has several hops, for each interface. A
+            sent: entries returned by ``lookup``, each with addresses that match the entry. For an
+                entry with a single hop, one address is enough. For one with several hops, the
+                addresses must exercise all of the hops. Each address gets its own port. The kernel
+                is queried for each address and, if an entry has several hops, for each interface. A
                 backend without a kernel derives the sources from the entries.
 
                 None instead of an entry stands for addresses for which a lookup without a source
@@ -175,9 +175,8 @@ class RouteBackend(Lookups, Protocol):
 
         ``ADD``: a route whose ``key`` already exists fails with EEXIST (NLM_F_CREATE | NLM_F_EXCL).
 
-        ``REPLACE``: the first existing route with the same ``key`` is replaced, even another
-        program's. If no route has this ``key``, the new route is added (NLM_F_CREATE |
-        NLM_F_REPLACE).
+        ``REPLACE``: a route replaces the first existing route with the same ``key``, even another
+        program's. If there is none, the route is added (NLM_F_CREATE | NLM_F_REPLACE).
 
         ``DELETE``: exactly these routes are deleted. A route that doesn't exist fails with ESRCH.
         The destination, table, tos, metric, type, protocol and first hop must match. The scope,
@@ -237,9 +236,8 @@ class RouteBackend(Lookups, Protocol):
 
         Args:
             inside: prefixes. A change of an entry is relevant if the entry's destination overlaps
-                one of them. By default, changes of all entries of this family and of all IPv4
-                entries are relevant, because the IPv4 default route also determines the uplinks for
-                IPv6.
+                one of them. By default, changes of all entries of this family are relevant, and of
+                all IPv4 entries, too: the IPv4 default route also determines the uplinks for IPv6.
 
         Raises:
             UnstableHostError: the host is a snapshot, and has changed while the snapshot was taken.
@@ -301,8 +299,8 @@ def is_relevant(table: int, prefix: Prefix, inside: PrefixSet) -> bool:
     """Return whether a listener of ``RouteBackend.changes`` must report a change to an entry.
 
     Args:
-        table: the entry's table. All entries in table local are relevant, because they determine
-            which addresses are local.
+        table: the entry's table. All entries in table local are relevant: they determine which
+            addresses are local.
         prefix: the destination of the entry.
         inside: the prefixes in which entries are relevant.
     """
@@ -312,17 +310,17 @@ def is_relevant(table: int, prefix: Prefix, inside: PrefixSet) -> bool:
     # repeat entries.
     if bits == Family.IPV6.bits:
         return True
-    # If the next part of an IPv4 dump begins among entries with the same first address, the kernel
-    # skips as many of them as it has sent (fn_trie_dump_leaf). So a change is relevant if an entry
-    # with the same first address may be relevant. The shortest prefix with this first address
-    # contains all entries that have it.
+    # The kernel sends an IPv4 dump in parts, too. If the next part begins among entries with the
+    # same first address, the kernel skips as many of them as it has sent (fn_trie_dump_leaf). So a
+    # change also matters if a relevant entry may have the same first address. The shortest prefix
+    # with this first address contains all entries that have it.
     while length and not first >> (bits - length) & 1:
         length -= 1
     return table == Table.LOCAL or inside.overlaps(*ends((first, length), bits))
 
 
 class UnstableHostError(RouteError):
-    """Exception raised if the host changed during each read, or while a snapshot was taken."""
+    """The error for a host that changed during each read, or while its snapshot was taken."""
 
 
 # A read takes a few milliseconds, so a host that changes during 16 reads in a row never stops
@@ -336,7 +334,7 @@ def read_consistently(
     scope: CancelScope,
     read: Callable[[], T],
 ) -> tuple[T, UnstableHostError | None]:
-    """Repeat a read until nothing changes during it, up to a limit of attempts and time.
+    """Repeat a read until nothing changes during it, or until a limit of attempts or time.
 
     Comparing the tables before and after the read isn't enough, because a change may have been
     undone in between.
@@ -347,7 +345,7 @@ def read_consistently(
         read: a function that reads all data that must be consistent.
 
     Returns:
-        The last result, and None. If the result may be inconsistent, an error instead of None.
+        The last result, and None. An error instead of None if the result may be inconsistent.
     """
     try:
         until = scope.clock.monotonic() + _SECONDS

@@ -123,8 +123,8 @@ def _has_selectors_of(request: Rule, rule: Rule) -> bool:
     return all(asked[name] in (unset, there[name]) for name, unset in _UNSET.items())
 
 
-# The fields that the kernel compares, each with the value that matches any value. Preference,
-# action and table are always compared.
+# The fields that the kernel compares, each with the value that matches any value. The kernel always
+# compares preference, action and table.
 _UNSET: dict[str, object] = {
     "preference": None,
     "action": None,

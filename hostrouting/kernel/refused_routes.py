@@ -24,8 +24,8 @@ from hostrouting.model.routes import Route
 def refused_in_memory(known: KnownHost, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
     """Return the IPv4 routes that the in-memory kernel refuses when they are added in order.
 
-    The result is empty if the host has VRFs, which aren't modelled, or if an address has an unknown
-    interface.
+    The result is empty in two cases: the host has VRFs, which aren't modelled, or an address has an
+    unknown interface.
     """
     devs = {link.name for link in known.links}
     has_vrf = any(link.kind == "vrf" for link in known.links)
@@ -89,8 +89,8 @@ def _as_held(route: Route) -> Route:
     """Return a dumped route as the kernel holds it.
 
     The kernel removes a route once all its hops are dead. So if a dump shows all hops as dead, some
-    of them only lack a carrier: the kernel shows them as dead because of the sysctl
-    ignore_routes_with_linkdown. Hops without a carrier are returned as alive.
+    of them must be alive: they have no carrier, and only the sysctl ignore_routes_with_linkdown
+    makes the kernel show them as dead. Such hops are returned as alive.
     """
     if not route.is_dead:
         return route

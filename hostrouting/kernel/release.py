@@ -31,7 +31,7 @@ def passes_discards(kernel: str | None) -> bool | None:
     6.12.113 on and of 6.18 from 6.18.44 on, the lookup ends. Other releases weren't measured.
 
     Returns:
-        The result, or None if it wasn't measured.
+        True or False; None for a release that wasn't measured.
     """
     numbers = numbers_of(kernel)
     if numbers is None:
@@ -50,7 +50,7 @@ def separates_on_deletion(kernel: str | None) -> bool | None:
     See fib_unmerge.
 
     Returns:
-        The result, or None if it wasn't measured.
+        True or False; None for a release that wasn't measured.
     """
     numbers = numbers_of(kernel)
     if numbers is None or (6, 19) <= numbers < (7, 2):

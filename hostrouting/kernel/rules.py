@@ -46,7 +46,7 @@ class Flow(NamedTuple):
         oif: the required output interface, or None.
         scope: the smallest scope of an entry that matches, as a number (universe is 0, link is
             253).
-        iif: the interface through which the packet comes in, or None for a packet from this host.
+        iif: the interface through which the packet comes in; None for a packet from this host.
     """
 
     address: IpAddress
@@ -63,7 +63,7 @@ class Flow(NamedTuple):
 
 
 def loopback_of(links: Iterable[Link]) -> str:
-    """Return the name of the loopback interface, or ``lo`` if it isn't among the links."""
+    """Return the name of the loopback interface; ``lo`` if no link is one."""
     return next((link.name for link in links if link.hardware == Hardware.LOOPBACK), LOOPBACK)
 
 
@@ -105,12 +105,12 @@ def matches(
         rule: a policy rule.
         flow: the key for a packet or a gateway lookup.
         loopback: the loopback interface, which is the iif of packets from this host.
-        lacks_unknown: whether to assume that unsupported selectors don't match. If so, an inverted
-            rule (``not``) with an unsupported selector matches.
+        lacks_unknown: whether to assume that unsupported selectors don't match. An inverted rule
+            (``not``) with an unsupported selector then matches.
 
     Returns:
-        Whether the rule matches, or None if that depends on an unsupported selector. An l3mdev
-            selector is assumed not to match.
+        True or False; None if that depends on an unsupported selector. An l3mdev selector is
+        assumed not to match.
     """
     is_match = _mismatch(rule, flow, loopback) is None
     if is_match and rule.has_unknown:

@@ -18,8 +18,8 @@ from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.routes import Protocol, Route, Route6, RouteType, Table
 
-# A template entry whose destination is a placeholder, and the destinations of the entries that
-# otherwise equal it.
+# A template entry, and the destinations of the entries that equal it apart from the destination.
+# The template's own destination is a placeholder.
 Group = tuple[Route, Sequence[Prefix]]
 
 _NO_MTUS: Mapping[str, int] = MappingProxyType({})
@@ -203,7 +203,7 @@ def is_plain(
     """Return whether a route ``leaves_through`` interfaces, and its MTU isn't larger than theirs.
 
     Args:
-        route: the entry. Its destination is ignored.
+        route: the route. Its destination doesn't matter.
         devs: the interface names.
         sources: the host's addresses, from which packets may leave.
         mtus: the interfaces' MTUs.
@@ -221,12 +221,12 @@ def devs_below_mtu(route: Route, mtus: Mapping[str, int]) -> list[str]:
 def leaves_through(route: Route, devs: Collection[str], sources: Collection[IpAddress]) -> bool:
     """Return whether every packet that matches an entry leaves through certain interfaces.
 
-    The entry must be unicast, and have all live hops on these interfaces, no encapsulation
-    (``Route.encap``) and no source prefix. The entry's ``src``, if any, must be in ``sources``, but
-    no gateway may be in ``sources``.
+    The entry must be unicast, and all its live hops on these interfaces. It must have neither an
+    encapsulation (``Route.encap``) nor a source prefix. Its ``src``, if any, must be in
+    ``sources``, but no gateway may be.
 
     Args:
-        route: the entry. Its destination is ignored.
+        route: the entry. Its destination doesn't matter.
         devs: the interface names.
         sources: the host's addresses, from which packets may leave.
     """

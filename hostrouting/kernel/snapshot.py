@@ -78,7 +78,7 @@ _BYTES_MAX = 1 << 30
 
 
 def unix_time(text: str | None) -> float | None:
-    """Parse an RFC 3339 time, or return None if it is unknown or another text."""
+    """Parse an RFC 3339 time; return None for None or any other text."""
     try:
         return datetime.strptime(text or "", "%Y-%m-%dT%H:%M:%S%z").timestamp()
     except ValueError:
@@ -94,12 +94,12 @@ class Ipv6State:
         rules: the policy rules, in evaluation order.
         routes: the entries in all tables, in the kernel's order, including the hops of nexthop
             objects.
-        silent_routers: the routers that the kernel avoids because they are unreachable.
+        silent_routers: the unreachable routers, which the kernel avoids.
         has_odd_sources: whether the kernel's source address selection differs from RFC 6724, for
             example because of the sysctl use_oif_addrs_only.
         uses_deleted: whether the kernel still uses tables local and main after their rules were
-            deleted. None if unknown.
-        labels: the labels of addresses (ip-addrlabel(8)), or None if unknown.
+            deleted; None if that isn't known.
+        labels: the labels of addresses (ip-addrlabel(8)); None if they aren't known.
         is_ordered: whether the addresses are in the order in which the kernel considers them as
             sources. If False, only the order within each interface is known.
     """
@@ -125,19 +125,19 @@ class Snapshot:
         routes: the entries in all tables, in the kernel's order, including the hops of nexthop
             objects.
         nameservers: the host's IPv4 DNS servers.
-        host: the host name, or None if unknown.
-        time: when the snapshot was taken (RFC 3339, UTC, whole seconds), or None if unknown.
-        kernel: the kernel's name and release, or None if unknown.
-        is_merged: whether tables local and main share one trie, or None if unknown.
-        is_torn: whether the host changed during the read. If so, a check refuses to judge the
-            snapshot, because the host may never have been in this state.
+        host: the host name; None if it isn't known.
+        time: when the snapshot was taken (RFC 3339, UTC, whole seconds); None if that isn't known.
+        kernel: the kernel's name and release; None if they aren't known.
+        is_merged: whether tables local and main share one trie; None if that isn't known.
+        is_torn: whether the host changed during the read. A check refuses to judge such a snapshot,
+            because the host may never have been in this state.
         sources: entries, each with the source addresses of connections through the entry, or
             through other entries with the same next hops. Sources that follow from addresses and
             entries are omitted.
-        ignoring_linkdown: the interfaces with net.ipv4.conf.*.ignore_routes_with_linkdown, or None
-            if unknown.
-        strict_devs: the interfaces with net.ipv4.conf.*.rp_filter = 1, or None if unknown.
-        ipv6: the IPv6 addresses, rules and routes, or None if unknown.
+        ignoring_linkdown: the interfaces with net.ipv4.conf.*.ignore_routes_with_linkdown; None if
+            they aren't known.
+        strict_devs: the interfaces with net.ipv4.conf.*.rp_filter = 1; None if they aren't known.
+        ipv6: the IPv6 addresses, rules and routes; None if they aren't known.
         verified: the uplinks with which the check has passed on the host.
         expects_verified: whether the check that is installed on the host expects the uplinks in
             ``verified``.
@@ -203,7 +203,7 @@ class Snapshot:
 
     @property
     def taken(self) -> float | None:
-        """Return ``time`` as a Unix timestamp, or None if it is unknown or isn't RFC 3339."""
+        """Return ``time`` as a Unix timestamp; None if it isn't known, or isn't RFC 3339."""
         return unix_time(self.time)
 
     @classmethod
@@ -250,7 +250,8 @@ class Snapshot:
             bytes_max: the maximum size of the file in bytes.
 
         Returns:
-            The snapshot. If the document has no host name, the file name without ``.json`` is used.
+            The snapshot. Its host name is that of the document, or else the file name without
+            ``.json``.
 
         Raises:
             ConfigError: there is no such file, or it isn't a snapshot.

@@ -17,7 +17,7 @@ SourceKey = tuple[object, ...]
 
 
 def source_key(route: Route) -> SourceKey:
-    """Return a key that is equal for entries that select the same source addresses."""
+    """Return a key that is equal for two entries if they select the same source addresses."""
     hops = tuple(hop.path for hop in route.hops if not hop.is_dead)
     return route.type, route.scope, route.source, route.nexthop_id, hops
 
@@ -60,9 +60,9 @@ def spread(route: Route, addresses: Iterable[IpAddress]) -> list[IpAddress]:
 class Sources:
     """A model of the kernel's source address selection, based on a host's addresses and entries.
 
-    Where possible, the kernel is queried instead, because dumps lack three facts: the order in
-    which interfaces were registered, the sysctl route_localnet, and the route that last set a
-    nexthop object's source.
+    The kernel is queried instead where that is possible. Dumps lack three facts: the order in which
+    interfaces were registered, the sysctl route_localnet, and the route that last set a nexthop
+    object's source.
 
     Args:
         addresses: the host's addresses, in the kernel's order within each interface.
@@ -78,19 +78,19 @@ class Sources:
     def of(self, route: Route) -> tuple[IpAddress, ...]:
         """Return the source addresses that an entry's hops select, in ascending order.
 
-        The result assumes that interfaces were registered in index order, that route_localnet is 0,
-        and that the route itself has set its nexthop object's source.
+        Three facts are assumed: interfaces were registered in index order, route_localnet is 0, and
+        the route itself has set its nexthop object's source.
         """
         return tuple(
             sorted(_each_once(self.by_hop(route, hop) for hop in route.hops if not hop.is_dead))
         )
 
     def doubtful(self, route: Route, scopes: Iterable[int]) -> tuple[IpAddress, ...]:
-        """Return all sources that an entry may select, or an empty tuple if its source is certain.
+        """Return all sources that an entry may select; empty if only one is possible.
 
         Args:
             route: the entry.
-            scopes: the scopes of all entries with nexthop objects, any of which may have set an
+            scopes: the scopes of all entries with nexthop objects. Each of these may have set an
                 object's source.
         """
         if route.source is not None:
@@ -140,9 +140,9 @@ class Sources:
                 with route_localnet.
 
         Returns:
-            An address of the hop's interface. If none suits, the kernel uses an address of the
-                first interface with a suitable one. The interfaces' order is unknown, so the result
-                has an address of each interface that may be the first.
+            An address of the hop's interface. If none suits, the kernel uses a suitable address of
+            another interface, the first that has one. The interfaces' order isn't known, so the
+            result then has an address of each interface that may be the first.
         """
         local = [
             each

@@ -106,7 +106,7 @@ def _read_ipv6(backend: RouteBackend) -> Ipv6State:
 
 
 def _uses_deleted(state: Ipv6State, backend: RouteBackend) -> bool | None:
-    """Return whether the kernel uses tables whose rules were deleted, or None if that is unknown.
+    """Return whether the kernel uses tables whose rules were deleted; None if that isn't known.
 
     Until a rule is added, the kernel uses tables local and main even if their rules were deleted
     (fib6_rule_lookup).
@@ -186,7 +186,7 @@ def _addresses_through(route: Route, first: int | None) -> list[IpAddress]:
 
     Args:
         route: the entry.
-        first: the first of these addresses, or None for an empty result.
+        first: the first of these addresses. None makes the result empty.
     """
     if first is None:
         return []

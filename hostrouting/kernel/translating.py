@@ -119,7 +119,7 @@ def _attempt(*args: object) -> str:
     """Return the attempt to change routes or rules, such as ``can't add 10.0.0.0/8 dev eth0: ``.
 
     Args:
-        args: the arguments of the backend's method. If they aren't those of ``write`` or
+        args: the arguments of the backend's method. For other methods than ``write`` and
             ``write_rules``, the result is empty.
     """
     match args:

@@ -19,7 +19,7 @@ def look_until(
     seconds: float,
     find_missing: Callable[[], str | None],
 ) -> str | None:
-    """Repeat a check after each change until nothing is missing or the time is up.
+    """Look for what is missing after each change, until nothing is missing or the time is up.
 
     Args:
         backend: the backend that reports changes.
@@ -29,7 +29,7 @@ def look_until(
         find_missing: a function that returns a description of what is still missing, or None.
 
     Returns:
-        A description of what was missing at the last check, or None if nothing was.
+        What was missing at the last look; None if nothing was.
     """
     with backend.changes() as changes:
         while True:

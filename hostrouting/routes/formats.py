@@ -1,7 +1,7 @@
 """Render resolved routes and policy rules for other tools: ip(8), netplan(5), systemd.network(5).
 
-This module does no I/O. The output contains only addresses, numbers, and interface names that
-``parse_device`` accepts, because the kernel allows an interface name such as ``$(reboot)``.
+This module does no I/O. The kernel allows an interface name such as ``$(reboot)``. So the output
+contains only addresses, numbers, and interface names that ``parse_device`` accepts.
 """
 
 from __future__ import annotations
@@ -78,17 +78,17 @@ class PlacedRule:
 def as_ip(routes: Sequence[Route], rules: Sequence[PlacedRule] = ()) -> str:
     """Render routes and rules as commands that are safe to paste, even twice.
 
-    The commands use ``add``, which fails if a route or rule exists, because ``replace`` would
-    overwrite DHCP routes. The routes have protocol static, because hostrouting's next run would
-    remove routes with protocol 217.
+    The commands use ``add``, which fails if a route or rule exists: ``replace`` would overwrite
+    DHCP's routes. The routes have protocol static: hostrouting's next run would remove routes with
+    protocol 217.
 
     Args:
         routes: the result of ``resolve``, in the same order.
         rules: the policy rules, in the order in which they are added.
 
     Returns:
-        A comment above all routes and one above all rules, with a line for each route and rule. An
-        empty string if there are neither.
+        A line for each route and rule, with a comment above all routes and one above all rules.
+        Without routes and rules, an empty string.
 
     Raises:
         RouteError: an interface name isn't safe to paste. The error lists all routes through
@@ -335,8 +335,8 @@ def _rest(
 def _networkd_hop(hop: NextHop, family: Family) -> list[str]:
     if hop.gateway is None:
         return ["Scope=link"] if family is Family.IPV4 else []
-    # Write GatewayOnLink= in any case, because networkd's default is "yes" on an interface without
-    # a static address, even if DHCP configures it.
+    # Write GatewayOnLink= in any case. On an interface without a static address, networkd's default
+    # is "yes", even if DHCP gives it an address.
     return [f"Gateway={hop.gateway}", f"GatewayOnLink={'yes' if hop.onlink else 'no'}"]
 
 

@@ -168,7 +168,7 @@ def _converge_once(
 def _write(
     backend: RouteBackend, change: Write, routes: Sequence[Route]
 ) -> tuple[RouteFailure, ...]:
-    """Change routes. If there are none, don't call the backend, which might raise an error."""
+    """Change routes. For an empty list, don't call the backend, which might raise an error."""
     return backend.write(change, routes) if routes else ()
 
 
@@ -200,8 +200,8 @@ def _added_hops(item: Replacement) -> list[Route]:
 def _remove(routes: list[Route], backend: RouteBackend, scope: CancelScope) -> None:
     """Remove routes from the table, and update the list for a rollback.
 
-    Routes and next hops that another program has already removed or replaced are dropped from the
-    list, because a rollback must not restore them.
+    A route or next hop that another program has already removed or replaced is dropped from the
+    list, because a rollback must not restore it.
     """
     for bulk in _bulks([*routes], scope, _READING_CALLS_MAX):
         failures = backend.write(Write.DELETE, bulk)
@@ -220,7 +220,7 @@ def route_of_each_hop(route: Route) -> list[Route]:
 
 
 def _without(route: Route, gone: Collection[Route]) -> Route | None:
-    """Return a route without the next hops in ``gone``, or None if no next hop is left.
+    """Return a route without the next hops in ``gone``, or None if it has no others.
 
     Args:
         route: the route.
@@ -374,7 +374,7 @@ def refuse(verb: str, failures: Sequence[RouteFailure], ours: Sequence[Route] = 
 
 
 def _covering_gateway(failure: RouteFailure, ours: Iterable[Route]) -> Route | None:
-    """Return our route because of which the gateway of a rejected route is unreachable, or None."""
+    """Return our route that makes the gateway of a rejected route unreachable, or None."""
     if failure.errno != errnos.EHOSTUNREACH:
         return None
     gateways = _gateways([failure.route])

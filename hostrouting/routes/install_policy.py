@@ -62,7 +62,7 @@ def restore_policy(there: PolicyRouting, backend: RouteBackend) -> None:
         backend: the backend for kernel access.
 
     Raises:
-        RouteError: some of the changes can't be undone. All other changes are undone.
+        RouteError: some of the changes can't be undone. All others are undone.
     """
     plan = PolicyPlan(backend.family, there, read_policy(backend))
     refusals: list[Refusal] = []
@@ -129,7 +129,7 @@ def _explain_rule(verb: str, failure: RuleFailure, family: Family) -> Refusal:
     attempt = f"can't {verb} the rule {rule_words(failure.rule)}"
     if failure.is_by_kernel:
         return Refusal(f"{attempt}: {reason} (kernel: {failure.message})", advice)
-    # ENOTRECOVERABLE comes from hostrouting's own backends. Another backend, which a program that
-    # imports hostrouting may pass, gives its own advice in the message.
+    # ENOTRECOVERABLE comes from hostrouting's own backends. A program that imports hostrouting may
+    # pass a backend of its own, whose messages contain their own advice.
     is_by_ours = failure.errno == errnos.ENOTRECOVERABLE
     return Refusal(f"{attempt}: {failure.message}", advice if is_by_ours else "")

@@ -134,7 +134,7 @@ class RoutePlan:
 
     @property
     def changes(self) -> Changes:
-        """Return the plan's changes, which are falsy if there are none."""
+        """Return the plan's changes; without any, the result is falsy."""
         added = (Change(route, "added") for route in self.add)
         replaced = (Change(item.new, "replaced", item.old) for item in self.replace)
         removed = (Change(route, "removed") for route in self.remove)
@@ -179,7 +179,7 @@ def plan_routes(
     Args:
         wanted: the resolved routes, with unique keys.
         main: the entries in table main, in the kernel's order.
-        adopted: entries of ``main`` that another program has installed, and that become ours.
+        adopted: another program's entries in ``main`` that become ours.
 
     Returns:
         The plan.
@@ -202,18 +202,18 @@ def plan_possible(
     """Compare wanted routes with table main, and plan the routes that don't conflict.
 
     Only our own routes (protocol 217) and adopted routes are replaced or removed. Another program's
-    route with the destination, tos and metric of a wanted route stays if it also has the same next
-    hops. If the next hops differ, the other program's route conflicts with the wanted route.
+    route may have the destination, tos and metric of a wanted route. If it also has the same next
+    hops, it stays. Otherwise, the two routes conflict.
 
     Args:
         wanted: the resolved routes, with unique keys.
         main: the entries in table main, in the kernel's order.
-        adopted: entries of ``main`` that another program has installed, and that become ours.
+        adopted: another program's entries in ``main`` that become ours.
 
     Returns:
         The plan for the accepted routes, and a refusal for each rejected route, with the
-            conflicting route and a hint. A refusal may also be about a planned route, which would
-            lose to a next hop that another program has added to our old IPv6 route.
+        conflicting route and a hint. There may also be a refusal for a planned route: it would lose
+        to a next hop that another program has added to our old IPv6 route.
     """
     # Use pairs of numbers as keys, because they hash several times faster than networks.
     entries: dict[Prefix, list[Route]] = {}
@@ -247,7 +247,7 @@ class _Sorter:
     """The wanted routes, grouped by the change that each route needs.
 
     Args:
-        adopted: entries that another program has installed, and that become ours.
+        adopted: another program's entries that become ours.
     """
 
     adopted: set[Route]
@@ -296,8 +296,8 @@ def _entry_behind(route: Route, same: Sequence[Route]) -> Route | None:
     """Return another program's IPv6 entry with the key of our route, if there is one.
 
     If our route were replaced, the new route would come after that entry, and have no effect. The
-    kernel keeps two entries with the same key if one of them has no gateway, or is from a router
-    advertisement (rt6_qualify_for_ecmp).
+    kernel keeps two entries with the same key in two cases: one of them has no gateway, or one is
+    from a router advertisement (rt6_qualify_for_ecmp).
     """
     if not isinstance(route, Route6):
         return None
@@ -312,10 +312,10 @@ def _refuse_behind_added_hops(
 ) -> Iterator[Refusal]:
     """Yield refusals for new IPv6 routes that a next hop beside our old route would precede.
 
-    For example, our old route is ``2001:db8::/32 via fe80::1 dev eth0 metric 100``, another program
-    has added ``nexthop via fe80::2 dev eth0`` to it, and the new route has metric 200. When our old
-    route is removed, the added next hop stays as a route with metric 100, and precedes the new
-    route. A rollback couldn't put our old route back in front of it.
+    For example, our old route is ``2001:db8::/32 via fe80::1 dev eth0 metric 100``, and the new
+    route has metric 200. Another program has added ``nexthop via fe80::2 dev eth0`` to our old
+    route. When our old route is removed, this next hop stays as a route with metric 100, and
+    precedes the new route. A rollback couldn't put our old route back in front of it.
     """
     old_routes = [
         route for route in remove if isinstance(route, Route6) and route.source_prefix is None
@@ -434,12 +434,12 @@ _CANT_INSTALL = "can't install the static routes: "
 
 
 def why_swapped(config: Config, backend: RouteBackend, ipv4: RouteBackend | None) -> str | None:
-    """Return which interface name belongs to another NIC by now, and what to do, or None.
+    """Return which interface name belongs to another NIC by now, and what to do; otherwise None.
 
     Args:
         config: the config.
         backend: the backend of a family.
-        ipv4: the host's IPv4 backend, or None if the host has none.
+        ipv4: the host's IPv4 backend; None if the host has none.
     """
     backends = [backend] if ipv4 is None or backend is ipv4 else [ipv4, backend]
     try:
@@ -489,9 +489,9 @@ def resolve_with(
 def adopted_routes(rows: Iterable[StaticRoute], main: Iterable[Route]) -> tuple[Route, ...]:
     """Return the entries that the Go package has installed for its routes.
 
-    The Go package runs ``ip route replace DESTINATION via GATEWAY dev DEV metric METRIC``, so there
-    is a single entry with that destination and metric, and it has no other attributes. If there are
-    several entries, or the entry has other attributes, the administrator has added them.
+    The Go package runs ``ip route replace DESTINATION via GATEWAY dev DEV metric METRIC``. This
+    makes a single entry with that destination and metric, and without other attributes. If there
+    are several entries, or if the entry has other attributes, the administrator has added them.
 
     Args:
         rows: the Go package's routes. A route without an interface matches any interface, and a
@@ -538,8 +538,8 @@ def plan_now(
             are also wanted, and removes the others.
 
     Returns:
-        The plan and None, or if a device, gateway or default route is missing, an empty plan and a
-            phrase that names what is missing.
+        The plan, and None. If a device, gateway or default route is missing: an empty plan, and a
+        phrase that names what is missing.
 
     Raises:
         RouteError: a route can never be installed as configured, a route conflicts with an existing

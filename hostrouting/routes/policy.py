@@ -1,9 +1,9 @@
 """Policy routing: the rules and side tables that a config's ``rules`` and ``keep`` need.
 
-An entry of ``rules`` names a CIDR for which table main takes precedence over other programs' policy
+An entry of ``rules`` names a CIDR about which table main decides before other programs' policy
 rules. The entry becomes two rules of the kernel. The first rule looks up table local, so that
-packets to the host's own addresses stay, even if another program has moved table local's default
-rule behind ours. The second rule looks up table main.
+packets to the host's own addresses stay. This matters if another program has moved table local's
+default rule behind ours. The second rule looks up table main.
 
 An entry of ``keep`` names an interface on which packets from its own addresses stay. A kept
 interface has a side table, with routes to its connected networks and to its gateway. For an
@@ -61,11 +61,11 @@ _NAMED_MAX = 8
 
 
 class LeftOut(NamedTuple):
-    """An interface or address that isn't kept, although the config's ``keep`` names it.
+    """An interface or address that ``keep`` names, but that isn't kept.
 
     Args:
         name: the interface, the address and its interface, or a pattern that matches no interface.
-        reason: why it isn't kept.
+        reason: why the interface or address isn't kept.
         is_there: whether the interface exists.
     """
 
@@ -84,10 +84,10 @@ class PolicyRouting:
     Args:
         rules: the rules, in the order in which they are added.
         routes: the routes in side tables, in the order in which they are added.
-        left_out: the interfaces that ``keep`` names, and their addresses, that aren't kept.
+        left_out: what ``keep`` names but can't keep: interfaces, and addresses on kept interfaces.
         pending: a phrase for each interface in ``keep`` that is down or has no address yet.
-        awaited: the phrases in ``pending`` about interfaces that are up. A run waits for their
-            addresses.
+        awaited: those phrases of ``pending`` that are about interfaces that are up. A run waits for
+            their addresses.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -200,10 +200,10 @@ class KeptInterface:
     """An interface on which packets from its own addresses stay.
 
     Args:
-        dev: its name.
-        sources: its addresses.
+        dev: the interface's name.
+        sources: the interface's addresses.
         networks: its connected networks, each with the interface's first address in the network.
-        gateway: the next hop of the side table's default route, or None for no default route.
+        gateway: the next hop of the side table's default route; None if it has no default route.
     """
 
     dev: str
@@ -244,13 +244,13 @@ class KeptInterface:
 
 @attrs.frozen(eq=False, repr=False)
 class KeptInterfaces:
-    """The interfaces that a config keeps on a host, and those in ``keep`` that aren't kept.
+    """The interfaces that a config keeps on a host, and what it names but can't keep.
 
     Args:
         interfaces: the kept interfaces, in the order of their indexes.
-        left_out: the interfaces that ``keep`` names, and their addresses, that aren't kept.
+        left_out: what ``keep`` names but can't keep: interfaces, and addresses on kept interfaces.
         pending: a phrase for each interface in ``keep`` that is down or has no address yet.
-        awaited: the phrases in ``pending`` about interfaces that are up.
+        awaited: those phrases of ``pending`` that are about interfaces that are up.
     """
 
     interfaces: tuple[KeptInterface, ...]
@@ -373,7 +373,7 @@ class _Finder:
         return next((other for other in others if other != dev), None)
 
     def _gateway(self, dev: str, entry: Keep, networks: Iterable[IpNetwork]) -> NextHop | None:
-        """Return the next hop of an interface's default route, or None if it has no gateway."""
+        """Return the next hop of an interface's default route, or None without a default route."""
         if entry.gateway == ONLINK:
             return NextHop(dev)
         if entry.gateway is not None:
@@ -532,8 +532,8 @@ class PolicyPlan:
 
         The order matters only among rules with the same preference and selectors, such as our rules
         for tables local and main. The kernel adds a new rule behind existing rules with its
-        preference. So if one of the wanted rules is missing or in a wrong position, this rule and
-        the wanted rules behind it are removed and added again.
+        preference. So if a wanted rule is missing or in a wrong position, it is removed and added
+        again, and so are the wanted rules behind it.
         """
         # If the host has several copies of a rule, the kernel deletes the first copies, and the
         # last copy stays. So in this dict, a later copy's position replaces an earlier copy's.
@@ -558,9 +558,9 @@ class PolicyPlan:
         return tuple(rule for rule in dict.fromkeys(self.there.rules) if rule in staying)
 
     def without_removals(self) -> PolicyPlan:
-        """Return the plan without removals, except those that must precede an addition.
+        """Return the plan with only those removals that must precede an addition.
 
-        The other rules and routes that the plan would remove count as wanted.
+        The rules and routes of the other removals count as wanted.
         """
         wanted = attrs.evolve(
             self.wanted,

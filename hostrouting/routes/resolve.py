@@ -35,9 +35,10 @@ def resolve(
 ) -> tuple[tuple[Route, ...], str | None]:
     """Fill in the device, gateway, source and MTU of static routes.
 
-    Configured values are used as they are. Missing values are those of the default route through
-    ``dev`` or, if ``dev`` isn't configured, through an uplink. A static route may inherit several
-    hops, an IPv6 gateway of an IPv4 route (RFC 8950), ``onlink``, ``src`` and ``mtu``.
+    Configured values are used as they are. Other values are those of the default route through
+    ``dev``. If ``dev`` isn't configured either, they are those of the default route through an
+    uplink. A static route may inherit several hops, an IPv6 gateway of an IPv4 route (RFC 8950),
+    ``onlink``, ``src`` and ``mtu``.
 
     Args:
         wanted: the configured routes.
@@ -48,14 +49,14 @@ def resolve(
             interface.
 
     Returns:
-        The routes, and None. If a device, gateway or default route is missing, the routes are
-            incomplete, and a phrase names each missing item and a route that needs it. Routes that
-            may make other routes' gateways reachable come first.
+        The routes, and None. Routes that may make other routes' gateways reachable come first. If a
+        device, gateway or default route is missing, the routes are incomplete. Instead of None,
+        there is then a phrase that names each missing item and a route that needs it.
 
     Raises:
-        RouteError: some routes can never be installed: the device is a port of a bridge or bond,
-            the gateway is a local address, or no device is configured and the default route has
-            several. The error lists these routes.
+        RouteError: some routes can never be installed. The error lists them. Their device is a port
+            of a bridge or bond, or their gateway is a local address. Or they name no device, and
+            the default route has several.
     """
     resolver = _resolver(wanted, links, addresses, main, uplinks)
     # Thousands of routes may have the same device and gateway.
@@ -97,7 +98,7 @@ def why_impossible(
     main: Sequence[Route],
     uplinks: tuple[str, ...] | None,
 ) -> str:
-    """Return why ``resolve`` can't resolve a static route, or an empty string if it can."""
+    """Return why ``resolve`` can't resolve a static route; empty if it can."""
     try:
         _resolver([entry], links, addresses, main, uplinks).template(entry.dev, entry.gateway)
     except _NotThere as reason:
@@ -181,7 +182,7 @@ class _Resolver:
         return made_of(self.family.any, hops, source=source, mtu=mtu)
 
     def _hops(self, dev: str | None, gateway: Gateway) -> tuple[tuple[NextHop, ...], Route | None]:
-        """Return the next hops, and the default route from which they are inherited, if any."""
+        """Return the next hops, and the default route that they are inherited from or None."""
         if dev is not None:
             self._check_device(dev)
         if dev is not None and gateway is not None:

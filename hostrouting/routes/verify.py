@@ -1,8 +1,9 @@
 """Check that every route is in effect, by the entries in the tables or by lookups in the kernel.
 
-The entries prove that a route is in effect if it has an address outside of all longer prefixes, has
-the lowest metric of its destination, and has live hops. For IPv6, on a host with custom policy
-rules, or if an entry of table local covers the address, the kernel looks up the address.
+A route is in effect if one of its addresses is in no longer prefix, if no other route to its
+destination has a lower metric, and if its hops are live. The entries in the tables prove this, with
+three exceptions, for which the kernel looks up the address: IPv6, a host with custom policy rules,
+and an address that an entry of table local covers.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ def losing_routes(
     facts = backend.facts()
     local = read_routes(backend, Table.LOCAL)
     entries = backend.entries(Selection(Table.MAIN)).groups
-    # While our old routes exist, leave out all our routes here, so that the kernel looks up each
-    # wanted route. A wanted route may lose to an old route of ours, which will be removed.
+    # A wanted route may lose to an old route of ours, which will be removed. So while our old
+    # routes exist, leave out all our routes here. The kernel then looks up each wanted route.
     main = _of_others(entries) if has_old else entries
     left = unproven(wanted, rules=facts.rules, main=main, local=local)
     beaten = _beaten_in_kernel(left, wanted, backend)
@@ -197,10 +198,10 @@ def _why_behind(route: Route, same: Iterable[Route], fib: Fib) -> tuple[str, str
 
 
 def _winner(answer: Lookup, fib: Fib) -> Route | Rule | None:
-    """Return the entry or rule that ended a lookup, or None if it is unknown.
+    """Return the entry or rule that ended a lookup, or None if it isn't known.
 
-    If the packet is discarded, the kernel doesn't report the entry or rule. The result is then the
-    entry or rule that ``fib`` finds, if the errno is the same.
+    The kernel doesn't report what discards a packet. If ``fib`` finds the same errno, its entry or
+    rule is the result.
     """
     if answer.route is not None:
         return answer.route
@@ -279,7 +280,7 @@ def unproven(
     main: Sequence[Group],
     local: Iterable[Route],
 ) -> list[tuple[Route, IpAddress | None]]:
-    """Return the routes of which the tables don't prove that the kernel uses them.
+    """Return the routes that may not be in effect, as far as the tables show.
 
     Args:
         wanted: the routes in table main that must be in effect.
@@ -288,9 +289,9 @@ def unproven(
         local: the entries in table local.
 
     Returns:
-        The routes, each with an address to look up in the kernel, or with None if longer prefixes
-            cover all of the route's addresses. For IPv6 or with custom rules, all routes are
-            returned.
+        The routes, each with an address to look up in the kernel. Instead of the address, None if
+        longer prefixes cover all of the route's addresses. For IPv6 or with custom rules, all
+        routes are returned.
     """
     if not wanted:
         return []

@@ -72,7 +72,7 @@ def _late_rules(
     backend: RouteBackend,
     read: Callable[[], Fib],
 ) -> Iterator[Refusal]:
-    """Yield a refusal for each rule for table main that has no effect because of another rule."""
+    """Yield a refusal for each rule for table main that another rule makes ineffective."""
     probes: dict[Rule, list[IpAddress]] = {}
     for rule in wanted.rules:
         if rule.destination is not None and rule.table == Table.MAIN:
@@ -94,7 +94,7 @@ def _first_addresses(network: IpNetwork) -> list[IpAddress]:
 
 
 def _first_beyond(answers: Iterable[Lookup]) -> Lookup | None:
-    """Return the first lookup of an address that isn't this host's own, if any."""
+    """Return the first lookup whose address isn't this host's own, or None."""
     return next((answer for answer in answers if not _is_of_this_host(answer)), None)
 
 
@@ -214,7 +214,7 @@ def _why_beaten(
     fib: Fib,
     source: IpAddress | None = None,
 ) -> Refusal:
-    """Return where packets go, with the rule by which they bypass our rule, and what to do."""
+    """Return where packets go, because of which rule they bypass ours, and what to do."""
     where = f"by {answer.route}"
     if answer.route is None:
         where = f"nowhere ({os.strerror(answer.errno or 0)})"
@@ -254,10 +254,10 @@ def _how_to_delete(copies: Iterable[Rule], fib: Fib) -> str:
 def _how_to_move(rule: Rule, ours: Rule, fib: Fib) -> str:
     """Return a hint with the commands that move another program's rule behind ours.
 
-    Rules between that rule and ours move with it, because they may belong together: wg-quick's
-    first rule looks up table main, and the second one leads everything else into the tunnel. The
-    last rule moves first, so that meanwhile, the tunnel takes no packets that main has routes for.
-    The hint is empty if the rules can't be moved.
+    Rules between that rule and ours move with it, because they may belong together. For example,
+    wg-quick's first rule looks up table main, and its second one leads everything else into the
+    tunnel. The last rule moves first, so that meanwhile, the tunnel takes no packets that main has
+    routes for. The hint is empty if the rules can't be moved.
     """
     first = max(_LATER, ours.preference + 1)
     moving = _movable(rule, ours, fib, first)
@@ -280,8 +280,9 @@ def _how_to_move(rule: Rule, ours: Rule, fib: Fib) -> str:
 def _movable(rule: Rule, ours: Rule, fib: Fib, first: int) -> list[Rule]:
     """Return a rule and the rules between it and ours, or an empty list if one of them can't move.
 
-    A rule that looks up no table, or can't be written as a command, can't move. No rule can move if
-    the returned rules would come behind table main's rule, or behind a further rule.
+    A rule that looks up no table, or can't be written as a command, can't move. The rules can't
+    move either if they would come behind table main's rule, or behind another program's rule that
+    is behind ours now.
 
     Args:
         rule: another program's rule, which must move behind ours.
@@ -305,7 +306,7 @@ def _is_expressible(rule: Rule) -> bool:
 
 
 def _jump_over(ours: Rule, fib: Fib, flow: Flow) -> Rule | None:
-    """Return the rule whose goto skips our rule, if there is one."""
+    """Return the rule whose goto skips our rule, or None."""
     for rule, is_met, _ in fib.evaluated_rules(flow):
         target = rule.goto if rule.action is RuleAction.GOTO else None
         if is_met and target is not None and rule.preference < ours.preference < target:
@@ -314,7 +315,7 @@ def _jump_over(ours: Rule, fib: Fib, flow: Flow) -> Rule | None:
 
 
 def _deciding_rule(answer: Lookup, fib: Fib, flow: Flow) -> Rule | None:
-    """Return the rule that ends a lookup in a model, or None if the kernel's lookup differs."""
+    """Return the rule that ends a lookup in a model; None if the kernel's lookup ends elsewhere."""
     decision = fib.decide(flow)
     if answer.route is None:
         return decision.rule if decision.errno == answer.errno else None

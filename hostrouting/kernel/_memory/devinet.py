@@ -226,9 +226,9 @@ def _fib_add_ifaddr(net: Net, dev: Device, ifa: Address) -> None:
 
 
 def _fib_addr_deleted(net: Net, dev: Device, ifa: Address) -> None:
-    """Delete the routes of a deleted address, except routes that other addresses need.
+    """Delete the routes of a deleted address that no other address needs.
 
-    If the device has no address left, all of its routes are deleted (fib_inetaddr_event,
+    If this was the device's last address, all of its routes are deleted (fib_inetaddr_event,
     NETDEV_DOWN).
     """
     needed = [route for other in dev.addresses for route in _routes_of(net, dev, other).values()]

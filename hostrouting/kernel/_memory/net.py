@@ -234,8 +234,7 @@ def fib_table_insert(net: Net, route: Route, how: WriteMode) -> None:
     same = there[first : bisect_right(there, _rank(route), key=_rank)]
     infos = [info_of(each) for each in same]
     position = infos.index(info_of(route)) if info_of(route) in infos else None
-    # NLM_F_REPLACE replaces the first route with this key. If that route equals the new one,
-    # nothing changes.
+    # NLM_F_REPLACE replaces the first route with this key. If the two are equal, nothing changes.
     if same and how is WriteMode.REPLACE and not position:
         if position is None:
             there[first] = route

@@ -197,9 +197,8 @@ def fib_sync_down_dev(
     Args:
         net: the namespace.
         dev: the device.
-        is_dead: True if the device went down, False if it only lost its carrier.
-        force: whether routes with scope host change, too, because the device has lost its last
-            address.
+        is_dead: True if the device went down; False if it only lost its carrier.
+        force: whether routes with scope host change, too: the device has lost its last address.
     """
 
     def lost(hop: NextHop) -> NextHop:
@@ -243,7 +242,7 @@ def nexthop_flush_dev(net: Net, dev: Device) -> None:
             return route
         left = [hop for hop in route.hops if hop.dev != dev.name]
         if len(left) == 1:
-            # The kernel shows no weight if a group has only one member.
+            # For a group with a single member, the kernel shows no weight.
             left = [attrs.evolve(left[0], weight=1)]
         return attrs.evolve(route, hops=tuple(left)) if left else None
 

@@ -7,8 +7,8 @@ anyway, a read is retried, but the result of a change is unknown.
 
 Query sockets don't join multicast groups. Messages with another sequence number or port are
 ignored. A notification socket reads only the destination of each event. After an event, the caller
-reads the tables again, because the kernel removes some routes without an event: for example, when a
-link goes down (fib_disable_ip).
+reads the tables again. The kernel removes some routes without an event, for example when a link
+goes down (fib_disable_ip).
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Conversation(Socket):
                 yield stretch
 
     def messages(self, kind: int, body: bytes) -> Iterator[bytes]:
-        """Yield the messages from ``dump`` one by one."""
+        """Yield one by one the messages that ``dump`` yields in stretches."""
         return chain.from_iterable(map(rtnl.split, self.dump(kind, body)))
 
     # --- queries ----------------------------------------------------------------------------------
@@ -369,8 +369,8 @@ def everywhere(family: Family) -> PrefixSet:
 class Listener(Socket):
     """A socket that listens for changes to everything that ``RouteBackend`` reads.
 
-    Links and addresses are included because routes disappear without an event when their link goes
-    down or loses its last address. Rules are included because they determine which tables are used.
+    Routes disappear without an event when their link goes down or loses its last address, so links
+    and addresses are included. Rules are included because they determine which tables are used.
 
     Args:
         inside: the prefixes in which changes of entries are relevant. The set also determines the
@@ -398,7 +398,7 @@ class Listener(Socket):
     def drain(self) -> None:
         """Read all pending events, and remember whether one of them is relevant.
 
-        If events were lost, or are too many to read, assume that one of them is relevant.
+        Events may be lost, or too many to read. Then assume that one of them is relevant.
 
         Raises:
             OSError: the socket failed.

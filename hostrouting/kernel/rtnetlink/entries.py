@@ -64,9 +64,9 @@ class RouteReader:
 
     Args:
         family: the address family.
-        nexthops: a function that returns all nexthop objects by ID. It is called if the kernel
-            omits an entry's hops.
-        without_carrier: a function that returns the interfaces that are up but have no carrier.
+        nexthops: a function that returns all nexthop objects by ID. It is called for an entry that
+            the kernel sends without hops.
+        without_carrier: a function that returns the interfaces that are up, but have no carrier.
         arrange: a function that returns the next hops of an IPv6 entry in the wanted order.
         selection: the entries to decode.
         is_for_lookups: whether the entries come from lookups, not from dumps.
@@ -246,9 +246,9 @@ class RouteReader:
         source_length: int,
         fields: dict[str, Any],
     ) -> Route6:
-        # The kernel ignores an expired entry, and removes it some time later (fib6_check_expired,
-        # fib6_age). But if another hop of the route hasn't expired, the kernel uses the expired
-        # hop, too (fib6_select_path), so a lookup may return it.
+        # The kernel ignores an expired entry, and removes it later (fib6_check_expired, fib6_age).
+        # The exception is an expired hop of a route with another hop that hasn't expired: the
+        # kernel still uses it (fib6_select_path), so a lookup may return it.
         expires = _decode_lifetime(found.get(rtm.RTA_CACHEINFO))
         is_expired = expires is not None and expires <= 0
         if is_expired and self._is_for_lookups:
@@ -278,7 +278,7 @@ def _are_equal(column: bytes) -> bool:
 
 
 def _decode_lifetime(found: bytes | None) -> int | None:
-    """Return the seconds until an entry expires, rounded up, or None if it doesn't expire."""
+    """Return the seconds until an entry expires, rounded up; None if it doesn't expire."""
     ticks = 0 if found is None else _EXPIRES.unpack_from(found)[0]
     return -(-ticks // _TICKS) if ticks else None
 

@@ -154,7 +154,7 @@ def _decode_nexthop(message: bytes, names: rtnl.Names) -> NexthopObject:
 
 
 def _decode_failed_router(message: bytes, names: rtnl.Names) -> Router | None:
-    """Decode a neighbour entry, or return None if its state isn't FAILED."""
+    """Decode a neighbour entry in the state FAILED; return None for any other state."""
     _, index, state, *_ = _NEIGHBOUR.unpack_from(message, HEADER_BYTES)
     address = attributes(message, HEADER_BYTES + _NEIGHBOUR.size).get(_NDA_DST)
     return (

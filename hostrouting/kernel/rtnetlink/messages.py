@@ -99,7 +99,7 @@ FIB_RULE_INVERT = 0x2
 TABLE_MAX = 0xFFFFFFFF
 PROTOCOL_MAX = 0xFF
 
-# A function like ``name_of`` that caches names while one reply is decoded.
+# A function that returns an interface's name, and caches names while one reply is decoded.
 Names = Callable[[int], str]
 
 # A dump request: a description, the RTM_GET* type, the request body and a decoder.
@@ -259,7 +259,7 @@ def index_of(name: str) -> int:
 
 
 def _open_a_socket() -> None:
-    """Raise an ``OSError`` if no socket can be opened, which glibc's queries don't report."""
+    """Raise an ``OSError`` if no socket can be opened: glibc's queries wouldn't report that."""
     socket.socket(socket.AF_UNIX).close()
 
 

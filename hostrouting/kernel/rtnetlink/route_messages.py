@@ -120,10 +120,10 @@ def look_up(
 
     Args:
         family: the address family.
-        source: the source address, or None if the kernel hasn't chosen one yet.
-        is_tcp: whether the packets are TCP.
-        ports: the source and destination ports, either of which may be None.
-        oif: the index of the outgoing interface, or None for any.
+        source: the source address; None if the kernel hasn't chosen one yet.
+        is_tcp: whether the packets are TCP's.
+        ports: the source port and the destination port; None for a missing one.
+        oif: the index of the outgoing interface; None for any.
         is_for_source: whether the reply has the selected source address (RTA_PREFSRC) instead of
             the entry.
     """

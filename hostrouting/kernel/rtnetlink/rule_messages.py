@@ -191,7 +191,7 @@ def port_of_any(rules: Iterable[bytes]) -> int | None:
         rules: rule messages from a dump.
 
     Returns:
-        The port, or None if no rule selects all ports: lookups then need no port.
+        The port. None if no rule selects all ports, because lookups then need no port.
     """
     ranges = {
         ports
@@ -201,7 +201,7 @@ def port_of_any(rules: Iterable[bytes]) -> int | None:
     if ALL_PORTS not in ranges:
         return None
     some = ranges - {ALL_PORTS}
-    # If no port is free, use the last one.
+    # If every port is selected, use the last one.
     free = (
         port for port in range(*ALL_PORTS) if not any(first <= port <= last for first, last in some)
     )
