@@ -166,11 +166,12 @@ def _with_removals(report: OverlapReport, chosen: Chosen, host: Host) -> Overlap
         plan, _ = plan_now(config, *host.planned_backends(config))
     except RouteError:  # other lines say why apply would fail
         return report
-    if not plan.remove:
+    gone = [str(route) for route in plan.remove if str(route) not in report.unlisted]
+    if not gone:
         return report
     apply = f"hostrouting apply {chosen.name}".rstrip()
-    ours = counted(len(plan.remove), "installed route")
-    listed = shortened([*map(str, plan.remove)], ", ", _SHOWN_ROUTES)
+    ours = counted(len(gone), "installed route")
+    listed = shortened(gone, ", ", _SHOWN_ROUTES)
     line = f"{apply} removes {ours}, not listed in CONFIG; {listed}"
     fix = attrs.evolve(report.fix, consequences=(*report.fix.consequences, line))
     return attrs.evolve(report, fix=fix)
@@ -525,7 +526,7 @@ def _is_left(report: OverlapReport, config: Config, *, adds: bool) -> bool:
     """
     is_contested = config.uplinks is None and bool(_contested_lines(report))
     is_unasked = is_contested and bool(report.findings)
-    is_unapplied = report.unapplied is not None and not adds
+    is_unapplied = report.fix.needs_apply and not adds
     return bool(report.fix.unfixable) or is_unasked or is_unapplied
 
 
@@ -573,8 +574,7 @@ def _unfixed(config: Config, host: Host, *, has_config: bool) -> OverlapReport:
                 complain(line)
             raise RouteOverlapError(error.message, now, hint=error.hint) from error
         raise
-    is_lacking = planned.lacking(config.static_routes).is_wanted
-    if is_lacking and report.verdict is not Verdict.UNKNOWN:
+    if planned.plan.changes and report.verdict is not Verdict.UNKNOWN:
         now = _check_on(_without_waits(config), host, None)
         if now.findings:
             return run_function(

@@ -315,7 +315,8 @@ def _shared(hosts: Mapping[tuple[str, str], Iterable[str]]) -> tuple[SharedReaso
 def _key_of(host: JudgedHost) -> Hashable:
     """Return a key that hosts of the same group share."""
     report = host.report
-    fix = (report.fix.routes, report.fix.rules, report.fix.keep, report.unapplied)
+    unlisted = frozenset(_in_general(line, ()) for line in report.unlisted)
+    fix = (report.fix.routes, report.fix.rules, report.fix.keep, report.unapplied, unlisted)
     causes = _causes_of(host)
     changed = causes and frozenset(map(_alike, causes))
     is_compared = _why_uncompared(host) is None

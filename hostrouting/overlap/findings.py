@@ -281,8 +281,9 @@ class OverlapReport(JsonObject):
             the worse of the two. If one family's verdict is ``unknown``, there may still be
             findings in the other family.
         fix: a fix for all failures. Not included in the JSON, in which each finding has its own
-            routes and rules. The JSON also has the interfaces to keep (``keep``), and the fix's
-            entries that the config already lists (``unapplied``).
+            routes and rules. The JSON also has the interfaces to keep (``keep``), the fix's entries
+            that the config already lists (``unapplied``), and our routes and rules that it doesn't
+            list (``unlisted``).
         changes: changes made by the task that ran the check. Not included in the JSON, which
             doesn't depend on the task.
         default_expires: for how many more seconds an uplink has an IPv6 default route, if the
@@ -303,6 +304,7 @@ class OverlapReport(JsonObject):
         "findings",
         "keep",
         "unapplied",
+        "unlisted",
         "notes",
         "reason",
         "time",
@@ -338,6 +340,11 @@ class OverlapReport(JsonObject):
     def unapplied(self) -> StaticRoutes | None:
         """Return the config's entries that the kernel lacks, if they would fix failures."""
         return self.fix.unapplied
+
+    @property
+    def unlisted(self) -> tuple[str, ...]:
+        """Return our routes and rules that cause failures, and that ``apply`` would remove."""
+        return self.fix.unlisted
 
     @property
     def decisions(self) -> tuple[Note, ...]:

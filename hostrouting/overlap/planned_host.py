@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno as errnos
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 import attrs
 
@@ -87,10 +87,27 @@ class PlannedHost:
             for family, model in after.models.items():
                 verify_routes(_new_routes(after.plan.of(family)), model)
 
-    @property
-    def moves(self) -> bool:
-        """Return whether the plan moves a static route to another interface."""
-        return any(pair.old.devs != pair.new.devs for pair in self.plan.replace)
+    def moves(self, static: StaticRoutes) -> bool:
+        """Return whether a static route that names no interface moves to another interface."""
+        named = {_key_of(route) for route in static.routes if route.dev is not None}
+        moved = (pair.new for pair in self.plan.replace if pair.old.devs != pair.new.devs)
+        return any((route.destination, route.metric) not in named for route in moved)
+
+    def unlisted(self, fixed: Iterable[Finding], *, is_alone: bool) -> tuple[str, ...]:
+        """Return our routes and rules that the plan removes, and that cause failures.
+
+        Args:
+            fixed: the failures that the plan fixes.
+            is_alone: whether the plan installs nothing. Then all that it removes may be the cause.
+        """
+        changes = self.plan.changes
+        removed = [str(each.what) for each in changes.routes if each.action == "removed"]
+        matched = {str(finding.route) for finding in fixed}
+        causes = tuple(route for route in removed if route in matched)
+        if causes or not is_alone:
+            return causes
+        rules = (str(each.what) for each in changes.rules if each.action == "removed")
+        return (*removed, *rules)
 
     @property
     def losing(self) -> list[str]:
@@ -148,11 +165,7 @@ class PlannedHost:
 
         A route or kept interface for which the config names a gateway follows none.
         """
-        inheriting = {
-            (route.destination, route.metric or Family.of(route.destination).usual_metric)
-            for route in static.routes
-            if route.gateway is None
-        }
+        inheriting = {_key_of(route) for route in static.routes if route.gateway is None}
         found = [
             pair
             for pair in self.plan.replace
@@ -258,6 +271,11 @@ def _names_no_gateway(route: Route, keep: Iterable[Keep]) -> bool:
 
 def _gateways(route: Route) -> str:
     return ",".join(dict.fromkeys(str(hop.gateway or "none") for hop in route.hops))
+
+
+def _key_of(route: StaticRoute) -> tuple[IpNetwork, int]:
+    """Return the destination and the metric of an entry's route."""
+    return route.destination, route.metric or Family.of(route.destination).usual_metric
 
 
 def _keeps_any(keep: Keep, devs: Iterable[str]) -> bool:
@@ -472,11 +490,12 @@ def with_unapplied(
     host: Host,
     scope: CancelScope,
 ) -> OverlapReport:
-    """Return a check's report whose fix has only what is needed besides the config's entries.
+    """Return a check's report whose fix has only what is needed after ``apply``.
 
     Some entries of the config may fix a failure, although the kernel lacks them. These are the
-    fix's ``unapplied``. They are proven by a check of a model: the host with all of the config's
-    entries.
+    fix's ``unapplied``. Some routes and rules of ours may cause a failure, although the config
+    doesn't list them. These are its ``unlisted``. Both are proven by a check of a model: the host
+    after ``apply``.
 
     Args:
         report: the report on the host as it is.
@@ -484,7 +503,7 @@ def with_unapplied(
         host: the host as it is.
         scope: cancels the check of the model.
     """
-    if not (report.findings and config.static_routes.is_wanted):
+    if not report.findings or config.is_as_installed:
         return report
     try:
         planned = as_installed(config, host, scope)
@@ -493,7 +512,7 @@ def with_unapplied(
         return report
     except RouteError as error:
         return _without_listed(report, config, error.clause)
-    if not planned.lacking(config.static_routes).is_wanted:
+    if not planned.plan.changes:
         return report
     config = host.with_verified(config)
     after = check_families(config, planned.backend, scope, host=host)
@@ -508,29 +527,34 @@ def on_top(
     config: Config,
     scope: CancelScope,
 ) -> OverlapReport:
-    """Return a report whose fix has only what is needed in addition to the config's entries.
+    """Return a report whose fix has only what is needed after ``apply``.
 
     Args:
         report: the report on the host as it is.
-        after: the report on the host with all of the config's entries.
-        planned: the host with all of the config's entries.
+        after: the report on the host with all of the config's entries, and no others of ours.
+        planned: the host with all of the config's entries, and no others of ours.
         config: the config.
         scope: cancels the reads of the model.
     """
     if after.verdict is Verdict.UNKNOWN:
         return _without_listed(report, config, f"with CONFIG's entries, {after.reason}")
     fix = after.fix
+    still = {*map(_failure, after.findings)}
+    fixed = [finding for finding in report.findings if _failure(finding) not in still]
     try:
         planned.refuse_losing(fix, config)
     except RouteError as error:
         return _without_listed(report, config, error.message)
-    if planned.moves and config.uplinks is None:
+    if planned.moves(config.static_routes) and config.uplinks is None:
         # The installed static routes would move to a new uplink. Keep the questions in the report's
         # fix, which ask whether the new uplink is wanted.
         more = [each for each in fix.unfixable if each not in report.fix.unfixable]
         fix = attrs.evolve(fix, unfixable=(*report.fix.unfixable, *more))
-    elif {*_failures(report)} - {*_failures(after)} and not planned.losing:
-        fix = attrs.evolve(fix, unapplied=planned.lacking(config.static_routes))
+    elif fixed and not planned.losing:
+        lacking = planned.lacking(config.static_routes)
+        unlisted = planned.unlisted(fixed, is_alone=not lacking.is_wanted)
+        helps = _may_help(lacking, fixed) if unlisted else lacking.is_wanted
+        fix = attrs.evolve(fix, unapplied=lacking if helps else None, unlisted=unlisted)
         fix = _with_losses(fix, planned, config, scope)
     left = {_identity(finding): finding for finding in after.findings}
     findings = tuple(
@@ -553,9 +577,16 @@ def _with_losses(fix: Fix, planned: PlannedHost, config: Config, scope: CancelSc
     return attrs.evolve(fix, keep=tuple(keep), consequences=tuple(lines))
 
 
-def _failures(report: OverlapReport) -> Iterator[tuple[object, ...]]:
-    for finding in report.findings:
-        yield *_identity(finding), finding.ranges
+def _may_help(static: StaticRoutes, findings: Iterable[Finding]) -> bool:
+    """Return whether an entry leads to failing addresses."""
+    destinations = [route.destination for route in static.routes]
+    destinations += (rule.to for rule in static.rules)
+    ranges = [part for finding in findings for part in finding.ranges]
+    return any(each.overlaps(part) for each in destinations for part in ranges)
+
+
+def _failure(finding: Finding) -> tuple[object, ...]:
+    return *_identity(finding), finding.ranges
 
 
 def _identity(finding: Finding) -> tuple[object, ...]:

@@ -232,6 +232,8 @@ class Fix(JsonObject):
         hints: what the owners of other interfaces can change instead, one line each.
         unapplied: the config's entries that would fix failures, but that the kernel lacks. Then
             ``routes``, ``rules`` and ``keep`` have only what is needed in addition.
+        unlisted: our routes and rules that cause failures, but that the config doesn't list. Then
+            ``apply``, which removes them, is the fix.
         would_fail: whether ``apply`` would fail, although the check passes; one of
             ``consequences`` says why. Not included in the JSON.
     """
@@ -244,6 +246,7 @@ class Fix(JsonObject):
         "consequences",
         "hints",
         "unapplied",
+        "unlisted",
     )
 
     routes: tuple[StaticRoute, ...] = ()
@@ -253,7 +256,13 @@ class Fix(JsonObject):
     consequences: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
     unapplied: StaticRoutes | None = None
+    unlisted: tuple[str, ...] = ()
     would_fail: bool = False
+
+    @property
+    def needs_apply(self) -> bool:
+        """Return whether ``apply`` fixes failures without a change of the config."""
+        return self.unapplied is not None or bool(self.unlisted)
 
     @property
     def entries(self) -> StaticRoutes:

@@ -63,27 +63,32 @@ def _first(lines: Sequence[str]) -> list[str]:
 
 
 def unapplied(fix: Fix, config: str = CONFIG) -> list[str]:
-    """Return a line on the config's entries that would fix failures, but that the kernel lacks.
+    """Return lines on what ``apply`` installs and removes, if that fixes anything.
 
     Args:
         fix: the fix.
         config: the argument of the suggested apply command, or an empty string if the command needs
             no argument.
     """
-    listed = fix.unapplied
-    if listed is None:
-        return []
-    named = [
-        *_counted(len(listed.routes), "route"),
-        *_counted(len(listed.rules), "rule"),
-        *(["keep"] if listed.keep else []),
-    ]
-    this = "a part of this" if fix.routes or fix.rules or fix.unfixable else "this"
-    there = f"{CONFIG} already lists what fixes {this} ({', '.join(named)})"
+    is_part = fix.routes or fix.rules or fix.unfixable or (fix.unapplied and fix.unlisted)
+    this = "a part of this" if is_part else "this"
     # Without keep, the routes would lead packets of InfiniBand's addresses away.
     first = "add keep first, then " if fix.keep else ""
-    command = f"hostrouting apply {config}".rstrip()
-    return [f"fix: {there}, and the kernel lacks it: {first}{command}"]
+    command = f"{first}hostrouting apply {config}".rstrip()
+    lines: list[str] = []
+    if fix.unapplied is not None:
+        listed = fix.unapplied
+        named = [
+            *_counted(len(listed.routes), "route"),
+            *_counted(len(listed.rules), "rule"),
+            *(["keep"] if listed.keep else []),
+        ]
+        there = f"{CONFIG} already lists what fixes {this} ({', '.join(named)})"
+        lines.append(f"fix: {there}, and the kernel lacks it: {command}")
+    if fix.unlisted:
+        ours = shortened(fix.unlisted, ", ", _SHOWN_RANGES)
+        lines.append(f"fix: {CONFIG} no longer lists what causes {this} ({ours}): {command}")
+    return lines
 
 
 def _counted(number: int, name: str) -> list[str]:

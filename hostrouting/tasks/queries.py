@@ -52,7 +52,8 @@ def check(
     Returns:
         The report. If the check couldn't run, for example on an image, the verdict is ``unknown``,
         and the report has a reason. Entries of the config that would fix a failure, but aren't in
-        the kernel, are the fix's ``unapplied``. If nothing fails, the fix's cautions say what
+        the kernel, are the fix's ``unapplied``, and our routes and rules that cause a failure, but
+        aren't in the config, its ``unlisted``. If nothing fails, the fix's cautions say what
         ``apply`` would divert.
 
     Raises:
@@ -78,13 +79,11 @@ def check_and_plan(
         None if the config has none, or none that can be planned.
     """
     report = check_kernel(config, host, None, scope)
-    if not config.static_routes.is_wanted:
-        return report, None
-    if report.findings:
+    if report.findings and not config.is_as_installed:
         from hostrouting.overlap.planned_host import with_unapplied
 
         return with_unapplied(report, config, host, scope), None
-    if report.verdict is not Verdict.OK:
+    if report.verdict is not Verdict.OK or not config.static_routes.is_wanted:
         return report, None
     from hostrouting.overlap.planned_host import with_effects
 

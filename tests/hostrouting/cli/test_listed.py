@@ -626,3 +626,97 @@ def test_the_watchers_failure_says_apply(host: Host) -> None:
     (event,) = of_failures(None, report, ())
     assert event.message.endswith(f"fix: CONFIG {WHOLE}: hostrouting apply CONFIG")
     assert event.fields["FIX"] == []
+
+
+# --- what CONFIG no longer lists ------------------------------------------------------------------
+
+STORAGE = "10.100.0.0/24"
+ON_ETH1 = {"cidr": STORAGE, "devs": ["eth1"]}
+STALE = "10.100.0.0/25 via 10.1.0.1 dev eth0 proto hostrouting"
+NO_LONGER = f"fix: CONFIG no longer lists what causes this ({STALE}): hostrouting apply"
+
+
+@pytest.fixture
+def stale(kernel: FakeKernel) -> None:
+    add_nics(kernel, eth1="10.100.0.5/24")
+    kernel.ip(f"route add {STALE}")
+
+
+@pytest.mark.usefixtures("stale")
+@pytest.mark.parametrize("routes", [[], ["10.99.0.0/17"]], ids=["none", "others"])
+def test_what_is_no_longer_listed_is_to_be_removed(
+    run: Run, write: Any, tmp_path: Path, routes: list[str]
+) -> None:
+    """All commands say ``apply``, instead of routes on top of the stale one."""
+    path = write({"hostRouting": section(*routes, cidrs=[ON_ETH1])})
+    code, out, _ = run("check", path)
+    told = f"{NO_LONGER} {path}\n"
+    assert (code, told in out, "add to" in out, "caution" in out) == (1, True, False, False)
+    code, out, err = run("fix", path)
+    assert (code, told in err, "nothing fails" in err) == (1, True, False)
+    assert json.loads(out) == json.loads(Path(path).read_text())
+    assert told in run("fix", "--in-place", path)[2]
+    snapshot = write_file(tmp_path / "node.json", run("snapshot")[1])
+    code, out, _ = run("judge", path, snapshot)
+    assert (code, f"{NO_LONGER} CONFIG\n" in out, "add to" in out) == (1, True, False)
+    told = json.loads(run("check", path, "--output", "json")[1])
+    assert (told["unlisted"], told["unapplied"]) == ([STALE], None)
+    assert run("apply", "--routes-only", path)[0] == 0
+    assert run("check", path)[0] == 0
+
+
+@pytest.mark.usefixtures("stale")
+def test_a_route_that_is_listed_otherwise_is_to_be_applied(run: Run, write: Any) -> None:
+    near = {"destination": "10.100.0.0/25", "gateway": "onlink", "dev": "eth1"}
+    path = write({"hostRouting": section(near, cidrs=[ON_ETH1])})
+    code, out, _ = run("check", path)
+    assert (code, "already lists what fixes this (1 route)" in out) == (1, True)
+    assert applied_by(out, run) == 0
+    assert run("check", path)[0] == 0
+
+
+def test_a_rule_that_is_no_longer_listed_is_to_be_removed(
+    run: Run, write: Any, kernel: FakeKernel, vpn: None
+) -> None:
+    assert run("apply", "--routes-only", write(RULED))[0] == 0
+    wanted = {"cidr": "10.9.0.0/16", "devs": ["ib0"]}
+    path = write({"hostRouting": section(cidrs=[wanted])})
+    code, out, _ = run("check", path)
+    assert (code, "CONFIG no longer lists what causes this (5269:" in out) == (1, True)
+    assert run("apply", "--routes-only", path)[0] == 0
+    assert run("check", path)[0] == 0
+
+
+@pytest.mark.usefixtures("stale")
+def test_what_else_is_needed_comes_beside_the_removal(
+    run: Run, write: Any, kernel: FakeKernel
+) -> None:
+    """The routes that ``apply`` removes may also fix what fails afterwards."""
+    for half in HALVES:
+        kernel.ip(f"route add {half} via 10.1.0.1 dev eth0 proto hostrouting")
+    path = write({"hostRouting": section(cidrs=[ON_ETH1, EXPECTED], keep=["ib0"])})
+    code, out, _ = run("check", path)
+    assert (code, "causes a part of this" in out) == (1, True)
+    assert [json.dumps({"destination": half}) in out for half in HALVES] == [True, True]
+
+
+@pytest.mark.usefixtures("stale")
+def test_with_cidrs_alone_nothing_is_to_be_removed(run: Run) -> None:
+    """CONFIG may list all of them."""
+    code, out, _ = run("check", "--cidr", "10.1.0.0/16", "--cidr", STORAGE, "--uplink", "eth1")
+    assert (code, "no longer lists" in out) == (1, False)
+
+
+@pytest.mark.usefixtures("stale")
+def test_the_watcher_and_the_doctor_say_apply_of_a_stale_route(
+    run: Run, host: Host, kernel: FakeKernel
+) -> None:
+    document = {"hostRouting": section(cidrs=[ON_ETH1])}
+    write_file(host.layout.config, json.dumps(document))
+    assert run("apply")[0] == 0
+    kernel.ip(f"route add {STALE}")
+    (event,) = of_failures(None, check(Config.from_mapping(document), host=host), ())
+    assert event.message.endswith(f"{NO_LONGER} CONFIG")
+    findings = json.loads(run("doctor", "--output", "json")[1])["findings"]
+    (hint,) = {each["hint"] for each in findings if each["kind"] == "shadowed"}
+    assert hint == "hostrouting apply"

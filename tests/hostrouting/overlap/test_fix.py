@@ -313,8 +313,11 @@ def _host(row: Row, root: Path) -> Host:
 def _config(row: Row, **more: Any) -> Config:
     overlap = {"expectedCidrs": list(row.cidrs)}
     keys = {"uplinks": list(row.uplinks)} if row.uplinks else {}
-    return Config.from_mapping(
-        {"hostRouting": keys | {"waitSeconds": 0, "routeOverlap": overlap} | more}
+    document = {"hostRouting": keys | {"waitSeconds": 0, "routeOverlap": overlap} | more}
+    # The rows' own routes count as installed, unless the config lists routes.
+    return attrs.evolve(
+        Config.from_mapping(document),
+        is_as_installed="staticRoutes" not in more,
     )
 
 
