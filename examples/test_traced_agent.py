@@ -5,6 +5,8 @@ examples/test_traced_agent.py.
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -25,7 +27,7 @@ from hostrouting import (
     StaticRoute,
     StaticRoutes,
 )
-from hostrouting.backend import read_our_routes
+from hostrouting.backend import Route, RouteFailure, Write, read_our_routes
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 exporter = InMemorySpanExporter()
@@ -38,8 +40,19 @@ OVERLAP = RouteOverlap([CIDR], OverlapMode.STRICT)
 CONFIG = Config(StaticRoutes(True, [StaticRoute(CIDR)]), OVERLAP)
 
 
+class ActingBackend(CountingBackend):
+    """A backend that calls a function before it changes routes."""
+
+    before_write: Callable[[], None] | None = None
+
+    def write(self, change: Write, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        if self.before_write is not None:
+            self.before_write()
+        return super().write(change, routes)
+
+
 @pytest.fixture
-def backend() -> CountingBackend:
+def backend() -> ActingBackend:
     """Return an H200 whose ib0 shadows the cluster's network."""
     kernel = FakeKernel()
     kernel.ip("""
@@ -49,11 +62,11 @@ def backend() -> CountingBackend:
         address add 172.16.0.10/16 dev ib0
         route add default via 10.1.0.1 dev eth0 proto dhcp
     """)
-    return CountingBackend(kernel)
+    return ActingBackend(kernel)
 
 
 @pytest.fixture
-def host(backend: CountingBackend, tmp_path: Path) -> Host:
+def host(backend: ActingBackend, tmp_path: Path) -> Host:
     return Host(routes=backend, units=FakeSystemd(), layout=Layout(tmp_path))
 
 
@@ -78,7 +91,7 @@ def start_nothing(scope: phases.CancelScope) -> str:
     raise OSError("there is no image")
 
 
-def test_routes_are_installed_and_counted(host: Host, backend: CountingBackend) -> None:
+def test_routes_are_installed_and_counted(host: Host, backend: ActingBackend) -> None:
     assert not asyncio.run(is_ok(CONFIG, host))
     report = asyncio.run(bring_up(CONFIG, start_node, host))
     assert [str(route.destination) for route in report.routes.plan.add] == [CIDR]
@@ -90,15 +103,15 @@ def test_each_task_has_a_span(host: Host) -> None:
     asyncio.run(bring_up(CONFIG, start_node, host))
     found = spans()
     assert found.keys() >= {
-        "serial",
-        "serial/configure",
-        "serial/configure/check-route-overlap",
-        "serial/start-node",
+        "bring-up",
+        "bring-up/configure",
+        "bring-up/configure/check-route-overlap",
+        "bring-up/start-node",
     }
-    configure, serial = found["serial/configure"], found["serial"]
+    configure, above = found["bring-up/configure"], found["bring-up"]
     assert configure.parent is not None
-    assert serial.context is not None
-    assert configure.parent.span_id == serial.context.span_id
+    assert above.context is not None
+    assert configure.parent.span_id == above.context.span_id
     assert configure.attributes is not None
     assert configure.attributes["status"] == "ok"
     changes = configure.attributes["changes"]
@@ -106,24 +119,33 @@ def test_each_task_has_a_span(host: Host) -> None:
     assert f"added {CIDR} via 10.1.0.1 dev eth0 proto hostrouting" in changes
 
 
-def test_a_failed_start_is_rolled_back(host: Host, backend: CountingBackend) -> None:
+def test_a_failed_start_is_rolled_back(host: Host, backend: ActingBackend) -> None:
     with pytest.raises(OSError, match="no image"):
         asyncio.run(bring_up(CONFIG, start_nothing, host))
     assert read_our_routes(backend) == ()
     assert backend.counts == {"add": 1, "delete": 1}
-    span = spans()["serial/start-node"]
+    span = spans()["bring-up/start-node"]
     assert span.status.status_code is trace.StatusCode.ERROR
     assert [event.name for event in span.events] == ["exception"]
 
 
-def test_a_cancelled_start_is_rolled_back(host: Host, backend: CountingBackend) -> None:
+def test_a_cancelled_start_is_rolled_back(host: Host, backend: ActingBackend) -> None:
+    """A second cancellation arrives in the midst of the rollback."""
+
     async def stopped() -> None:
         loop = asyncio.get_running_loop()
 
         @phases.task("start-node")
         def start_slowly(scope: phases.CancelScope) -> None:
+            backend.before_write = cancel
             loop.call_soon_threadsafe(agent.cancel)
             scope.wait(3600)
+
+        def cancel() -> None:
+            is_cancelled = threading.Event()
+            loop.call_soon_threadsafe(agent.cancel)
+            loop.call_soon_threadsafe(is_cancelled.set)
+            assert is_cancelled.wait(60)
 
         agent = asyncio.create_task(bring_up(CONFIG, start_slowly, host))
         await agent
@@ -131,10 +153,10 @@ def test_a_cancelled_start_is_rolled_back(host: Host, backend: CountingBackend) 
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(stopped())
     assert read_our_routes(backend) == ()
-    assert (spans()["serial/start-node"].attributes or {})["status"] == "cancelled"
+    assert (spans()["bring-up/start-node"].attributes or {})["status"] == "cancelled"
 
 
 def test_no_node_starts_with_a_shadowed_network(host: Host) -> None:
     with pytest.raises(RouteOverlapError):
         asyncio.run(bring_up(Config(route_overlap=OVERLAP), start_node, host))
-    assert "serial/start-node" not in spans()
+    assert "bring-up/start-node" not in spans()

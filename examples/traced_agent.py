@@ -90,18 +90,20 @@ class SpanObserver(phases.Observer):
 async def bring_up(config: Config, start: phases.Task[object], host: Host) -> ConfigureReport:
     """Install a config and start the node.
 
-    If anything fails or is cancelled, restore what was installed before.
+    If anything fails or is cancelled, restore what was installed before. A cancellation, or a
+    Ctrl-C, that arrives during the rollback doesn't end it.
     """
-    former = installed_config(host=host)
-    observer = SpanObserver()
-    try:
-        report, _ = await phases.run_async(
-            phases.Serial(Configure(config, host=host), start), observers=[observer]
-        )
-    except BaseException:
-        await phases.run_async(Configure(former, host=host), observers=[observer])
-        raise
-    return report
+
+    @phases.task("bring-up")
+    def install_and_start(scope: phases.CancelScope) -> ConfigureReport:
+        former = installed_config(host=host)
+        with phases.all_or_nothing() as undo:
+            undo.push(lambda: phases.run_child(Configure(former, host=host), scope.shield()))
+            report = phases.run_child(Configure(config, host=host), scope)
+            phases.run_child(start, scope)
+        return report
+
+    return await phases.run_async(install_and_start, observers=[SpanObserver()])
 
 
 async def is_ok(config: Config, host: Host) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar, overload
 from attrs import field, frozen, validators
 
 from phases._checks import check_function, check_name, check_seconds, check_task
-from phases._errors import POLL_SECONDS, ROLLBACK_NOTE, Cancelled, add_note, group_of, text_of
+from phases._errors import POLL_SECONDS, Cancelled, add_note, group_of, rollback_notes, text_of
 from phases._run import Task, run_child
 from phases._scope import CancelScope
 
@@ -310,8 +310,7 @@ def _outcome(scope: CancelScope, errors: list[BaseException]) -> BaseException |
 def _with_rollbacks(error: BaseException, stopped: Sequence[Cancelled]) -> BaseException:
     """Add to an exception the notes of each cancelled task whose rollback failed."""
     for other in stopped:
-        notes = map(str, getattr(other, "__notes__", ()))
-        if any(note.startswith(ROLLBACK_NOTE) for note in notes):
+        if rollback_notes(other):
             add_note(error, _besides(other))
     return error
 

@@ -144,6 +144,12 @@ def add_path_note(error: BaseException, path: str) -> None:
         add_note(error, PathNote(f"in task {path}"))
 
 
+def rollback_notes(error: BaseException | None) -> list[str]:
+    """Return an exception's notes about rollback steps that failed."""
+    notes = map(str, getattr(error, "__notes__", ()))
+    return [note for note in notes if note.startswith(ROLLBACK_NOTE)]
+
+
 # --- what Python 3.10 lacks -----------------------------------------------------------------------
 
 

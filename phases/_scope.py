@@ -26,6 +26,7 @@ from phases._errors import (
     add_note,
     add_path_note,
     paths_of,
+    rollback_notes,
 )
 from phases._interrupts import begin, end, guarded
 
@@ -327,16 +328,21 @@ class Undo:
                 note = f"{ROLLBACK_NOTE}{problem}"
                 if note not in getattr(error, "__notes__", ()):
                     add_note(error, note)
-        end(self._has_begun)
+        try:
+            end(self._has_begun)
+        except KeyboardInterrupt as interrupt:
+            for note in rollback_notes(error):
+                add_note(interrupt, note)
+            raise
 
 
 def all_or_nothing() -> AbstractContextManager[Undo]:
     """Roll back if the block fails or is cancelled.
 
     If a rollback step fails, its error is added as a note to the block's exception. A Ctrl-C aborts
-    the block with a KeyboardInterrupt. During the rollback, a Ctrl-C is deferred until the end. A
-    custom signal handler should cancel a scope: if it raises an exception just before the first
-    rollback step, the rollback is skipped.
+    the block with a KeyboardInterrupt. During the rollback, a Ctrl-C is deferred until the end, and
+    its KeyboardInterrupt has the rollback's notes, too. A custom signal handler should cancel a
+    scope: if it raises an exception just before the first rollback step, the rollback is skipped.
     """
     return Undo()
 

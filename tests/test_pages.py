@@ -30,6 +30,7 @@ import re
 import runpy
 import shlex
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -448,20 +449,30 @@ def test_after_a_page_nothing_is_left_to_copy(name: str, tmp_path: Path) -> None
     assert applied
 
 
+@pytest.mark.parametrize("is_interrupted", [False, True], ids=["stopped", "and interrupted"])
 @pytest.mark.parametrize(
     "destination", [SHADOWED, None], ids=["a former config", "nothing installed"]
 )
 def test_the_recipe_for_going_back_restores_the_node(
-    destination: str | None, tmp_path: Path
+    destination: str | None, is_interrupted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The code is the page's own, up to its recipe; only the last task is another one."""
+    """The code is the page's own, up to its recipe; only the last task is another one.
+
+    The second signal, a Ctrl-C, arrives in the midst of the rollback.
+    """
     node, name = Node(tmp_path), "docs/howto/embed.md"
 
     @phases.task("start-machine")
     def start_machine(scope: phases.CancelScope) -> None:
         seen.append(installed())
+        if is_interrupted:
+            monkeypatch.setattr(node.kernel, "write", interrupted)
         scope.cancel("SIGTERM")
         scope.check()
+
+    def interrupted(*changed: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return FakeKernel.write(node.kernel, *changed)
 
     def installed() -> object:
         files = outside_run(node.root)
@@ -476,18 +487,18 @@ def test_the_recipe_for_going_back_restores_the_node(
     former = (
         Config()
         if destination is None
-        else config(destination, mode="WARN", consumer="kubelet.service")
+        else config(destination, "172.16.9.0/24", mode="WARN", consumer="kubelet.service")
     )
     phases.run(Configure(former, host=node.host))
     before = installed()
     seen: list[object] = []
-    node.names |= {
-        "start_machine": start_machine,
-        "scope": phases.CancelScope(),
-        "wanted": node.names["config"],
-    }
-    with pytest.raises(phases.Cancelled):
-        node.run(Block("python", "bring_up(wanted)", 1))
+    node.names["start_machine"] = start_machine
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt if is_interrupted else phases.Cancelled):
+            node.run(Block("python", "phases.run(bring_up, scope=phases.CancelScope())", 1))
+    finally:
+        signal.signal(signal.SIGINT, handler)
     assert len(seen) == 1
     assert before not in seen
     assert installed() == before

@@ -170,6 +170,11 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_installing: bool) -> Ite
             raise
         ended = StoppedRun(end.reason) if isinstance(end, Cancelled) else OverdueRun(end.seconds)
         raise _instead_of(end, ended, done.changes) from end
+    except BaseException as error:  # such as KeyboardInterrupt
+        # It may arrive after an attempt has succeeded, but before that was recorded.
+        if changes := done.changes | done.attempted:
+            vars(error)["changes"] = changes
+        raise
 
 
 def _run_lock(

@@ -431,6 +431,17 @@ def test_an_interrupt_ends_no_program_of_the_rollback() -> None:
     assert ran == ["back\n"]
 
 
+@pytest.mark.usefixtures("pythons_own")
+def test_an_interrupt_has_the_notes_of_the_rollback_for_which_it_waits() -> None:
+    def fail() -> None:
+        signal.raise_signal(signal.SIGINT)
+        raise ValueError("no space left")
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        change(fail, error=KeyError("a bug"))
+    assert caught.value.__notes__ == ["while putting things back: no space left"]
+
+
 def test_the_programs_own_handler_stays() -> None:
     heard: list[str] = []
     with handling(signal.SIGINT, lambda: heard.append("SIGINT")), all_or_nothing():

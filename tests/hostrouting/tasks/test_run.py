@@ -55,7 +55,7 @@ from hostrouting.model.routes import Protocol, Table
 from hostrouting.overlap._diverted import HasHops
 from hostrouting.overlap.findings import OverlapReport, UnknownReason, Verdict
 from hostrouting.overlap.markers import write_markers
-from hostrouting.report import Change, Changes, ChangesObserver, OverdueRun, StoppedRun
+from hostrouting.report import Change, Changes, ChangesObserver, OverdueRun, StoppedRun, changes_of
 from hostrouting.routes.policy import rule_words
 from hostrouting.tasks import installed_config
 from hostrouting.testing import FakeKernel, FakeSystemd
@@ -515,6 +515,10 @@ def fail(*_: object) -> None:
     raise OSError(24, "Too many open files", "/etc/machine-id")
 
 
+def interrupt() -> None:
+    raise KeyboardInterrupt("SIGINT")
+
+
 ENDS: dict[
     str, tuple[Callable[[phases.CancelScope, FakeClock], object], type[BaseException], str]
 ] = {
@@ -522,6 +526,8 @@ ENDS: dict[
     "an unexpected OSError": (fail, FileError, "/etc/machine-id"),
     "a cancel": (lambda scope, _: scope.cancel("SIGTERM"), StoppedRun, "SIGTERM"),
     "a deadline": (lambda _, clock: clock.advance(5), OverdueRun, "4 s"),
+    "a Ctrl-C": (lambda *_: interrupt(), KeyboardInterrupt, "SIGINT"),
+    "a bug": (lambda *_: [].pop(), IndexError, "empty list"),
 }
 
 
@@ -540,7 +546,7 @@ def test_a_run_that_ends_early_reports_its_changes(
     with pytest.raises(error, match=why) as caught:
         phases.run(Configure(WATCHED, host=host), scope=scope)
     assert phases.path_of(caught.value) == "configure/check-route-overlap"
-    told: Changes = caught.value.changes  # type: ignore[attr-defined]
+    told = changes_of(None, caught.value)
     assert named(told)["routes"] == [LINE]
     assert "/etc/systemd/system/hostrouting-watch.service" in named(told)["files"]
     restarted = [change.what for change in told.units if change.action == "restarted"]
