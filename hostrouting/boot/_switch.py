@@ -54,7 +54,7 @@ def _differing_scripts(
 
 
 def put(path: Path, state: files.FileState | None) -> None:
-    """Write a file with the given state, or remove it if the state is None.
+    """Write a file with the given state. If the state is None, remove the file.
 
     Raises:
         FileError: the file can't be written or removed.
@@ -89,7 +89,7 @@ def _stage(
 
 
 def _remove_unless_folder(path: Path) -> None:
-    """Remove the path if it isn't a real folder but, for example, a symlink to another folder."""
+    """Remove the path, unless it is a real folder. A symlink to a folder is removed."""
     if files.is_present(path) and (path.is_symlink() or not path.is_dir()):
         files.remove(path)
 

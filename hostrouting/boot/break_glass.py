@@ -9,7 +9,7 @@ ARGUMENT = "hostrouting.gate=off"
 
 
 def why_open(layout: Layout) -> str | None:
-    """Return why the gate admits every start unchecked, or None if it checks each start."""
+    """Return why the gate admits every start unchecked; None if it checks the starts."""
     if exists(layout.gate_off):
         return f"the file {layout.relative(layout.gate_off)} is there"
     if ARGUMENT in (read_text(layout.of("/proc/cmdline")) or "").split():

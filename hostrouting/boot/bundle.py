@@ -20,8 +20,8 @@ from hostrouting.boot.render import fill, render_no_routes
 from hostrouting.config.routing import Config
 
 IGNITION_VERSION = "3.4.0"
-# Ignition's name for the new host's root. With this root, the document doesn't depend on the build
-# machine, except for the path of Python in the watcher's unit.
+# Ignition's name for the new host's root. With this root, the document is the same on each build
+# machine, apart from the path of Python in the watcher's unit.
 _SYSROOT = Layout("/sysroot")
 _GZIP = 16 + zlib.MAX_WBITS
 # The values of zlib's memLevel to try. Each compressed block has a code table of its own. With a

@@ -49,7 +49,7 @@ def is_present(path: Path) -> bool:
 
 
 def matching(folder: Path, pattern: str) -> list[Path]:
-    """Return a folder's entries that match a glob pattern, or none if the folder doesn't exist.
+    """Return a folder's entries that match a glob pattern; none if there is no such folder.
 
     Path.glob isn't used, because in Python 3.13 it treats unreadable folders as empty.
 
@@ -67,7 +67,7 @@ def matching(folder: Path, pattern: str) -> list[Path]:
 
 
 def read_text(path: Path) -> str | None:
-    """Return the content of a file, or None if the file doesn't exist.
+    """Return the content of a file; None if the file doesn't exist.
 
     Raises:
         FileError: the file exists but can't be read.
@@ -77,7 +77,7 @@ def read_text(path: Path) -> str | None:
 
 
 def read_state(path: Path) -> tuple[bytes, int] | None:
-    """Return a file's content and permission bits, or None if the file doesn't exist.
+    """Return a file's content and permission bits; None if the file doesn't exist.
 
     Raises:
         FileError: the file exists but can't be read.
@@ -100,7 +100,7 @@ class FileState:
             symlink.
         mode: the permission bits.
         is_ours: whether the path is a regular file (not a symlink) owned by the current user.
-        link: the symlink's target, or None if the path isn't a symlink.
+        link: the symlink's target; None if the path isn't a symlink.
     """
 
     content: bytes | None
@@ -110,7 +110,7 @@ class FileState:
 
 
 def look_at(path: Path) -> FileState | None:
-    """Return the state of a path, or None if it doesn't exist.
+    """Return the state of a path; None if nothing is there.
 
     Raises:
         FileError: the path exists but can't be read.
@@ -137,8 +137,8 @@ def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> Non
     The file never has partial content, not even after a crash, because rename(2) is atomic. The
     folder is synced, because a power failure could otherwise undo the rename (see fsync(2)).
 
-    Nothing is written if the file already has this content and mode and is owned by the current
-    user. The umask is ignored. A symlink is replaced, not followed.
+    Nothing is written if the file already has this content and mode, and the current user owns it.
+    The umask is ignored. A symlink is replaced, not followed.
 
     Args:
         path: the file to write; missing parent folders are created.
@@ -146,7 +146,7 @@ def write_if_changed(path: Path, text: str | bytes, *, mode: int = 0o644) -> Non
         mode: the permission bits.
 
     Raises:
-        FileError: the file can't be written; it keeps its old content.
+        FileError: the file can't be written, and keeps its old content.
     """
     content = _encoded(text)
     if look_at(path) == FileState(content, mode):
@@ -175,8 +175,8 @@ def rewrite(path: Path, edit: Callable[[BinaryIO], str | None]) -> bool:
         False if the file was left unchanged.
 
     Raises:
-        FileError: the file can't be read or written, or was swapped in the meantime; it keeps its
-            old content.
+        FileError: the file can't be read or written, or another file has replaced it in the
+            meantime. It keeps its old content.
     """
     with translate_errors(f"write {path}"):
         resolved = _followed(path) if os.geteuid() == 0 else path.resolve(strict=True)
@@ -375,7 +375,7 @@ def link(path: Path, to: str) -> None:
 
 @contextlib.contextmanager
 def _opened(folder: Path, flags: int = 0, above: int | None = None) -> Iterator[int]:
-    """Open a folder and yield its descriptor, which stays valid even if the folder is renamed."""
+    """Open a folder and yield its descriptor, which a rename of the folder doesn't change."""
     flags |= os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     descriptor = os.open(folder, flags, dir_fd=above)
     try:

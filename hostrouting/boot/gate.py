@@ -11,17 +11,17 @@ the gate:
 - With ``Requires=``, systemd 252 starts the consumer even if the required unit is missing or
   masked. Whenever the required unit is restarted, systemd also restarts the consumer.
 
-The drop-ins don't depend on which parts are installed. Otherwise a reload could remove the command
-that systemd is running for a unit, and systemd would then skip the other commands of the same
-setting. Only the script list depends on the installed parts, and the gate script rereads the list
-before each step. A reload may also remove another program's command, with the same effect. So the
-gate's commands are spread over two settings. All lines differ, because systemd would confuse
-identical lines and skip the lines between them.
+The drop-ins are the same whichever parts are installed. Otherwise a reload could remove the command
+that systemd is running for a unit. Systemd would then skip the other commands of the same setting.
+Only the script list depends on the installed parts, and the gate script rereads the list before
+each step. A reload may also remove another program's command, with the same effect. So the gate's
+commands are spread over two settings. All lines differ, because systemd would confuse identical
+lines and skip the lines between them.
 
-If an ``ExecCondition=`` fails, for example because a working directory doesn't exist yet, systemd
-skips the unit: it reports no error and ignores ``Restart=``. So the gate's ``ExecCondition=`` has
-the prefix ``-``, which makes systemd ignore a failure. The gate's ``ExecCondition=`` blocks a start
-by not returning; the other lines block a start by failing.
+A failing ``ExecCondition=``, for example because of a missing working directory, makes systemd skip
+the unit: it reports no error and ignores ``Restart=``. So the gate's ``ExecCondition=`` has the
+prefix ``-``, which makes systemd ignore a failure. The gate's ``ExecCondition=`` blocks a start by
+not returning; the other lines block a start by failing.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from collections.abc import Collection, Iterator, Mapping
 from hostrouting.boot.layout import RUN_DIR, Layout
 from hostrouting.boot.manifest import Manifest
 
-# The drop-in lists both oneshots, even if they aren't installed. A plug-in's oneshots have their
-# own drop-in, which never blocks a start.
+# The drop-in lists both oneshots, whether they are installed or not. A plug-in's oneshots have
+# their own drop-in, which never blocks a start.
 _ONESHOTS = "static-routes.service check-route-overlap.service"
 _SCRIPT = Layout().gate_script
 _HOLD = ("ExecCondition", "-+", f"{_SCRIPT} hold")
@@ -44,8 +44,8 @@ _LAST = ("ExecStartPre", "+", f"{_SCRIPT} last")
 # too early, so test(1) looks for the file.
 _PASS = f"/{RUN_DIR}/passed/${{INVOCATION_ID}}"
 _PASSED = ("ExecStartPre", "+", f"/usr/bin/test -f {_PASS} -o -e {Layout().gate_off}")
-# _AGAIN repeats the check if _HOLD has failed, because systemd ignores this failure. An instance's
-# drop-in that resets ExecStartPre= removes _AGAIN, which the gate can do without, but not _LAST and
+# systemd ignores a failure of _HOLD, so _AGAIN repeats the check then. An instance's drop-in that
+# resets ExecStartPre= removes _AGAIN, which the gate can do without. It doesn't remove _LAST and
 # _PASSED, which are in a later drop-in.
 _NEEDED = (_HOLD, _LAST, _PASSED)
 
@@ -90,9 +90,9 @@ _NAMELESS = {
     ),
 }
 
-# The exit statuses of a gate that fails: 255 from the gate script, 1 from test(1), 1 and 2 from
-# bash, 126 and 127 if a script can't be executed, and systemd's own codes (EXIT_CHDIR to
-# EXIT_NUMA_POLICY in its src/basic/exit-status.h). The signals KILL, TERM and ABRT kill the gate.
+# The exit statuses of a gate that fails. The gate script exits with 255, test(1) with 1, and bash
+# with 1 or 2. A script that can't be executed means 126 or 127. systemd's own codes are EXIT_CHDIR
+# to EXIT_NUMA_POLICY in its src/basic/exit-status.h. The signals KILL, TERM and ABRT kill the gate.
 _ENDS = {"255", "1", "2", "126", "127", *map(str, range(200, 244)), "KILL", "TERM", "ABRT"}
 
 
@@ -185,7 +185,7 @@ def opening_settings(
 
     Args:
         properties: the properties listed in ``SETTINGS`` as printed by ``systemctl show``.
-        is_strict: whether a failed check blocks the unit; if not, any start timeout is fine.
+        is_strict: whether a failed check blocks the unit. Otherwise, any start timeout is fine.
         environment: the names of the variables that the unit's environment files set.
 
     Yields:

@@ -1,4 +1,4 @@
-"""The Go package's symlinks, which hostrouting removes, and its routes, which it takes over."""
+"""The Go package's symlinks, which hostrouting removes, and its routes, which become ours."""
 
 from __future__ import annotations
 

@@ -37,9 +37,9 @@ _RECORD_BYTES = 1 << 20
 class Host:
     """The host that tasks operate on; without arguments, the local host.
 
-    A layout below another root, a ``FakeKernel``, a ``NamespaceKernel`` or a ``FakeSystemd``
-    requires that all of ``routes``, ``units`` and ``layout`` are given, so that a test can't change
-    this machine.
+    A test must not change this machine. So three arguments are needed, ``routes``, ``units`` and
+    ``layout``, if one of them is a layout below another root, a ``FakeKernel``, a
+    ``NamespaceKernel`` or a ``FakeSystemd``.
 
     Args:
         routes: the routes backend; defaults to the kernel via netlink.
@@ -49,7 +49,7 @@ class Host:
             isn't given, ``routes6`` defaults to the kernel via netlink.
 
     Raises:
-        ConfigError: only a part of the host is this machine: an argument is missing, or the real
+        ConfigError: a part of the host would be this machine: an argument is missing, or the real
             ``units``, ``layout`` or ``routes6`` is given with a ``FakeKernel``.
         TypeError: an argument has the wrong type, or lacks a method.
     """
@@ -172,7 +172,7 @@ class Host:
     def has_another_network(self) -> bool:
         """Return whether this process shares PID 1's files but not its network namespace.
 
-        If that can't be determined, return False.
+        If that isn't known, the result is False.
         """
         if self.snapshot is not None or not (self._layout is None or self._layout.is_this_host):
             return False
@@ -185,7 +185,7 @@ class Host:
             return False
 
     def refuse_another_network(self, attempt: str) -> None:
-        """Raise a FileError if this process shares the host's files but not its network namespace.
+        """Raise a FileError if this process has the host's files, but another network namespace.
 
         Args:
             attempt: the beginning of the message, such as ``can't leave markers in
@@ -260,7 +260,7 @@ class Host:
 
     @property
     def routes6(self) -> RouteBackend | None:
-        """Return the IPv6 routes backend, or None if the host has none.
+        """Return the IPv6 routes backend; None if the host has none.
 
         Raises:
             RouteError: the host is a snapshot without IPv6.
@@ -305,11 +305,11 @@ class Host:
         return f"/{VERIFIED_PATH}" if self._layout is None else str(self._layout.verified)
 
     def with_verified(self, config: Config) -> Config:
-        """Return a config with this host's verified uplinks, or unchanged if it doesn't need them.
+        """Return a config with this host's verified uplinks; unchanged if it doesn't need them.
 
-        A STRICT config with a CIDR needs the verified uplinks. A config that ``is_as_installed``
-        needs them, too, if the installed check expects them. An image has no verified uplinks. A
-        config that ``is_former`` keeps its own verified uplinks.
+        Two kinds of configs need them: a STRICT config with a CIDR, and a config that
+        ``is_as_installed`` if the installed check expects them. A config that ``is_former`` keeps
+        its own verified uplinks. An image has none.
 
         Raises:
             FileError: the record of verified uplinks can't be read.
@@ -408,7 +408,7 @@ def _how_to_record_anew(path: str) -> str:
     return f"to record the default route's interface: rm -r {quote(path)} && hostrouting apply"
 
 
-# These functions aren't lambdas, so that a host that refers to one can be pickled.
+# A host that refers to one of these functions can be pickled. With lambdas, it couldn't.
 
 
 def _given(backend: RouteBackend) -> RouteBackend:
@@ -527,7 +527,7 @@ def _given_for_another_host(
 
 
 def _beside_a_fake(units: UnitManager | None, layout: Layout | None) -> Iterator[tuple[str, str]]:
-    """Yield a problem for each part that is this machine although routes is a FakeKernel."""
+    """Yield a problem for each part that is this machine's, while routes is a FakeKernel."""
     from hostrouting.boot.systemctl import Systemctl
 
     why = "is this machine's, but routes is a FakeKernel: a test would change the machine"

@@ -11,8 +11,8 @@ from hostrouting.boot.layout import CHECK, ROUTES, WATCH, Layout
 from hostrouting.model.errors import ConfigError
 from hostrouting.model.opening import translate_errors
 
-# The folders of systemd's own units, relative to an image's root. If neither exists, the image
-# isn't mounted, or only a part of it is.
+# The folders of systemd's own units, relative to an image's root. An image with neither isn't
+# mounted, or only a part of it is.
 _SYSTEM = ("usr/lib/systemd/system", "lib/systemd/system")
 
 
@@ -36,7 +36,8 @@ def _refuse_unsuitable(layout: Layout) -> None:
     _refuse_this_hosts_folders(layout)
     for path in _touched(layout):
         _refuse_links(layout, path)
-    # If only the partition for /usr is mounted, its root has lib/systemd/system, too, but no usr.
+    # A partition for /usr that is mounted alone has lib/systemd/system in its root, too, but no
+    # usr.
     has_usr = (layout.root / "usr").is_dir()
     if not (has_usr and any((layout.root / name).is_dir() for name in _SYSTEM)):
         lacking = f"{layout.root} has no system: it lacks {_SYSTEM[0]}"
@@ -48,7 +49,7 @@ def _our_folders(layout: Layout) -> tuple[Path, ...]:
 
 
 def _refuse_this_hosts_folders(layout: Layout) -> None:
-    """Raise an error if the root or a folder that we write to is this host's own."""
+    """Raise an error if the root, or a folder that we write to, is this host's own."""
     # A folder may be a bind mount of this host's folder.
     written = (layout.units, layout.protocol_names.parent, layout.run_dir)
     for path in (layout.root, *_our_folders(layout), *written):
@@ -60,7 +61,7 @@ def _refuse_this_hosts_folders(layout: Layout) -> None:
 
 
 def _touched(layout: Layout) -> list[Path]:
-    """Return the folders that hostrouting uses, and its files in them, except for the metrics."""
+    """Return the folders that hostrouting uses, and its files in them. The metrics are left out."""
     touched = [*map(layout.of, UNIT_PATH), layout.protocol_names, layout.run_dir]
     for folder in _our_folders(layout):
         touched += [folder, *matching(folder, "*")]

@@ -50,7 +50,7 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> Loaded | None:
         undo: collects the rollback steps.
 
     Returns:
-        The units' properties, or None if the plan changes what systemd has loaded.
+        The units' properties; None if the plan changes what systemd has loaded.
 
     Raises:
         FileError: a file can't be written or removed.
@@ -80,7 +80,7 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> Loaded | None:
 
 
 def require_systemd(plan: BootPlan, host: Host) -> None:
-    """Raise an error if the plan installs something but systemd isn't running.
+    """Raise an error if systemd isn't running, but the plan installs something.
 
     Raises:
         UnitError: systemd doesn't answer.
@@ -296,7 +296,7 @@ def apply_removals(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[C
 
 
 def _finish_manifest(plan: BootPlan, layout: Layout) -> Iterator[Changes]:
-    """Replace the interim manifest with the new one, or remove it if nothing is installed."""
+    """Replace the interim manifest with the new one. If nothing is installed, remove it."""
     manifests = plan.manifests
     if manifests.new.parts:
         if manifests.new != manifests.interim:
@@ -392,7 +392,7 @@ _START_POLL_SECONDS = 0.1
 def _wait_for_starts(units: UnitManager, consumers: Iterable[str], scope: CancelScope) -> None:
     """Wait until no instance is running its pre-start commands, but not for ever.
 
-    If systemd reloads while it runs a removed command, systemd skips the commands that follow.
+    systemd may run a command that a reload removes. It then skips the commands that follow.
     """
     instances: list[str] = []
     for consumer in filter(None, consumers):
@@ -424,7 +424,7 @@ def start_oneshots(
 
     The caller must not hold the lock, because the oneshots acquire it.
 
-    If the network isn't up yet, this is a no-op, because the boot will start them anyway.
+    Before the network is up, this is a no-op: the boot will start them anyway.
 
     Args:
         names: names of installed parts.
@@ -432,7 +432,7 @@ def start_oneshots(
             again.
 
     Yields:
-        One change per started unit.
+        A change for each unit that was started.
 
     Raises:
         UnitError: a unit can't be started.

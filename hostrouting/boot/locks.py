@@ -1,7 +1,7 @@
 """Locks for the kernel's routing table and for a whole run.
 
-The boot scripts take the routing table's lock, too. If a run fails while it holds the run lock, its
-error lists the changes that remain.
+The boot scripts take the routing table's lock, too. The error of a run that holds the run lock
+lists the changes that remain.
 """
 
 from __future__ import annotations
@@ -112,8 +112,9 @@ class Done:
 
     Args:
         changes: the changes made so far, without those rolled back.
-        attempted: the changes that the run is making and rolls back if one of them fails.
-        left: those of ``changes`` that a rollback couldn't undo.
+        attempted: the changes that the run is making. If one of them fails, all of these are rolled
+            back.
+        left: the part of ``changes`` that a rollback couldn't undo.
     """
 
     changes: Changes = attrs.field(factory=Changes)
@@ -142,8 +143,8 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_installing: bool) -> Ite
     """Hold the run lock, and attach the remaining changes to any error that ends the run.
 
     A second run waits for the first one to end. Images aren't locked, because they have no
-    concurrent runs and no /run. If there is nothing to install, a host is only locked if it has a
-    trace of a previous run: the lock file, the manifest or the routes unit.
+    concurrent runs and no /run. A run that only removes things locks the host if a previous run has
+    left a trace: the lock file, the manifest or the routes unit.
 
     Yields:
         The record to which the caller adds its changes.

@@ -97,7 +97,7 @@ class Manifest:
 
     @classmethod
     def load(cls, layout: Layout) -> Manifest:
-        """Load the manifest, or return an empty one if nothing is installed.
+        """Load the manifest. If nothing is installed, return an empty one.
 
         Raises:
             FileError: the file can't be read or is invalid, or contains a path that hostrouting
@@ -301,8 +301,8 @@ def _reconstruct(layout: Layout) -> Manifest:
     units = filter(_is_ours, files.matching(layout.units, "*.service"))
     names = {path.stem for path in units}
     if gated:
-        # The drop-ins make the consumer run the scripts of both parts, even if a part has no unit.
-        # So both parts count as installed.
+        # The drop-ins make the consumer run the scripts of both parts, even if one of them has no
+        # unit. So both count as installed.
         names |= {ROUTES, CHECK}
     parts = {name: _reconstruct_part(name, layout, folders) for name in names}
     consumer, *former = [folder.name.removesuffix(".d") for folder in gated] or [""]

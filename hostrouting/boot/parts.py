@@ -96,7 +96,7 @@ _NETWORK = "network-online.target systemd-udev-settle.service ib_rdma_configure.
 def routes_part(config: Config, layout: Layout) -> Part:
     """Return the part that installs the static routes at boot.
 
-    If this part fails, the gate blocks the consumer, whether the check's mode is STRICT or not.
+    If this part fails, the gate blocks the consumer, both in STRICT and in WARN mode.
     """
     return Part(
         ROUTES,
@@ -220,14 +220,14 @@ def _quoted(word: str) -> str:
 
 @attrs.frozen
 class Wanted:
-    """The parts that a config enables, and the consumer that they gate.
+    """The parts that a config enables, and the consumer whose starts they gate.
 
     Args:
-        names: the parts to install or remove; other parts stay as they are.
-        parts: the parts to install, a subset of ``names``.
+        names: the parts to install or remove. Other parts stay as they are.
+        parts: the parts to install. The rest of ``names`` is removed.
         consumer: the gated unit.
-        record: the record of verified uplinks to restore, empty to remove it, or None to leave it
-            as it is.
+        record: the record of verified uplinks to restore. If it is empty, the record is removed; if
+            it is None, the record stays as it is.
     """
 
     names: tuple[str, ...]

@@ -45,14 +45,14 @@ class Manifests:
 class GatePlan:
     """The changes to the scripts that the gate runs, and to the list of these scripts.
 
-    If the static routes are being removed, their script is temporarily replaced with one that
-    removes our routes.
+    A run that removes the static routes temporarily replaces their script with one that removes our
+    routes.
 
     Args:
         switched: the changed scripts and the changed list, which are replaced together.
         rollback: the scripts and the list for a rollback of the host's first static routes. Empty
             if the host already had static routes. See ``_plan_rollback``.
-        final_list: the list at the end of the run, or None if the list in ``switched`` stays.
+        final_list: the list at the end of the run; None if it is the one in ``switched``.
     """
 
     switched: tuple[BootFile, ...] = ()
@@ -68,8 +68,8 @@ class FilesPlan:
         links: symlinks left by the Go package, which are removed first.
         write: the changed files, in write order.
         remove: the paths to remove at the end.
-        access_errors: an error message for each path that should be removed but can't be accessed.
-            If there are such paths, the manifest is kept, even if no part is installed any more.
+        access_errors: an error message for each path that should be removed, but can't be accessed.
+            These paths stay in the manifest. So it is kept, even if no part is installed any more.
     """
 
     links: tuple[Path, ...] = ()
@@ -98,7 +98,7 @@ class BootPlan:
     Args:
         manifests: the manifests before, during and after the changes.
         gate: the changes to the gate's scripts and their list.
-        files: the changes to all other files.
+        files: the changes to files other than the gate's.
         units: the changes to units.
         is_installing: whether there are parts to install, so that the gate must be verified.
         changes: all changes, for printing.
@@ -314,7 +314,7 @@ def _plan_removal(
     layout = host.layout
     gates = manifests.old.gates(layout)
     for path in sorted(_obsolete_paths(host, wanted, manifests)):
-        # If a folder can't be read, such as the node exporter's textfile folder, the other paths
+        # Some folders can't be read, such as the node exporter's textfile folder. The other paths
         # are still removed. A drop-in of the gate is an exception: left behind without the gate's
         # script, it would block every start.
         try:

@@ -38,13 +38,13 @@ def python_of(layout: Layout) -> str:
 
 
 def why_unsuitable(layout: Layout) -> str:
-    """Return why units and scripts can't run this Python as root, or an empty string.
+    """Return why units and scripts can't run this Python as root; empty if they can.
 
     Another user may own PYTHONPATH's folders, the working directory or the user's site-packages.
     Units and scripts therefore run Python with ``-I``, which ignores all of these. At boot, this
     Python judges hosts that the scripts can't judge, so it needs the same protection as the
-    scripts. This Python is unsuitable if it doesn't find hostrouting with ``-I``, or if another
-    user can change a file that it imports.
+    scripts. It is unsuitable in two cases: it doesn't find hostrouting with ``-I``, or another user
+    can change a file that it imports.
 
     Raises:
         FileError: running the interpreter times out, or this user can't look at Python's files.
@@ -72,8 +72,8 @@ def why_unsafe() -> str:
 def files_of(layout: Layout, python: str, *sites: str) -> set[Path]:
     """Return the files that decide what a Python runs as root, and the folders on their paths.
 
-    The files are the interpreter, its settings, the folders in which it looks for packages, and
-    everything in the packages that the boot check and the watcher load, with the bytecode. A
+    The files are the interpreter, its settings, the folders in which it looks for packages, and the
+    packages that the boot check and the watcher load, with all of their files and the bytecode. A
     returned path may be missing on the host.
 
     Args:
@@ -150,7 +150,7 @@ def _told(changeable: Path | None) -> str:
 def _changeable_in_image(layout: Layout, python: str) -> Path | None:
     """Return a path in an image at which another user can change what this Python runs, or None.
 
-    If the image lacks this Python, return None, too.
+    The result is also None if the image lacks this Python.
     """
     if not layout.followed(python).is_file():
         return None
@@ -180,7 +180,7 @@ def is_changeable(state: os.stat_result, group: int = 0) -> bool:
 
 @cache
 def _changeable_path(layout: Layout, python: str) -> Path | None:
-    """Return a path at which another user can change code that this Python runs, or None."""
+    """Return a path at which another user can change what this Python runs, or None."""
     packages = Path(__file__).parents[1], Path(phases.__file__).parent, Path(attrs.__file__).parent
     files = files_of(
         layout,

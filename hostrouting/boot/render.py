@@ -104,9 +104,9 @@ def render_check(config: Config, *, python: str = "") -> str:
     """Render the check script for a config.
 
     Args:
-        python: the interpreter that explains failures, and judges hosts that the script can't. An
-            empty string means no interpreter. If the interpreter is missing at run time, the script
-            goes on without it.
+        python: the interpreter that explains failures, and that judges hosts that the script can't;
+            empty for none. If the interpreter is missing at run time, the script goes on without
+            it.
     """
     overlap = config.route_overlap
     document = json.dumps(part_config(config, "routeOverlap"))

@@ -106,7 +106,7 @@ class Systemctl:
         self._run("restart", unit)
 
     def start(self, unit: str) -> None:
-        """Start a unit without waiting for it."""
+        """Start a unit; return before it has started."""
         self._run("start", "--no-block", unit)
 
     def stop(self, unit: str) -> None:
@@ -190,8 +190,8 @@ class Systemctl:
         """Return the units that each loaded or enabled unit is ordered after."""
         if self._root is not None:
             return {}
-        # systemd unloads stopped units, and units that it didn't start because of a cycle, together
-        # with their Before=. So name the enabled units in the call, too.
+        # systemd unloads stopped units, and units that it left out of a cycle. Their Before= is
+        # then unloaded, too. So name the enabled units in the call.
         names = sorted({*units, *_enabled()})
         after: dict[str, set[str]] = {}
         for properties in self._show(("Id", "After", "Before", "LoadState"), "*", *names):
@@ -262,7 +262,7 @@ def _without_systemd() -> str:
 
 @cache
 def running_systemd() -> Systemctl:
-    """Return this host's service manager, always the same one, which remembers if systemd hangs."""
+    """Return this host's service manager. It is always the same one, and remembers a hang."""
     return Systemctl()
 
 

@@ -35,7 +35,7 @@ class UnitManager(Protocol):
         """Enable a unit according to its [Install] section."""
 
     def disable(self, unit: str) -> None:
-        """Disable a unit; no-op if it isn't enabled."""
+        """Disable a unit, if it is enabled."""
 
     def restart(self, unit: str) -> None:
         """Restart or start a unit and wait until it's up, or finished if it's a oneshot.
@@ -58,7 +58,7 @@ class UnitManager(Protocol):
             name: the base name of the timer and service units; both are removed after the command
                 has finished.
             seconds: the delay in seconds.
-            argv: the command and its arguments.
+            argv: the command to run, with its arguments.
         """
 
     def is_active(self, unit: str) -> bool:

@@ -50,7 +50,7 @@ def read_trial(path: Path) -> dict[str, Any] | None:
 
 
 def trial_deadline(path: Path) -> str | None:
-    """Return the current trial's deadline as a timestamp, or None if there is no trial."""
+    """Return the current trial's deadline as a timestamp; None if there is no trial."""
     document = read_trial(path)
     return None if document is None else document["until"]
 

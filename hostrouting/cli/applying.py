@@ -46,27 +46,28 @@ def apply(options: argparse.Namespace, host: Host) -> Result | int:
 
     The command installs the static routes and rules, either all or none, and runs the check. For
     later boots, it installs scripts, units and the gate: two drop-ins that hold back the consumer
-    (systemd-nspawn@.service, or the unit set in CONFIG) until the routes are installed and, in
-    STRICT mode, the check has passed. It removes anything from an earlier run that is no longer in
-    CONFIG, and never stops or restarts a running machine. It lists each change, even if it fails
-    half-way; -v also lists unchanged routes and rules. With --output json it always prints a single
-    document, with "host", "changed", lists of "routes", "rules", "files" and "units", the
-    "unchanged" routes, the "unchangedRules", "notes" on what isn't kept, "overlap", and "error" on
-    failure.
+    (systemd-nspawn@.service, or the unit set in CONFIG) until the routes are installed. In STRICT
+    mode, they hold it back until the check has passed, too. What an earlier run installed and
+    CONFIG no longer has is removed. A running machine is never stopped or restarted. The command
+    lists each change, even if it fails half-way; -v also lists unchanged routes and rules. With
+    --output json it always prints a single document, with "host", "changed", lists of "routes",
+    "rules", "files" and "units", the "unchanged" routes, the "unchangedRules", "notes" on what
+    isn't kept, "overlap", and "error" on failure.
 
-    Without an argument, apply uses the default CONFIG. If it asks for something other than the
+    Without an argument, apply uses the default CONFIG. If that asks for something other than the
     CONFIG that was applied, the last line gives the command that copies the applied one there. If
     the default CONFIG has no key hostRouting, apply without an argument fails, because it would
-    remove what is installed. After a reset by AKSFlexNode, which removes all scripts, apply removes
-    the rest.
+    remove what is installed. A reset by AKSFlexNode removes all scripts. Then apply removes the
+    rest.
 
     With --try it only changes the kernel's routes and rules, and runs the check. To keep the tried
     routes and install the rest, run hostrouting confirm, or press Enter on a terminal. When the
-    timeout expires, systemd restores the installed routes, even if hostrouting has been killed;
-    hostrouting revert, Ctrl-C and a failing check in STRICT mode restore them immediately. At the
-    end, every route of hostrouting that isn't installed is removed, even if --routes-only added it.
-    The watcher changes no routes during a trial. Another apply, a remove or a start of the consumer
-    ends the trial, too; such a start is checked against the installed config.
+    timeout expires, systemd restores the installed routes, even if hostrouting has been killed. To
+    restore them immediately, run hostrouting revert or press Ctrl-C; a failing check in STRICT mode
+    does the same. At the end, every route of hostrouting that isn't installed is removed, even if
+    --routes-only added it. The watcher changes no routes during a trial. Another apply, a remove or
+    a start of the consumer ends the trial, too; such a start is checked against the installed
+    config.
 
       hostrouting apply /etc/aks-flex-node/config.json
       hostrouting apply --try 60 config.json                 Enter or hostrouting confirm keeps the routes
@@ -94,7 +95,7 @@ def apply(options: argparse.Namespace, host: Host) -> Result | int:
 
 
 def _refuse_to_remove(options: argparse.Namespace, document: Mapping[str, Any], host: Host) -> None:
-    """Raise an error if no CONFIG is named, and the default one would remove the installation."""
+    """Raise an error if the default CONFIG is used and would remove the installation."""
     if options.config is None:
         from hostrouting.cli.default_config import refuse_to_remove
 
@@ -108,15 +109,15 @@ def _applied(
     ending: str,
     source: str | None = "",
 ) -> Result:
-    """Run a task that installs a config, and warn if the default CONFIG differs from that config.
+    """Run a task that installs a config, and warn if the default CONFIG differs from it.
 
     Args:
         options: the command's options.
         task: the task.
         host: the host or the image.
         ending: a line for the end of the output, or an empty string.
-        source: the path of the config, an empty string if it isn't known, or None for the default
-            CONFIG.
+        source: the path of the config; None for the default CONFIG; an empty string if the path
+            isn't known.
     """
     try:
         report = run_task(task)
@@ -235,7 +236,7 @@ def confirm(options: argparse.Namespace, host: Host) -> Result:
     """Keep the routes installed by apply --try.
 
     The command applies the tried config permanently, with files, units and a check, and ends the
-    trial. It exits with 1 if there is no trial.
+    trial. Without a trial, it exits with 1.
     """
     from hostrouting.tasks.trial import ConfirmTrial
 
@@ -251,8 +252,8 @@ def revert(_options: argparse.Namespace, host: Host) -> Result:
     """Restore the installed routes after apply --try.
 
     The command ends the trial without waiting for its timeout, from any terminal, and lists the
-    routes that it changes. If it can't restore the installed routes, it removes the tried ones. It
-    exits with 1 in this case, and if there is no trial.
+    routes that it changes. If it can't restore the installed routes, it removes the tried ones and
+    exits with 1. Without a trial, it exits with 1, too.
 
       hostrouting apply --try 600 config.json      in one terminal
       hostrouting revert                           in another one, if something doesn't work with these routes

@@ -94,7 +94,7 @@ def _instead_of(unknown: Sequence[str], *, has_snapshots: bool) -> str:
 
 
 def _commands_for(argv: Sequence[str]) -> Mapping[str, Command]:
-    """Return, by name, the command that the arguments name, or all commands if they name none."""
+    """Return, by name, the command that the arguments name. If they name none, return all."""
     first = next((each for each in argv if not each.startswith(("-v", "--verbose"))), "")
     by_name = {"apply": _APPLY} if first == "apply" else all_commands()
     if first in by_name:
@@ -438,9 +438,9 @@ def _lb_probe() -> Mapping[str, Command]:
     """Let nodes answer Azure's IPv6 health probes.
 
     The load balancer probes IPv6 Services from the link-local address fe80::1234:5678:9abc. A node
-    must not forward packets with such a source address. So probes that a pod should answer are
-    dropped, and the load balancer removes the node from its pool. nftables rules rewrite the source
-    address of incoming probes and the destination address of replies. The CONFIG key is
+    must not forward packets from such an address. So probes for pods are dropped, and the load
+    balancer removes the node from its pool. nftables rules rewrite the source address of incoming
+    probes and the destination address of replies. The CONFIG key is
     hostNetworking.loadBalancerProbe.
     """
     from hostrouting.cli.azure import probe

@@ -16,7 +16,7 @@ class CellKind(NamedTuple):
     """The result for a cell's addresses: whether packets to them leave as expected.
 
     Args:
-        kind: the kind of the finding or note, or None if packets leave through the uplinks.
+        kind: the kind of the finding or note; None if packets leave through the uplinks.
         devs: the interfaces that shadow the addresses now, or would after a removal of the
             shadowing routes, sorted. Empty for kinds that usually involve many interfaces, such as
             pods with a veth each.

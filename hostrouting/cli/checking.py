@@ -79,14 +79,14 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
     """Check that traffic to every expected CIDR leaves through the node's uplink.
 
     The check covers every address: it queries the kernel for each range of addresses with the same
-    lookup result. If a policy rule has a "from" selector, it repeats the lookup with the source
+    lookup result. On a host with "from" in a policy rule, it repeats the lookup with the source
     address that the kernel would choose. It waits up to waitSeconds (30 without a CONFIG) for a
     default route, and up to settleSeconds for InfiniBand addresses. It changes nothing, and writes
-    no marker. It says if CONFIG already has routes or rules that fix a failure, but aren't installed.
+    no marker. If apply would install routes or rules of CONFIG that fix a failure, it says so.
 
-    It exits with 0 on success, with 1 if a CIDR is shadowed, has no route or is discarded, and with
-    2 if there is no verdict. With --output nagios it exits with 0 (OK), 1 (failures in WARN mode, or
-    a start would be held), 2 (failures in STRICT mode) or 3 (unknown).
+    It exits with 0 on success, with 2 if there is no verdict, and with 1 if a CIDR is shadowed, has
+    no route or is discarded. With --output nagios it exits with 0 (OK), 1 (failures in WARN mode,
+    or a start would be held), 2 (failures in STRICT mode) or 3 (unknown).
 
       hostrouting check                         the installed CIDRs, or those in /etc/aks-flex-node/config.json
       hostrouting check --cidr 172.16.0.0/16 --cidr 10.96.0.0/12     without a config file
@@ -182,7 +182,7 @@ def _start_lines(notes: Iterable[Note]) -> list[str]:
 
 
 def _start_notes(report: OverlapReport, chosen: Chosen, host: Host) -> tuple[Note, ...]:
-    """Return a note if nothing fails, but a start would be held, or only ``apply`` is lacking."""
+    """Return a note if nothing fails, but a start would be held or the routes aren't installed."""
     message = _about_start(report, chosen, host)
     return (Note(NoteKind.START, message.replace("\n", "; ")),) if message else ()
 
@@ -326,14 +326,13 @@ def _without_waits(config: Config) -> Config:
 def _answer_boot_script(verdict: Verdict, host: Host) -> Result:
     """Check with the boot script's config on stdin, and print the verdict and the marker's lines.
 
-    The first line names the SHA-256 of the config. Without this line, the script ignores the
-    output, because another program could also exit with 0 or print "ok". A failure is explained on
-    stderr.
+    The first line names the SHA-256 of the config. The script ignores output without this line:
+    another program could also exit with 0 or print "ok". A failure is explained on stderr.
 
     Args:
-        verdict: the script's verdict, or ``unknown`` if the script couldn't judge. If this check's
-            verdict differs, the host has changed: explain nothing, and write no report.
-        host: this host.
+        verdict: the script's verdict; ``unknown`` if the script couldn't judge. If this check has
+            another verdict, the host has changed: explain nothing, and write no report.
+        host: the host on which the script runs.
     """
     from hostrouting.boot.files import write_if_changed
     from hostrouting.overlap.markers import marker_text
@@ -371,13 +370,14 @@ def explain(options: argparse.Namespace, host: Host) -> Result:
     """Explain where traffic to ADDRESS goes, and why.
 
     The command traces each route lookup that a socket makes for the address: the policy rules in
-    order and why the kernel skips each, the matching route, the outgoing interface, and the source
-    address of a connection, with which it traces the second lookup. The verdict, the failures and
-    the notes are those of the check for this address. Without a CONFIG or a matching CIDR, it
-    expects the uplinks.
+    order and why the kernel skips each, the matching route, and the outgoing interface. The first
+    lookup also selects the source address of a connection, from which the second lookup is made.
+    The verdict, the failures and the notes are those of the check for this address. Without a
+    CONFIG or a matching CIDR, it expects the uplinks.
 
-    It exits with 0 if the result is as expected, with 1 if not, and with 2 if the expected
-    interface is unknown, or if this host doesn't receive what is sent to its own addresses.
+    It exits with 0 if the result is as expected, and with 1 if it isn't. It exits with 2 if the
+    expected interface is unknown, or if this host doesn't receive what is sent to its own
+    addresses.
 
       hostrouting explain 172.16.3.4
       hostrouting explain 172.16.3.4 config.json --snapshot node.json     on another host
@@ -402,12 +402,13 @@ def diff(options: argparse.Namespace, host: Host) -> Result:
 
     A and B are the output of hostrouting snapshot; without B, A is compared with this host as it
     is. For each expected CIDR, the command lists the ranges whose packets now leave through another
-    interface or gateway, or with another source, and the changes that explain this: if all of these
-    were undone, the old results would be back. All other changes are counted, and listed with -v.
-    Every address is compared, not just a sample. Without --config or --cidr, the installed CIDRs
-    are compared, or else all addresses of the families in both snapshots.
+    interface or gateway, or with another source. It also lists the changes that explain this: with
+    all of them undone, the old results would be back. All other changes are counted, and listed
+    with -v. Every address is compared, not just a sample. Without --config or --cidr, the installed
+    CIDRs are compared, or else all addresses of the families in both snapshots.
 
-    It exits with 0 if no lookup differs, with 1 if any does, and with 2 if that isn't known.
+    It exits with 0 if no lookup differs, with 1 if a lookup differs, and with 2 if that isn't
+    known.
 
       hostrouting diff monday.json                          what has changed on this host since Monday?
       hostrouting diff good.json bad.json --cidr 172.16.0.0/16
@@ -440,23 +441,24 @@ def diff(options: argparse.Namespace, host: Host) -> Result:
 def fix(options: argparse.Namespace, host: Host) -> Result:
     """Print a config that fixes the failures found by the check.
 
-    The config is CONFIG, or what is installed, with the fewest routes that fix every failing address
-    and change no other. Where a policy rule decides before table main, rules come with them, and if
-    the routes would cut off InfiniBand's own addresses, these interfaces are kept. The command
-    changes nothing, unless --in-place writes the fix into CONFIG; the rest of the file stays as it
-    is, byte for byte. What can't be fixed, side effects, and interfaces that may be kept if nothing
-    fails, are reported on stderr.
+    The config is CONFIG, or what is installed, with the fewest routes that fix every failing
+    address and change no other. Where a policy rule decides before table main, the fix has rules,
+    too. If the routes would cut off InfiniBand's own addresses, it keeps these interfaces. The
+    command changes nothing, unless --in-place writes the fix into CONFIG; the rest of the file
+    stays as it is, byte for byte. On stderr, it reports what can't be fixed, side effects and, if
+    nothing fails, interfaces that may be kept.
 
     CONFIG's routes, rules and kept interfaces count as installed. If apply alone fixes everything,
     the command says so, and exits with 1. With --cidr alone, the document has only the CIDRs and
     the fix. If systemd-networkd would remove rules of the fix, CONFIG gets the watcher. Without
-    CONFIG, --in-place updates the default CONFIG, unless that differs from what is installed in
-    more than routes, rules and kept interfaces. --format netplan or networkd warns if an interface
-    has more than 8,000 routes, because systemd-networkd drops the rest and reports success.
+    CONFIG, --in-place updates the default CONFIG. It doesn't if that differs from what is installed
+    in more than routes, rules and kept interfaces. --format netplan or networkd warns if an
+    interface has more than 8,000 routes, because systemd-networkd drops the rest and reports
+    success.
 
-    It exits with 0 on success (--in-place: if apply fixes everything), with 1 if some failures
-    can't be fixed or if several default routes make it unclear which interface is the uplink (it
-    still prints the rest), and with 2 if there is no verdict.
+    It exits with 0 on success, and with 2 if there is no verdict. It exits with 1, and still prints
+    the rest, if some failures can't be fixed, or if several default routes make it unclear which
+    interface is the uplink. With --in-place, it exits with 0 if apply fixes everything.
 
       hostrouting fix --in-place && hostrouting apply                the default CONFIG
       hostrouting fix --in-place config.json && hostrouting apply config.json
@@ -599,7 +601,7 @@ def _propose(
     host: Host,
     report: OverlapReport,
 ) -> tuple[Any, tuple[str, ...]]:
-    """Return a fix in the format of --format, and warnings if the format can't hold all of it."""
+    """Return a fix in the format of --format, and warnings about what the format can't hold."""
     from hostrouting.cli.edit_config import merged
 
     if options.format != "config":
@@ -690,7 +692,7 @@ def _in_format(
     host: Host,
     config: Config,
 ) -> tuple[str, tuple[str, ...]]:
-    """Return a fix in another program's format, and warnings if it won't install all of it."""
+    """Return a fix in another program's format, and warnings about what it won't install."""
     from hostrouting.routes.plan import plan_or_raise
 
     config = attrs.evolve(host.with_verified(config), static_routes=report.fix.entries)
@@ -726,14 +728,14 @@ def judge(options: argparse.Namespace, host: Host) -> Result:
     Each FILE is the output of hostrouting snapshot from one host, and a FOLDER holds such files
     (*.json). Without CONFIG, the CIDRs of --cidr are expected, or those that are installed on this
     host; beside --cidr, CONFIG needs the key hostRouting. Hosts with the same failures (kind, CIDR,
-    interfaces) and the same fix are one group, listed by the names of their files, as Ansible's
-    --limit takes them; -v lists all. A FILE that can't be read, or takes too much time or memory,
-    has the verdict unknown, with the reason. With --since, hosts are also grouped by what has
-    changed their lookups since the earlier snapshots in that folder. The command uses all cores;
-    docs/howto/fleet.md shows how to use several machines.
+    interfaces) and the same fix are one group. They are listed by the names of their files, as
+    Ansible's --limit takes them; -v lists all. A FILE that can't be read, or takes too much time or
+    memory, has the verdict unknown, with the reason. With --since, hosts are also grouped by what
+    has changed their lookups since the earlier snapshots in that folder. The command uses all
+    cores; docs/howto/fleet.md shows how to use several machines.
 
-    It exits with 0 if all hosts pass, with 1 if any host fails, and otherwise with 2 if any verdict
-    is unknown.
+    It exits with 0 if all hosts pass, and with 1 if any host fails. If none fails, but a verdict is
+    unknown, it exits with 2.
 
       hostrouting judge config.json snapshots
       hostrouting judge --cidr 172.16.0.0/16 snapshots          without a config file
@@ -781,11 +783,11 @@ def doctor(options: argparse.Namespace, host: Host) -> Result:
     The doctor reports the check's current verdict, and examines the loaded systemd units, every
     installed file, the kernel's routes, and programs that may remove these routes. It prints a hint
     with each finding, and changes nothing. If nothing is installed, it says so, and reports no
-    verdict: run hostrouting check. If neither CONFIG nor the default config exists, it compares the
+    verdict: run hostrouting check. With neither CONFIG nor the default config, it compares the
     installation with the config that was used to create it.
 
-    It exits with 1 if anything is broken or couldn't be examined, and otherwise with 0, even if it
-    reports risks.
+    It exits with 1 if anything is broken or couldn't be examined, and with 0 otherwise. Risks alone
+    are no failure.
 
     With --output preflight it prints JSON in AKSFlexNode's preflight format, without any values
     from CONFIG.
@@ -842,7 +844,7 @@ def _installed_or_empty(host: Host) -> Config:
 
 
 def _config_name(options: argparse.Namespace, *, is_there: bool) -> str:
-    """Return the argument to print for CONFIG. The default CONFIG, if it exists, needs none."""
+    """Return the argument to print for CONFIG; empty for a default CONFIG that exists."""
     if options.config is None:
         return "" if is_there else "CONFIG"
     return shlex.quote(options.config or "CONFIG")

@@ -29,8 +29,8 @@ def demo(_options: argparse.Namespace, _host: Host) -> int:
 
     On an Azure H200 node, connected routes on ib0 to ib7 shadow the cluster's networks. The demo
     runs a check, installs more specific routes, checks again, and cleans up. It never touches the
-    host's routing tables, and doesn't need root if unprivileged user namespaces are enabled.
-    Without namespaces, it uses an in-memory fake kernel, which supports only IPv4.
+    host's routing tables. With unprivileged user namespaces, it doesn't need root. Without
+    namespaces, it uses an in-memory fake kernel, which supports only IPv4.
     """
     import subprocess
 
@@ -91,10 +91,9 @@ def snapshot(_options: argparse.Namespace, host: Host) -> Result:
     """Print the state that a check needs, so that the check can be run elsewhere.
 
     The output is a JSON document with links, addresses, rules, routes in all tables (with the hops
-    of their nexthop objects), nameservers, and the sysctls that decide about routes without a
-    carrier and about replies. The command needs no privileges and changes nothing. If the host's
-    state changes during every attempt to read it, the document has "isTorn": true, and a check of
-    it returns no verdict.
+    of their nexthop objects), nameservers, and the sysctls about routes without a carrier and about
+    replies. The command needs no privileges and changes nothing. If the host's state changes during
+    every attempt to read it, the document has "isTorn": true, and a check of it returns no verdict.
 
       hostrouting snapshot > node.json                               on the failing node
       hostrouting check --snapshot node.json config.json             anywhere, with the same verdict
@@ -152,11 +151,11 @@ def watch(options: argparse.Namespace, host: Host) -> int:
     The watcher runs a check whenever links, addresses, routes, rules or CONFIG change, and at least
     once a minute. It restores our routes and rules if they disappear, and updates routes if the
     default route changes. It also writes the markers, and the metrics if watch.textfile is set. It
-    reports each failure once when it appears and once when it is resolved. If the watcher runs
-    under systemd, it reports to the journal. Otherwise it reports to stdout, and drops a line that
-    can't be written within a second. The watcher never stops a running machine. If it runs in
-    another network namespace and would overwrite the host's markers, it refuses to start. With
-    "watch": {"enabled": true} in CONFIG, apply installs it as hostrouting-watch.service.
+    reports each failure once when it appears and once when it is resolved. Under systemd, it
+    reports to the journal. Otherwise it reports to stdout, and drops a line that can't be written
+    within a second. The watcher never stops a running machine. In another network namespace than
+    the host's, it refuses to start if it would overwrite the host's markers. With "watch":
+    {"enabled": true} in CONFIG, apply installs it as hostrouting-watch.service.
 
       hostrouting watch config.json         in the foreground until SIGTERM or Ctrl-C; keeps the routes
       journalctl -u hostrouting-watch       the service's messages
@@ -188,9 +187,9 @@ def set_config(options: argparse.Namespace, host: Host) -> Result:
     """Copy our keys from CONFIG into FILE, which is shared with other components.
 
     The keys are hostRouting and hostNetworking. Each key is replaced as a whole. A key that CONFIG
-    lacks stays unchanged in FILE. Everything else in FILE, its mode and its owner are preserved,
-    and a symlink is followed; as root, only one that no other user can change. If FILE doesn't
-    exist, it is created with mode 0600. A second run changes nothing.
+    lacks stays unchanged in FILE. Everything else in FILE, its mode and its owner are preserved. A
+    symlink is followed; as root, only one that no other user can change. A missing FILE is created
+    with mode 0600. A second run changes nothing.
 
       hostrouting config set /etc/aks-flex-node/config.json --from ours.json && hostrouting apply
     """
@@ -206,8 +205,8 @@ def remove(options: argparse.Namespace, host: Host) -> Result:
 
     The command removes our routes (protocol 217 in table main and in tables 2170000 to 2179999),
     our rules (protocol 217), files and markers, and lists each of them. With --root it removes the
-    files from an image. It needs no config, and never touches anything that another program owns.
-    At the end, it says what stays: CONFIG, and locks that are gone after the next boot.
+    files from an image. It needs no config, and never touches what another program owns. At the
+    end, it says what stays: CONFIG, and locks that are gone after the next boot.
     """
     from hostrouting.boot.installation import requiring_units
     from hostrouting.boot.manifest import Manifest

@@ -116,7 +116,7 @@ def note_on_default(host: Host, applied: str = "") -> str:
 
     Args:
         host: the host or the image.
-        applied: the path of the applied config. If the path is empty, the sentence names the
+        applied: the path of the applied config. With an empty path, the sentence names the
             manifest, which contains the same keys.
 
     Raises:
@@ -143,7 +143,7 @@ def note_on_default(host: Host, applied: str = "") -> str:
 
 
 def note_on_gate(config: Config, host: Host) -> tuple[str, ...]:
-    """Return a warning if there is a gate that will install other routes than CONFIG's.
+    """Return a warning if there is a gate, and it will install other routes than CONFIG's.
 
     Raises:
         FileError: the manifest can't be read.

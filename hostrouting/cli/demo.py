@@ -76,7 +76,7 @@ def story(width: int | None) -> Iterator[str]:
     """Run the demo, yielding the output of each step when it is done.
 
     Args:
-        width: the number of columns, or None if the output isn't a terminal.
+        width: the number of columns; None if the output isn't a terminal.
 
     Raises:
         HostRoutingError: a step failed or had an unexpected result.

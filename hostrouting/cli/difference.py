@@ -34,7 +34,7 @@ def difference_page(report: DiffReport, width: int | None, *, is_verbose: bool =
 
     Args:
         report: the differences.
-        width: the terminal's width in columns, or None if the output isn't a terminal.
+        width: the terminal's width in columns; None if the output isn't a terminal.
         is_verbose: whether the changes that explain no difference are listed, and not only counted.
     """
     host = clean(report.host or "an unnamed host")
@@ -78,7 +78,7 @@ def _chart(report: DiffReport, width: int | None) -> Page:
 
 
 def _others(report: DiffReport, *, is_verbose: bool) -> Iterator[str]:
-    """Yield the number of changes that explain no difference and, if verbose, the changes."""
+    """Yield the number of changes that explain no difference; if verbose, the changes, too."""
     counts = Counter(change.kind for change in report.others)
     if not counts:
         return
@@ -134,7 +134,7 @@ def _lines(
 
 
 def _ranges_text(ranges: Sequence[IpNetwork]) -> str:
-    """Return the first ranges or, if they have few gaps, text such as ``all of CIDR but GAP``.
+    """Return the first ranges. If there are few gaps between them, name these instead.
 
     Args:
         ranges: the ranges, which don't overlap, sorted by address.
@@ -162,7 +162,7 @@ def _beside(around: IpNetwork, ranges: Sequence[IpNetwork]) -> Iterator[IpNetwor
 def cause_lines(change: HostChange) -> Iterable[str]:
     """Yield a line for each object that went or came. If only the order changed, yield one line."""
     if change.before == change.after:
-        # If an interface was made again, only its index has changed, which no line shows.
+        # The same interface was made again. Only its index has changed, which no line shows.
         yield f"by another index: {change.kind} {', '.join(change.after)}"
         return
     if sorted(change.before) == sorted(change.after):

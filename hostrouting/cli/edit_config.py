@@ -92,7 +92,7 @@ def set_sections(
     sections: Mapping[str, Any],
     known: dict[str, Any] | None = None,
 ) -> Changes:
-    """Write our keys into a JSON file, creating it with mode 0600 if it doesn't exist.
+    """Write our keys into a JSON file. A missing file is created with mode 0600.
 
     Args:
         path: the file's path; it may also contain other components' keys and secrets.
@@ -101,7 +101,7 @@ def set_sections(
             document by now, this is an error. None if the values don't depend on the file.
 
     Returns:
-        The changes, which are empty if the keys already have these values.
+        The changes; empty if the keys already have these values.
 
     Raises:
         ConfigError: the file isn't a JSON object, or contains one of our keys twice.
@@ -168,7 +168,7 @@ class _Member(NamedTuple):
         name: the key.
         start: the position of the value.
         end: the position after the value.
-        indent: the blanks before the key, or None if the key doesn't begin its line.
+        indent: the blanks before the key; None if the key doesn't begin its line.
     """
 
     name: str

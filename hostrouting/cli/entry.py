@@ -62,7 +62,7 @@ def _run(words: Sequence[str], host: Host | None) -> int:
         error = HostRoutingError("there isn't enough memory; see ulimit -v")
         return _tell(error, failed, _asked_output(words), None)
     except (HostRoutingError, phases.Cancelled, OSError) as error:
-        # If the terminal is stopped, a cancelled command must not wait for it.
+        # The terminal may be stopped. A cancelled command must not wait for it.
         last_words = _LAST_WORDS_SECONDS if isinstance(error, phases.Cancelled) else None
         return _tell(_as_ours(error, words), failed, _asked_output(words), last_words)
 

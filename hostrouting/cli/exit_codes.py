@@ -28,7 +28,7 @@ def exit_of_error(error: HostRoutingError, failed: int) -> int:
 
     Args:
         error: the error.
-        failed: the command's code for failures, used if the error has no code of its own.
+        failed: the command's code for failures; for an error without a code of its own.
     """
     if isinstance(error, UsageError):
         return EXIT_USAGE

@@ -39,7 +39,7 @@ def fleet_text(report: FleetReport, width: int | None, *, is_verbose: bool = Fal
 
     Args:
         report: the fleet's report.
-        width: the terminal's width in columns, or None if the output isn't a terminal.
+        width: the terminal's width in columns; None if the output isn't a terminal.
         is_verbose: whether to list all hosts of each group instead of the first few, and the whole
             reasons, names and cautions.
 
@@ -130,7 +130,7 @@ def _remarks(report: FleetReport, *, is_verbose: bool) -> list[str]:
 
 
 def _repeated(report: FleetReport, *, is_verbose: bool) -> list[str]:
-    """Return a line that names each host with several snapshots, and their files, if any."""
+    """Return a line that names hosts with several snapshots, and their files; or no line."""
     files: dict[str, list[str]] = {}
     for group in report.groups:
         for name in group.hosts:
@@ -188,13 +188,13 @@ def _comparison(group: HostGroup) -> Iterator[str]:
 
 
 def _uncompared(group: HostGroup) -> list[SharedReason]:
-    """Return why hosts can't be compared, unless that is also why they have no verdict."""
+    """Return why hosts can't be compared, without the reasons why they have no verdict."""
     told = {each.detail for each in group.reasons}
     return [each for each in group.uncompared if each.detail not in told]
 
 
 def _if_shared(reasons: Sequence[SharedReason]) -> str | None:
-    """Return the reason that all hosts of a group share, or None if they have several."""
+    """Return the reason that all hosts of a group share; None if there are several reasons."""
     return reasons[0].reason if len(reasons) == 1 else None
 
 
@@ -266,7 +266,7 @@ def _section(group: HostGroup, *, is_drawn: bool) -> dict[str, Any]:
 
 
 def _lists(group: HostGroup) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return the hosts by reason, each with the host name in its snapshot if that differs."""
+    """Return the hosts by reason. A host comes with its snapshot's host name if that differs."""
     apart = next((each for each in (group.reasons, _uncompared(group)) if len(each) > 1), None)
     lists = [SharedReason("", group.hosts, "")] if apart is None else apart
     return [

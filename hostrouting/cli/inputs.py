@@ -64,9 +64,9 @@ def load_snapshot(path: str) -> Snapshot:
 def config_and_snapshots(options: argparse.Namespace) -> tuple[str | None, list[str]]:
     """Return CONFIG, or None if it isn't given, and the files of the FILE and FOLDER arguments.
 
-    The first of several arguments is CONFIG, unless it is a folder or a snapshot. With --cidr, a
-    first argument without the key hostRouting counts as a snapshot, so that a broken snapshot isn't
-    mistaken for CONFIG. A file that is given twice is returned once.
+    The first of several arguments is CONFIG, except if it is a folder or a snapshot. A broken
+    snapshot must not be mistaken for CONFIG. So with --cidr, a first argument without the key
+    hostRouting counts as a snapshot. A file that is given twice is returned once.
 
     Raises:
         FileError: a folder can't be read.
@@ -173,7 +173,7 @@ def _files_in(folder: str, config: str | None) -> list[str]:
 
 
 def _report_ignored(count: int, folder: str) -> None:
-    """Print a line on the files in a folder that aren't read, if there are any."""
+    """Print a line on the files in a folder that aren't read; none if all are."""
     if count:
         said = "other file is" if count == 1 else "other files are"
         ignored = f"{count:,} {said} ignored in {folder}: only *.json is read"
@@ -198,7 +198,7 @@ def read_section(
 ) -> tuple[dict[str, Any], T]:
     """Return CONFIG's raw document and the result of ``parse`` for it.
 
-    If CONFIG lacks the section, this is reported on stderr, unless ``section`` is None.
+    A CONFIG without the section is reported on stderr. With None as ``section``, it isn't.
     """
     path = config_path(options, host)
     if path == "":
@@ -274,7 +274,7 @@ class Chosen(NamedTuple):
     """The config that a command looks at.
 
     Args:
-        document: the document that contains the config, or None if the config isn't in a file.
+        document: the document that contains the config; None if the config isn't in a file.
         config: the config, with the CIDRs of --cidr and the uplinks of --uplink.
         name: the argument for commands that install the config; empty for the default CONFIG.
     """
@@ -293,12 +293,12 @@ def choose(
 ) -> Chosen:
     """Return the config for a command that changes nothing on the host.
 
-    If the user has named a CONFIG, return that config. With --cidr alone, read no file. Otherwise,
-    return the installed config or, without one, the default CONFIG.
+    The config is the CONFIG that the user has named. With --cidr alone, no file is read. Otherwise,
+    the config is the installed one or, if nothing is installed, the default CONFIG.
 
     Args:
         options: the command's options.
-        host: this host.
+        host: the host with the installed and the default config.
         is_needed: whether a missing config is an error.
         verb: the verb for a line on stderr about the use of the installed config, or an empty
             string for no line.

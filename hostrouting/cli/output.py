@@ -51,7 +51,7 @@ def head(text: str) -> str:
 
 
 def columns(stream: TextIO | None) -> int | None:
-    """Return the terminal's width, or None if it is unknown or the stream isn't a terminal."""
+    """Return the terminal's width; None if it isn't known, or the stream isn't a terminal."""
     if stream is None:
         return None
     try:
@@ -76,7 +76,7 @@ def say(text: str, patience: float | None = None) -> None:
 
     Args:
         text: one or more lines.
-        patience: the seconds to wait while the stream blocks, after which the rest of the text is
+        patience: for how many seconds to wait while the stream blocks. Then the rest of the text is
             dropped. With None, this function may block until a signal ends the process.
 
     Raises:
@@ -150,7 +150,7 @@ def _write(data: bytes, descriptor: int, patience: float) -> None:
                 path = f"/proc/self/fd/{descriptor}"
                 target = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
                 stack.callback(os.close, target)
-            # After su(1), another user owns the terminal, so it can't be opened. If poll() says
+            # After su(1), another user owns the terminal, so it can't be opened. Once poll() says
             # that the terminal is writable, it has space for at least one byte.
             except OSError:
                 at_once = 1

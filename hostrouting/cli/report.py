@@ -46,7 +46,7 @@ def page_text(page: Page, width: int | None) -> str:
 
     Args:
         page: the lines and rows of the page.
-        width: the terminal's width in columns, or None for a pipe, where lines aren't wrapped.
+        width: the terminal's width in columns; None for a pipe, where lines aren't wrapped.
 
     Returns:
         The lines, with aligned rows.
@@ -93,14 +93,14 @@ def fix_lines(
         lines += _entry_lines(report.fix)
     lines += _unfixable_lines(report)
     lines += [f"hint: {clean(line)}" for line in report.fix.hints]
-    # If nothing fails, the lines are about the host as it is, and not about a fix.
+    # When nothing fails, the lines are about the host as it is, and not about a fix.
     kind = "note" if report.verdict is Verdict.OK else "caution"
     lines += _cautions(report, kind, is_verbose=is_verbose)
     return [*lines, *_more(report.fix.consequences, is_verbose=is_verbose)]
 
 
 def unexpected_lines(config: Config) -> list[str]:
-    """Return a note on a config's static routes that lead to no expected CIDR, if there are any."""
+    """Return a note on static routes that lead to no expected CIDR; empty if there are none."""
     note = note_on_unexpected(config)
     return [f"note: {note}"] if note else []
 
@@ -130,7 +130,7 @@ def overlap_text(
 
     Args:
         report: the check's report.
-        width: the number of columns, or None if the output isn't a terminal.
+        width: the number of columns; None if the output isn't a terminal.
         config: as for ``unapplied``.
         is_verbose: whether to include the details of cautions and notes.
 
@@ -195,7 +195,7 @@ def _page(
 
 
 def _reason_lines(report: OverlapReport) -> list[str]:
-    """Return lines with the clauses of why the verdict is ``unknown``, or none if it isn't."""
+    """Return lines with the clauses of why the verdict is ``unknown``; none for other verdicts."""
     if report.verdict is not Verdict.UNKNOWN:
         return []
     said = summary(report).split("\n", 1)[0] if report.findings else summary(report)

@@ -64,7 +64,7 @@ class Result(NamedTuple):
     """A command's output. Only the requested format is made.
 
     Args:
-        document: a function that returns the JSON document, if the command has one.
+        document: a function that returns the JSON document. By default, the document is empty.
         text: a function that returns the text. An empty text isn't printed.
         code: the exit code.
         warnings: one sentence each.

@@ -28,7 +28,7 @@ def to_config(value: Config) -> Config:
 
 
 def to_host(value: Host | None) -> Host:
-    """Return the host for a task, or this host if the value is None. Used as an attrs converter.
+    """Return the host for a task; by default, this host. Used as an attrs converter.
 
     Raises:
         TypeError: the value isn't a host.
@@ -42,7 +42,7 @@ def to_host(value: Host | None) -> Host:
 
 
 def to_scope(value: CancelScope | None) -> CancelScope:
-    """Return the scope, or a new one if the value is None.
+    """Return the scope for a task; by default, a new one.
 
     Raises:
         TypeError: the value isn't a scope.

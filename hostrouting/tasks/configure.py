@@ -206,8 +206,8 @@ def configure(
     Raises:
         HostRoutingError: the run failed. If the installation failed, it is rolled back. The error
             lists the changes that remain.
-        StoppedRun, OverdueRun: the run was cancelled, or its deadline passed, after some changes
-            had been made. These changes remain.
+        StoppedRun, OverdueRun: the run was cancelled, or its deadline passed. It had already made
+        some changes, which remain.
     """
     host = host.within(scope)
     wanted = Wanted.of(config, host.layout, *names)
@@ -332,8 +332,8 @@ class Run:
         started: when the run started, in seconds on its scope's clock.
         warnings: warnings for the report, or for the error of a failing check.
         done: the changes made so far, without rolled-back ones.
-        boot: the plan for the next boot; ``install`` makes it.
-        loaded: what systemd had loaded before, see ``prepare``; ``install`` reads it.
+        boot: the plan for the next boot, which ``install`` makes.
+        loaded: what systemd had loaded before the run, as ``install`` reads it; see ``prepare``.
         notes: a sentence for each kept interface or address that ``install`` leaves out.
     """
 
@@ -423,8 +423,8 @@ class Run:
     def _former(self, adopted: Sequence[StaticRoute]) -> _Former:
         """Return our routes and rules in the kernel that a rollback must restore."""
         former: tuple[Route, ...] = ()
-        # If no routes are wanted, this run removes our routes. If the run replaces the routes
-        # script, the new script may change our routes.
+        # If no routes are wanted, this run removes ours. If it replaces the routes script, the new
+        # script may change ours.
         if self.boot.changes_routes_script or not self.config.static_routes.is_wanted:
             former = self.host.our_routes()
         if adopted:
@@ -522,10 +522,10 @@ def _record_uplinks(
 
 
 def change_to_record(config: Config, report: OverlapReport, host: Host) -> Change | None:
-    """Return the change that records the uplinks of a passed check, or None if nothing changes.
+    """Return the change that records the uplinks of a passed check; None if nothing changes.
 
-    The uplinks are recorded under their present names. A missing recorded uplink stays in the
-    record if another recorded uplink is present.
+    The uplinks are recorded under their present names. A recorded uplink that is missing now stays
+    in the record if another one is there.
     """
     devs = report.default_devs
     if not config.verifies_uplinks or report.verdict is not Verdict.OK or not devs:

@@ -261,9 +261,9 @@ def write_routes(
 ) -> RoutePlan:
     """Install a config's routes in the kernel, verify them, and remove our other routes.
 
-    Either all routes are installed or none. A trial in progress ends. Routes that are taken over
-    from the Go package are removed, too, unless the config has them. The other arguments are those
-    of ``planned_routes``.
+    Either all routes are installed or none. A trial in progress ends. Routes that were taken over
+    from the Go package are removed, too, if the config doesn't have them. The other arguments are
+    those of ``planned_routes``.
 
     Args:
         done: records the attempted changes.

@@ -37,8 +37,8 @@ from phases import CancelScope
 _NAMED_FINDINGS = 3
 _NOT_INSTALLED = "apply can't install this here"
 
-# The check's report with the planned routes in the kernel. If these routes can't be installed, the
-# reason. If it isn't known whether they can be installed, the error about the unknown fact.
+# The check's report with the planned routes in the kernel. Or the reason why the routes can't be
+# installed. Or the error about an unknown fact on which that depends.
 _Outcome: TypeAlias = OverlapReport | UnknownFactError | str
 
 
@@ -48,9 +48,9 @@ class NextStart:
 
     Args:
         consumer: the unit to be started.
-        is_admitted: whether the gate would let the consumer start. None for an image, which has no
-            kernel to query, for a plan that ``Configure`` can't install here, and if a fact of the
-            host isn't known.
+        is_admitted: whether the gate would let the consumer start. None if that isn't known: an
+            image has no kernel to query, ``Configure`` can't install the plan here, or a fact of
+            the host isn't known.
         reason: the reason for the decision, as a clause.
     """
 
@@ -72,7 +72,7 @@ class Plan:
         routes: the plan for the kernel's routes and rules.
         missing: what the routes are waiting for, as a phrase, or None. If the routes are waiting,
             ``routes`` is empty.
-        boot: changes to files and units, or None for a snapshot, which doesn't include them.
+        boot: changes to files and units. None for a snapshot, which has neither.
         next_start: the gate's decision about the consumer's next start after the changes.
         warnings: why ``Configure`` would fail on this host, why the installation can't work yet, or
             why the uplink may be the wrong one. Each is a sentence.
@@ -169,7 +169,7 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
 def _decisions(config: Config, outcome: _Outcome) -> Iterator[str]:
     """Yield each note that asks which interface is the uplink.
 
-    If the config names uplinks, only notes on other interfaces than the verified ones are left.
+    If the config names uplinks, only notes on verified uplinks that have moved are left.
     """
     if not isinstance(outcome, OverlapReport):
         return
@@ -253,7 +253,7 @@ def _next_start(config: Config, host: Host, outcome: _Outcome) -> NextStart:
 
 
 def _failure_of(report: OverlapReport) -> str | None:
-    """Return why a check doesn't pass, as a clause, or None if it passes."""
+    """Return why a check doesn't pass, as a clause; None if it passes."""
     if report.verdict is Verdict.UNKNOWN:
         return f"the check can't judge: {report.reason}"
     if report.findings:

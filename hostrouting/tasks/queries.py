@@ -22,8 +22,8 @@ from hostrouting.overlap.node_ip import notes_on
 from hostrouting.tasks.arguments import to_config, to_host, to_scope
 from phases import CancelScope
 
-# Modules that a check doesn't need are imported in the functions that need them. At the top of this
-# module, these imports would add 30 ms to the 210 ms of a passing check.
+# A check doesn't need some modules. They are imported in the functions that need them: at the top
+# of this module, their imports would add 30 ms to the 210 ms of a passing check.
 if TYPE_CHECKING:
     from hostrouting.kernel.port import RouteBackend
     from hostrouting.kernel.snapshot import Snapshot
@@ -46,15 +46,16 @@ def check(
 
     Args:
         scope: cancels the check, and reports its waits.
-        document: the document that contains the config. If its ``node.kubelet.nodeIP`` or
-            ``networking.dnsServiceIP`` contradicts the host or the config, the report has a note.
+        document: the document that contains the config. The report has a note if the document's
+            ``node.kubelet.nodeIP`` or ``networking.dnsServiceIP`` contradicts the host or the
+            config.
 
     Returns:
         The report. If the check couldn't run, for example on an image, the verdict is ``unknown``,
-        and the report has a reason. Entries of the config that would fix a failure, but aren't in
-        the kernel, are the fix's ``unapplied``, and our routes and rules that cause a failure, but
-        aren't in the config, its ``unlisted``. If nothing fails, the fix's cautions say what
-        ``apply`` would divert.
+        and the report has a reason. The fix's ``unapplied`` has entries of the config that aren't
+        in the kernel, but would fix a failure. Its ``unlisted`` has our routes and rules that cause
+        a failure, and aren't in the config. If nothing fails, the fix's cautions say what ``apply``
+        would divert.
 
     Raises:
         phases.Cancelled, phases.TimedOut: the scope was cancelled.
@@ -115,7 +116,7 @@ def check_kernel(
 
 
 def with_namespace_note(report: OverlapReport, host: Host) -> OverlapReport:
-    """Return a report with one more note if this process isn't in the host's network namespace."""
+    """Return a report, with one more note if this process has another network namespace."""
     if not host.has_another_network:
         return report
     message = (
@@ -173,14 +174,14 @@ def diff(
 
     Args:
         a: the earlier snapshot.
-        b: the later snapshot, or None to take one of the host.
+        b: the later snapshot. None to take one of the host.
         config: the config with the expected CIDRs. Without expected CIDRs, all addresses are
             compared.
 
     Returns:
         The ranges of each CIDR whose lookup results differ, and the changes that explain each
-        difference. Changes that explain no difference are in ``others``. If the snapshots lack the
-        data to compare the CIDRs, the report has a reason.
+        difference. Other changes are in ``others``. If the snapshots lack the data to compare the
+        CIDRs, the report has a reason.
 
     Raises:
         RouteError, FileError: as for ``snapshot``.
@@ -220,8 +221,9 @@ def installed_config(*, host: Host | None = None) -> Config:
         ``waitSeconds``, the last part's value is returned.
 
     Raises:
-        FileError: the manifest, which contains the config, can't be read, is invalid, or is missing
-            although other files are installed. Or the record of verified uplinks can't be read.
+        FileError: the manifest, which contains the config, can't be read or is invalid. Or the
+            manifest is missing, but other files are installed. Or the record of verified uplinks
+            can't be read.
     """
     from hostrouting.boot.files import exists
     from hostrouting.boot.manifest import Manifest
@@ -243,9 +245,9 @@ def snapshot(*, host: Host | None = None, scope: CancelScope | None = None) -> S
     """Take a snapshot of all state that a check reads, and of ignore_routes_with_linkdown.
 
     Returns:
-        The snapshot. The snapshot includes IPv6 if both the host's backends and its kernel support
-        IPv6. ``save`` writes it to a file, ``judge`` reports on it, and ``Host.recorded`` makes it
-        a host.
+        The snapshot. It includes IPv6 if both the host's backends and its kernel support IPv6.
+        ``Snapshot.save`` writes a snapshot to a file, ``judge`` reports on it, and
+        ``Host.recorded`` makes it a host.
 
     Raises:
         RouteError: the kernel can't be queried.

@@ -78,7 +78,7 @@ def _was_of_go_package(change: Change) -> bool:
 
 
 def _is_route_in_place(change: Change, hops: set[Route]) -> bool:
-    """Return whether the kernel has a hop that the change adds, or lacks one that it removes."""
+    """Return whether the kernel has a hop that the change adds, or lacks one that it takes away."""
     after = _hops([] if change.action == "removed" else [change.what])
     before = _hops([change.what] if change.action == "removed" else [change.was])
     return bool((after - before) & hops) or not (before - after) <= hops

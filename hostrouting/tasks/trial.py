@@ -98,7 +98,8 @@ class TryRoutes(ConfigTask):
         with exclusive_run(host, scope, is_installing=True) as done:
             if is_overdue(host.layout):
                 end_trial(host)
-            # If a process was killed while it confirmed a trial, the trial is still in progress.
+            # A process may have been killed while it confirmed a trial. The trial is then still in
+            # progress.
             layout = host.layout
             if until := trial_deadline(layout.trial) or trial_deadline(layout.confirmed):
                 raise RouteError(
@@ -202,7 +203,7 @@ class EndTrial(HostTask):
         """
         host = self.host.within(scope)
         with exclusive_run(host, scope, is_installing=True) as done:
-            # This process holds the run lock. So if this file exists, the process that was
+            # This process holds the run lock. So this file only exists if the process that was
             # confirming the trial was killed.
             was_confirmed = files.exists(host.layout.confirmed)
             document = _moved(

@@ -148,7 +148,7 @@ def _listed(routes: Sequence[Route]) -> str:
 
 
 def of_moves(before: Sequence[Replacement], now: Sequence[Replacement]) -> Iterator[Event]:
-    """Yield an event if the default route has moved to another interface, but our routes haven't.
+    """Yield an event if the default route has moved to another interface without our routes.
 
     Args:
         before: the routes that didn't follow the default route in the previous round.
@@ -221,7 +221,7 @@ def of_rules(policy: PolicyRepair | None) -> Iterator[Event]:
 
 
 def of_problems(before: Sequence[str], now: Sequence[str]) -> Iterator[Event]:
-    """Yield an event for each new problem, and a single event when no problems are left."""
+    """Yield an event for each new problem, and one event when the last problem is gone."""
     for problem in now:
         if problem not in before:
             yield Event(EventKind.PROBLEM, _one_line(problem))
@@ -245,8 +245,8 @@ def of_failures(
     """Yield events for new and resolved failures, and for checks that can't reach a verdict.
 
     Args:
-        before: the previous report, or None on the first check. If its verdict is unknown, its
-            findings are those of the last report that had a verdict.
+        before: the previous report; None on the first check. If the previous verdict is unknown,
+            the report has the findings of the last check with a verdict.
         now: the current report.
         waiting: the lost routes that the watcher will restore once they are due.
     """

@@ -18,9 +18,9 @@ from hostrouting.routes.verify_policy import verify_policy
 from hostrouting.watch._backoff import Failures
 from phases import CancelScope, all_or_nothing
 
-# A restored rule that is lost within this time counts as a failure, because another program
-# probably removes whatever the watcher restores. A later loss sets the count to 0, because
-# systemd-networkd removes all rules now and then.
+# A restored rule that is lost within this time counts as a failure: another program probably
+# removes whatever the watcher restores. systemd-networkd removes all rules now and then. So a later
+# loss sets the count to 0.
 _CONTEST_SECONDS = 1.0
 
 CONTESTED = (
@@ -38,7 +38,7 @@ class PolicyRepair:
         in_place: number of our rules that are in place.
         changes: what was changed on the host.
         problems: descriptions of everything that couldn't be repaired.
-        due: the time of the next attempt, on the scope's clock, or None if nothing has to wait.
+        due: the time of the next attempt, on the scope's clock; None if nothing has to wait.
     """
 
     in_place: int = 0
@@ -78,7 +78,7 @@ class PolicyReconciler:
             scope: cancels the repair and rolls back its changes.
 
         Returns:
-            The result, or None if the config has neither rules nor kept interfaces.
+            The result; None if the config has neither rules nor kept interfaces.
         """
         static = config.static_routes
         if not (static.rules or static.keep):
@@ -111,7 +111,7 @@ class PolicyReconciler:
         return sum(isinstance(part, Rule) for part in self.in_place)
 
     def _count_losses(self, plans: Iterable[PolicyPlan], now: float) -> float | None:
-        """Count a loss of rules or routes, and return when to restore them (None: at once)."""
+        """Count a loss of rules or routes. Return when to restore them; None means at once."""
         missing: set[Hashable] = set()
         for plan in plans:
             missing.update(plan.rule_steps.add)

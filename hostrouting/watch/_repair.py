@@ -1,4 +1,4 @@
-"""Restore our lost routes with backoff, even if some of them can't be restored."""
+"""Restore our lost routes with backoff; those that can't be restored don't stop the others."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class Repair:
         repaired: the restored, changed and removed routes by drift.
         lost_again: the routes that were lost since the previous repair, at least the third time.
             Routes with equal failure counters are listed together.
-        waiting: the lost routes that another program keeps removing, and that aren't due to be
-            restored yet.
-        unmoved: the routes that stay as they are, although the default route that they inherit from
-            has moved to another interface. Each route is listed as it is and as it would be.
-        policy: the repair of rules and side tables. None if the config needs neither, or the repair
-            ended early.
+        waiting: the lost routes that aren't restored yet, because another program keeps removing
+            them.
+        unmoved: the routes that stay as they are, although their default route has moved to another
+            interface. Each route is listed as it is and as it would be.
+        policy: the repair of rules and side tables. None if the config has neither rules nor kept
+            interfaces, or if the repair ended early.
         problems: descriptions of everything that couldn't be repaired.
     """
 
@@ -243,8 +243,8 @@ def _write_possible(
     """Carry out as much of a plan as the kernel accepts.
 
     Returns:
-        The part of the plan that was carried out, and the reason for each route that the kernel
-        refused.
+        The part of the plan that was carried out, and the routes that the kernel refused, each with
+        the reason.
     """
     written = RoutePlan()
     refused: dict[Route, str] = {}
@@ -340,9 +340,10 @@ def without_moves(
 ) -> tuple[RoutePlan, tuple[Replacement, ...]]:
     """Leave out of a plan the changes that would move a route along with the default route.
 
-    For example, a VPN that adds a default route must not divert a running node. A route follows the
-    default route to another interface in two cases only: the route's own interface is gone or has
-    become a port of a bridge, or the config names uplinks or has verified ones.
+    For example, a VPN that adds a default route must not divert a running node. A route only
+    follows the default route to another interface if the route's own interface is gone or has
+    become a port of a bridge. If the config names uplinks, or verified ones exist, all routes
+    follow.
 
     Args:
         plan: the plan.
@@ -351,7 +352,7 @@ def without_moves(
         backends: the backends for kernel access, one for each address family.
 
     Returns:
-        The plan without such changes, and the changes that were left out.
+        The plan without those changes, and those changes.
     """
     links = [*chain.from_iterable(backend.facts().links for backend in backends)]
     if config.uplinks is not None or find_verified(config.verified, links):

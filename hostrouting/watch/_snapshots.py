@@ -48,7 +48,7 @@ class LastSnapshots:
 
         Args:
             verdict: the verdict.
-            scope: cancels the reads; its clock tells the time.
+            scope: cancels the reads. Its clock tells the time.
         """
         layout = self.host.layout
         is_ok = verdict is Verdict.OK

@@ -1,7 +1,8 @@
 """Keep a host correct after boot: repair, check and report at each change, and once a minute.
 
-Each round has four steps: it repairs our routes, checks the CIDRs, writes the markers, the report
-and the metrics, and reports changes since the last round. No step stops a running machine, and an
+Each round has four steps. It repairs our routes, checks the CIDRs, writes the markers, the report
+and the metrics, and reports what has changed since the last round. No step stops a running machine,
+and an error in a step never terminates the watcher.
 error in a step never terminates the watcher.
 """
 
@@ -51,7 +52,7 @@ from phases import Cancelled, CancelScope, TimedOut
 # link goes down, or a program removes a nexthop object or an address. Each round pings systemd's
 # watchdog, so the time is a third of the unit's WatchdogSec=.
 LOOK_SECONDS = 60.0
-# A burst of changes ends when nothing changes for this long.
+# A burst of changes ends with a pause of this length.
 QUIET_SECONDS = 0.1
 # During a burst, a round waits at most this long. The time doubles with each round of the burst.
 _BURST_SECONDS = 1.0
@@ -282,9 +283,9 @@ class _Watch:
 
     def _write_markers(self, report: OverlapReport, _: Repair) -> None:
         if report.cidrs:
-            # During this round, `hostrouting remove`, which takes this lock, too, may have deleted
-            # the check and its markers. So read the config again: if it no longer expects CIDRs,
-            # write no markers.
+            # During this round, `hostrouting remove` may have deleted the check and its markers. It
+            # takes this lock, too. So read the config again: if it no longer expects CIDRs, write
+            # no markers.
             with locked(self.task.host.layout.lock, self.scope):
                 if self._reread().route_overlap.expected_cidrs:
                     write_markers(self.task.host.layout, report)
@@ -367,7 +368,7 @@ class _Watch:
 
 
 def _state(path: Path) -> tuple[int, ...] | None:
-    """Return a value that changes whenever the file changes, or None if stat(2) fails."""
+    """Return a value that changes whenever the file changes; None if stat(2) fails."""
     try:
         found = path.stat()
     except OSError:  # the value stays the same as long as the error lasts

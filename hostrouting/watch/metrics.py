@@ -48,7 +48,7 @@ def check_metrics(
 
     Args:
         report: the result of the check.
-        time: Unix timestamp of the check, or None if a snapshot has no time.
+        time: Unix timestamp of the check; None if it was a check of a snapshot without a time.
         must_expect: whether to report ``unknown`` for a report without CIDRs. The watcher doesn't,
             because it may run only to keep routes.
     """

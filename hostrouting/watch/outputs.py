@@ -15,11 +15,11 @@ from hostrouting.watch.metrics import Metric, check_metrics, exposition
 
 
 def write_entry(event: Event, journal: Path | None, print_line: Callable[[str], None]) -> None:
-    """Send an event to the journal, or print it as a line if there is no journal.
+    """Send an event to the journal. Without a journal, print it as a line.
 
     Args:
         event: the event to report.
-        journal: journald's socket, or None if our output isn't connected to the journal.
+        journal: journald's socket; None if our output isn't connected to the journal.
         print_line: a callback that prints a line.
     """
     if journal is not None and _send(str(journal), to_datagram(event)):

@@ -81,7 +81,7 @@ def plan_text(plan: ProbeReport, *, is_verbose: bool) -> str:
 
 
 def report_text(report: ProbeReport) -> str:
-    """Return one line per change, or a single line if nothing changed."""
+    """Return one line per change; if nothing changed, a line that says so."""
     lines = _about(report)
     if report.rules is not None:
         lines.append(good(f"{_TABLE}: {report.rules}"))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def checks(options: argparse.Namespace, host: Host, *, has_config: bool) -> tuple[DoctorCheck, ...]:
-    """Return the plug-in's doctor checks, which compare the host with CONFIG if there is one."""
+    """Return the plug-in's doctor checks. If there is a CONFIG, they compare the host with it."""
     config: HostNetworking | None = None
     if has_config:
         _, config = read_section(options, host, None, HostNetworking.from_mapping)

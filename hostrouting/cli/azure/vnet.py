@@ -34,8 +34,8 @@ def _load(options: argparse.Namespace, host: Host) -> HostNetworking:
 def plan(options: argparse.Namespace, host: Host) -> Result:
     """List what would be removed and why, without changing anything.
 
-    The command lists each rule and neighbour that it would remove, and each similar object that it
-    would keep, with the reason. It takes no lock. It exits with 2 if anything would be removed, and
+    The command lists each rule and neighbour that it would remove, and similar ones that it would
+    keep, each with the reason. It takes no lock. It exits with 2 if anything would be removed, and
     with 0 otherwise.
     """
     plan = plan_stale(_load(options, host), host=host)
@@ -51,7 +51,7 @@ def remove(options: argparse.Namespace, host: Host) -> Result:
 
     The command holds azure-vnet's own lock. It removes the stale neighbours first and then all
     stale rules in one transaction. A second run is a no-op. If another program changes the rules at
-    the same time, the command removes no rules and reports this. In that case, run it again.
+    the same time, the command removes no rules and reports this. Run it again then.
 
       hostrouting azure-vnet plan config.json && echo nothing to do
       hostrouting azure-vnet clean config.json
