@@ -725,7 +725,7 @@ WORDS = {
     "docs/howto/load-balancer-probe.md": 750,
     "docs/howto/monitoring.md": 900,
     "docs/howto/roll-out.md": 1300,
-    "docs/howto/second-nic.md": 812,
+    "docs/howto/second-nic.md": 825,
     "docs/howto/snapshots.md": 500,
     "docs/howto/upgrade.md": 840,
     "docs/howto/what-changed.md": 550,

@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from shlex import quote
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -333,14 +332,18 @@ def _choose(options: argparse.Namespace, host: Host, *, is_needed: bool, verb: s
 
 def _choose_installed(installed: Config, host: Host, verb: str) -> Chosen:
     """Return the installed config, inside the default CONFIG's document if there is one."""
+    path = host.layout.config
     document: dict[str, Any] = {}
     ending = ""
-    with suppress(HostRoutingError):  # the default CONFIG isn't needed
-        document = read_config(host.layout.config)
+    try:
+        document = read_config(path)
         if Config.from_mapping(document) == installed:
             return Chosen(document, installed, "")
         if SECTION in document:
-            ending = f"; {host.layout.config} differs, and hostrouting apply installs that"
+            ending = f", and not {path}, which differs: name it, or run hostrouting apply"
+    except HostRoutingError as error:
+        if os.path.lexists(path):
+            ending = f", and not {path}, which can't be used: {error.clause}"
     if verb:
         complain(f"hostrouting: the installed config is {verb}{ending}")
     whole = document | installed.to_mapping()

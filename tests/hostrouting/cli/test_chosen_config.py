@@ -56,9 +56,13 @@ def test_what_looks_takes_what_is_installed(
     take_snapshot(kernel).save(node)
     arguments: dict[str, list[object]] = {"explain": ["172.16.1.9"], "judge": [node]}
     code, out, err = run(word, *arguments.get(word, []))
-    assert (code, f"{TOLD} {'checked' if word == 'check' else 'used'}" in err) == (0, True)
+    verb = "checked" if word == "check" else "used"
+    assert (code, f"{TOLD} {verb}" in err) == (0, True)
     assert OTHER_CIDR not in out
-    assert ("differs, and hostrouting apply installs that" in err) == (default is ANOTHER)
+    not_that = f"{verb}, and not {host.layout.config}, which"
+    differs = f"{not_that} differs: name it, or run hostrouting apply\n"
+    assert (differs in err) == (default is ANOTHER)
+    assert (f"{not_that} can't be used: " in err) == (default == "{")
 
 
 @pytest.mark.parametrize("word", ["check", "fix", "explain"])
@@ -326,3 +330,20 @@ def test_remove_says_what_stays(run: Run, host: Host) -> None:
     assert [*map(layout.relative, there)] == [
         each for each in re.findall(r"/[\w./-]+", line) if each.startswith(("/etc", "/run"))
     ]
+
+
+@pytest.mark.parametrize("second", ["", "default via 10.230.0.1 dev eth1 metric 200"])
+def test_a_storage_subnet_inside_the_vnet_stays_on_its_nic(
+    run: Run, write: Any, kernel: FakeKernel, second: str
+) -> None:
+    """Naming the uplinks alone would lead storage away, so second-nic.md advises ``devs``."""
+    vnet = "10.224.0.0/12"
+    add_nics(kernel, eth1="10.230.0.5/24")
+    if second:
+        kernel.ip(f"route add {second}")
+    alone = write({"hostRouting": section(cidrs=[vnet], uplinks=["eth0"])})
+    code, out, _ = run("check", alone)
+    assert (code, "sends to neighbours of eth1 in 10.230.0.0/24 through eth0" in out) == (1, True)
+    both = {"cidr": vnet, "devs": ["eth0", "eth1"]}
+    advised = write({"hostRouting": section(cidrs=[both], uplinks=["eth0"])})
+    assert run("check", advised)[0] == 0
