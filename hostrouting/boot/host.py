@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hostrouting.boot.systemd import UnitManager
+from hostrouting.config.routing import Config, FormerUplinkRecord, UplinkRecord
 from hostrouting.kernel.arguments import check_methods
 from hostrouting.kernel.port import RouteBackend, read_our_routes
 from hostrouting.kernel.translating import innermost, translated
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from hostrouting.boot.layout import Layout
-    from hostrouting.config.routing import Config
     from hostrouting.kernel.snapshot import Snapshot
     from hostrouting.model.routes import Route
     from phases import CancelScope
@@ -308,20 +308,23 @@ class Host:
         """Return a config with this host's verified uplinks; unchanged if it doesn't need them.
 
         Two kinds of configs need them: a STRICT config with a CIDR, and a config that
-        ``is_as_installed`` if the installed check expects them. A config that ``is_former`` keeps
-        its own verified uplinks. An image has none.
+        ``is_as_installed`` if the installed check expects them. A config that ``installed_config``
+        has returned keeps those that it had, unless it has been changed since. An image has none.
 
         Raises:
             FileError: the record of verified uplinks can't be read.
         """
-        if config.is_former:
-            return config if config.keeps_uplinks else attrs.evolve(config, verified=())
-        if self.is_image or not (
-            config.keeps_uplinks
-            or (config.is_as_installed and self.has_record and self.expects_verified)
-        ):
-            return config
-        return attrs.evolve(config, verified=self.verified)
+        record = config.record
+        if isinstance(record, FormerUplinkRecord):
+            if config.former_record is not None:
+                return config
+            record = UplinkRecord()
+        is_needed = config.keeps_uplinks or (
+            config.is_as_installed and self.has_record and self.expects_verified
+        )
+        if is_needed and not self.is_image:
+            record = attrs.evolve(record, uplinks=self.verified)
+        return config if record is config.record else attrs.evolve(config, record=record)
 
     def backends(self, families: Collection[Family]) -> tuple[RouteBackend, ...]:
         """Return the IPv4 backend, and the IPv6 backend if it is needed.

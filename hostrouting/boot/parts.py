@@ -245,7 +245,8 @@ class Wanted:
         """Return the parts that a config enables, limited to the given names if any are passed."""
         names = names or CONFIGURED
         parts = [part for part in wanted_parts(config, layout) if part.name in names]
-        record = verified_text(config.verified) if config.is_former else None
+        former = config.former_record
+        record = None if former is None else verified_text(former.restored)
         return cls(names, tuple(parts), config.consumer, record)
 
 

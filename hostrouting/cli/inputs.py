@@ -14,7 +14,7 @@ import attrs
 from hostrouting.boot.host import Host
 from hostrouting.cli.output import bad, complain
 from hostrouting.config.documents import read_config
-from hostrouting.config.routing import SECTION, Config, ExpectedCidr
+from hostrouting.config.routing import SECTION, Config, ExpectedCidr, InstalledUplinkRecord
 from hostrouting.model.errors import ConfigError, HostRoutingError
 from hostrouting.model.opening import translate_errors
 from hostrouting.model.parsing import parse_any_cidr
@@ -319,7 +319,7 @@ def _choose(options: argparse.Namespace, host: Host, *, is_needed: bool, verb: s
     if options.config is not None:
         return _read(options, host)
     if getattr(options, "cidr", ()):
-        return Chosen(None, Config(is_as_installed=True), _NAMELESS)
+        return Chosen(None, Config(record=InstalledUplinkRecord()), _NAMELESS)
     from hostrouting.boot.manifest import Manifest
 
     installed = Manifest.load(host.layout).config
@@ -327,7 +327,7 @@ def _choose(options: argparse.Namespace, host: Host, *, is_needed: bool, verb: s
         return _choose_installed(installed, host, verb)
     if is_needed or has_config(options, host):
         return _read(options, host)
-    return Chosen(None, Config(is_as_installed=True), "")
+    return Chosen(None, Config(record=InstalledUplinkRecord()), "")
 
 
 def _choose_installed(installed: Config, host: Host, verb: str) -> Chosen:

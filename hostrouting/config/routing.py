@@ -512,6 +512,42 @@ class Watch(Section):
     textfile: str | None = attrs.field(default=None, converter=parse_textfile)
 
 
+@attrs.frozen
+class UplinkRecord:
+    """The verified uplinks that go with a config: those in the host's record.
+
+    Args:
+        uplinks: the uplinks with which the check has passed on a host. Empty until
+            ``Host.with_verified`` has read them for a config that needs them.
+    """
+
+    uplinks: tuple[VerifiedUplink, ...] = ()
+
+
+@attrs.frozen
+class InstalledUplinkRecord(UplinkRecord):
+    """The verified uplinks that go with a config without a document, as with ``--cidr`` alone.
+
+    Such a config also needs the host's record if the installed check expects verified uplinks.
+    """
+
+
+@attrs.frozen
+class FormerUplinkRecord(UplinkRecord):
+    """The verified uplinks that went with a config when ``installed_config`` returned it.
+
+    ``Configure`` with this config restores the host's record. A changed config, for example by
+    ``attrs.evolve``, goes with the host's own record again.
+
+    Args:
+        config: the unchanged config.
+        restored: the record to restore, even if the config doesn't need it.
+    """
+
+    config: Config = attrs.field(kw_only=True)
+    restored: tuple[VerifiedUplink, ...] = attrs.field(kw_only=True)
+
+
 @attrs.frozen(field_transformer=checked_at_once)
 class Config(Section):
     """The complete hostrouting config.
@@ -528,14 +564,7 @@ class Config(Section):
             mode, the check has passed. A template covers all of its instances; single instances
             aren't supported. ``kubelet.service`` is a regular unit.
         watch: settings for the watcher.
-        verified: the uplinks with which the check has passed on a host. This field isn't a key:
-            ``Host.with_verified`` fills it in. Where ``uplinks`` is None, the verified uplinks
-            count instead.
-        is_as_installed: whether the config has no document, as with ``--cidr`` alone. Then it
-            needs the verified uplinks if the installed check expects them.
-        is_former: whether ``installed_config`` has returned the config. ``Configure`` then restores
-            the host's record of verified uplinks, as they are in ``verified``, and
-            ``Host.with_verified`` leaves ``verified`` unchanged.
+        record: the verified uplinks. This field isn't a key: ``Host.with_verified`` fills it in.
 
     Raises:
         ConfigError: one or more fields are invalid; the error lists all of them.
@@ -547,9 +576,28 @@ class Config(Section):
     uplinks: tuple[str, ...] | None = attrs.field(default=None, converter=parse_named_patterns)
     consumer: str = attrs.field(default="systemd-nspawn@.service", converter=parse_consumer)
     watch: Watch = attrs.field(default=Watch(), converter=_watch)
-    verified: tuple[VerifiedUplink, ...] = attrs.field(default=(), eq=False, repr=False)
-    is_as_installed: bool = attrs.field(default=False, eq=False, repr=False)
-    is_former: bool = attrs.field(default=False, eq=False, repr=False)
+    record: UplinkRecord = attrs.field(default=UplinkRecord(), eq=False, repr=False)
+
+    @property
+    def verified(self) -> tuple[VerifiedUplink, ...]:
+        """Return the verified uplinks, which count where ``uplinks`` is None."""
+        return self.record.uplinks
+
+    @property
+    def is_as_installed(self) -> bool:
+        """Return whether the config has no document, so that it asks about what is installed."""
+        return isinstance(self.record, InstalledUplinkRecord)
+
+    @property
+    def former_record(self) -> FormerUplinkRecord | None:
+        """Return the record to restore, or None unless ``installed_config`` returned this config.
+
+        If the config has been changed since, the result is None, too.
+        """
+        record = self.record
+        if isinstance(record, FormerUplinkRecord) and record.config == self:
+            return record
+        return None
 
     @property
     def keeps_uplinks(self) -> bool:

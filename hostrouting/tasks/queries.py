@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hostrouting.boot.host import Host, check_snapshot
-from hostrouting.config.routing import Config
+from hostrouting.config.routing import Config, FormerUplinkRecord
 from hostrouting.model.errors import ConfigError, FileError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.jsonable import rfc_3339
@@ -213,7 +213,8 @@ def installed_config(*, host: Host | None = None) -> Config:
     """Return the config that is installed for the next boot, or else an empty config.
 
     If the host changes afterwards, ``Configure`` with this config restores the installation and the
-    verified uplinks.
+    verified uplinks. If the config is changed before, ``Configure`` leaves the verified uplinks as
+    they are by then.
 
     Returns:
         The config of the installed parts. Routes that are only in the kernel aren't included, nor
@@ -237,8 +238,11 @@ def installed_config(*, host: Host | None = None) -> Config:
             "but its units are there",
             hint="run apply with the wanted config, or remove",
         )
-    verified = () if host.is_image else host.verified
-    return attrs.evolve(manifest.config, verified=verified, is_former=True)
+    config = manifest.config
+    restored = () if host.is_image else host.verified
+    uplinks = restored if config.keeps_uplinks else ()
+    record = FormerUplinkRecord(uplinks, config=config, restored=restored)
+    return attrs.evolve(config, record=record)
 
 
 def snapshot(*, host: Host | None = None, scope: CancelScope | None = None) -> Snapshot:

@@ -20,6 +20,7 @@ from worlds.policy import world
 import phases
 from hostrouting import Config, Host, Layout, RouteOverlap
 from hostrouting.boot.render import render_check, render_static_routes
+from hostrouting.config.routing import UplinkRecord
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
@@ -94,7 +95,7 @@ def build(seed: int) -> tuple[NamespaceKernel, Config]:
     if chance.random() < 0.5:
         verified = (VerifiedUplink(chance.choice(("eth0", "eth0", "eth1", "ib0"))),)
         strict = RouteOverlap(["10.96.0.0/12"], "STRICT", settle_seconds=0)
-        config = attrs.evolve(config, verified=verified, route_overlap=strict)
+        config = attrs.evolve(config, record=UplinkRecord(verified), route_overlap=strict)
     kernel = on_linux()
     attempt("ip", "-4", "-force", "-batch", "-", stdin="\n".join(steps))
     return kernel, config
@@ -155,7 +156,7 @@ def test_the_check_is_sound_with_our_rules(tmp_path: Path, seed: int) -> None:
     sandbox.run(render_static_routes(config), **with_record)
     check = Config(
         uplinks=config.uplinks,
-        verified=config.verified,
+        record=config.record,
         route_overlap={
             "mode": "STRICT",
             "settleSeconds": 0,

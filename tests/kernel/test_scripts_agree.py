@@ -38,6 +38,7 @@ from worlds.seldom import SELDOM
 import phases
 from hostrouting import Config, Host, Layout
 from hostrouting.boot.render import render_check, render_static_routes
+from hostrouting.config.routing import UplinkRecord
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
@@ -264,7 +265,7 @@ def see_sound(
     if not is_strict:
         verified = ()
     sandbox = Sandbox(root, awk_or_skip(awk))
-    report = reported(attrs.evolve(config, verified=verified))
+    report = reported(attrs.evolve(config, record=UplinkRecord(verified)))
     with_record: dict[str, Any] = recorded(verified)
     done = sandbox.run(render_check(config), **with_record)
     lines = sandbox.told()

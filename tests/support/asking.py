@@ -27,6 +27,7 @@ import phases
 from hostrouting import Config, ExpectedCidr, OverlapReport
 from hostrouting.backend import RouteBackend, read_routes
 from hostrouting.boot.render import render_check
+from hostrouting.config.routing import UplinkRecord
 from hostrouting.kernel.model import model_of
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.snapshot import Snapshot
@@ -76,7 +77,7 @@ def checked(
     asked = Config.from_mapping(
         {"hostRouting": named | section(as_expected(expected), allowed, foreseen)}
     )
-    asked = attrs.evolve(asked, verified=tuple(verified))
+    asked = attrs.evolve(asked, record=UplinkRecord(tuple(verified)))
     return asked, check_overlap(asked, backend, phases.CancelScope())
 
 

@@ -20,7 +20,7 @@ from scenario import play
 
 import phases
 from hostrouting import Config, ConfigureStaticRoutes, Host, Layout, OverlapReport, check
-from hostrouting.config.routing import StaticRoute
+from hostrouting.config.routing import InstalledUplinkRecord, StaticRoute
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.links import Hardware
 from hostrouting.model.parsing import is_inside
@@ -315,10 +315,10 @@ def _config(row: Row, **more: Any) -> Config:
     keys = {"uplinks": list(row.uplinks)} if row.uplinks else {}
     document = {"hostRouting": keys | {"waitSeconds": 0, "routeOverlap": overlap} | more}
     # The rows' own routes count as installed, unless the config lists routes.
-    return attrs.evolve(
-        Config.from_mapping(document),
-        is_as_installed="staticRoutes" not in more,
-    )
+    config = Config.from_mapping(document)
+    if "staticRoutes" in more:
+        return config
+    return attrs.evolve(config, record=InstalledUplinkRecord())
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)

@@ -346,6 +346,47 @@ def test_the_verified_uplinks_are_restored(mode: str, later_uplinks: list[str], 
     assert not phases.run(Configure(installed_config(host=host), host=host)).changes
 
 
+def test_a_changed_installed_config_restores_no_record(host: Host) -> None:
+    """Otherwise, each run would forget with which uplink the check has passed before."""
+    phases.run(Configure(config(SHADOWED, mode="WARN"), host=host))
+    assert not host.layout.verified.exists()
+    strict = config(SHADOWED, mode="STRICT").route_overlap
+    changed = attrs.evolve(installed_config(host=host), route_overlap=strict)
+    assert changed.former_record is None
+    phases.run(Configure(changed, host=host))
+    before = host.layout.verified.read_text()
+    assert before.startswith("eth0")
+    kernel = host.routes
+    assert isinstance(kernel, FakeKernel)
+    for line in (
+        "link add eth1",
+        "link set eth1 up",
+        "address add 10.2.0.4/24 dev eth1",
+        "route del default",
+        "route add default via 10.1.0.1 dev eth0 metric 100",
+        "route add default via 10.2.0.1 dev eth1 metric 50",
+    ):
+        kernel.ip(line)
+    for now in (changed, attrs.evolve(installed_config(host=host), wait_seconds=7)):
+        assert check(now, host=host).default_devs == ("eth0",)
+        assert phases.run(Configure(now, host=host)).overlap.default_devs == ("eth0",)
+        assert host.layout.verified.read_text() == before
+
+
+def test_an_unneeded_record_is_restored_as_planned(host: Host) -> None:
+    """The record of an earlier STRICT config stays, but doesn't count."""
+    for mode in ("STRICT", "WARN"):
+        phases.run(Configure(config(SHADOWED, mode=mode), host=host))
+    installed = installed_config(host=host)
+    assert installed.verified == ()
+    assert not plan(installed, host=host).changes
+    assert not phases.run(Configure(installed, host=host)).changes
+    host.layout.verified.unlink()
+    assert len(plan(installed, host=host).changes.files) == 1
+    phases.run(Configure(installed, host=host))
+    assert host.layout.verified.read_text().startswith("eth0")
+
+
 @pytest.mark.parametrize("later", LATER.values(), ids=LATER)
 def test_an_image_is_restored_with_ipv6(later: Config, tmp_path: Path) -> None:
     """An image has no kernel, and a fake one has no IPv6."""
