@@ -52,8 +52,8 @@ from hostrouting.model.version import VERSION
 
 __version__ = VERSION
 
-# Type checkers know the name TYPE_CHECKING even if it isn't imported from typing. Importing typing
-# takes time, in which a Ctrl-C would print a traceback.
+# Type checkers know the name TYPE_CHECKING even without an import from typing. That import takes
+# time, in which a Ctrl-C would print a traceback.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hostrouting.boot.host import Host as Host

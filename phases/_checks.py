@@ -99,7 +99,8 @@ def finished(role: str, result: T) -> T:
         result: the result.
 
     Raises:
-        TypeError: it is a coroutine or a generator, which has done nothing yet. It is closed.
+        TypeError: the result is a coroutine or a generator, which has done nothing yet. It is
+            closed.
     """
     if inspect.iscoroutine(result) or inspect.isgenerator(result):
         result.close()

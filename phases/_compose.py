@@ -181,8 +181,8 @@ class Parallel(Several[T_co]):
     def do(self, scope: CancelScope) -> T_co:
         """Run the tasks and wait for all of them, even if one fails.
 
-        A failure cancels the other tasks. If the rollback of such a task fails, the exception gets
-        that task's notes.
+        A failure cancels the other tasks. If the rollback of a cancelled task fails, the exception
+        gets the notes of that task.
 
         A task may also raise an exception that isn't an `Exception`: `KeyboardInterrupt`,
         `SystemExit`, or a `Cancelled` that doesn't come from the run's scopes. Such an exception is

@@ -139,7 +139,7 @@ def path_of(error: BaseException) -> str | None:
 
 
 def add_path_note(error: BaseException, path: str) -> None:
-    """Add a note that names the task that raised, unless a subtask has already added one."""
+    """Add a note that names the task that raised. If a subtask has added one, add none."""
     if not any(f"{noted}/".startswith(f"{path}/") for noted in paths_of(error)):
         add_note(error, PathNote(f"in task {path}"))
 

@@ -57,8 +57,8 @@ class Log:
 def _details(error: BaseException | None, path: str) -> dict[str, object]:
     """Return the log fields of an error: its text with notes, and its hint.
 
-    For a task around the failed one, the text is only the first line. The hint isn't shortened,
-    because that task may have added to it.
+    A task around the failed one logs only the first line of the text. It logs the whole hint,
+    because it may have added to it.
     """
     if error is None:
         return {"error": None}

@@ -17,7 +17,7 @@ from phases._interrupts import begin, end, guarded
 # How long a process may take to end after SIGTERM. A cancelled call must return within 100 ms; the
 # other 50 ms are for SIGKILL.
 _TERM_SECONDS = 0.05
-# How long to wait for a process after SIGKILL. It usually ends at once, but not while it is in
+# How long to wait for a process after SIGKILL. A process usually ends at once, but not during an
 # uninterruptible sleep.
 _KILL_SECONDS = 1.0
 # The default value of /proc/sys/fs/pipe-max-size.
@@ -34,7 +34,7 @@ def run_process(
     """Run a program in a new session; see `CancelScope.run`.
 
     Args:
-        argv: the program and its arguments.
+        argv: the program, with its arguments.
         text: the standard input, or None for /dev/null.
         env: the complete environment; inherited by default.
         check: whether to raise an exception for a non-zero return code.
@@ -111,8 +111,8 @@ def _input_file(text: str | None) -> BinaryIO:
 def _output(process: subprocess.Popen[bytes], keep_on: Callable[[], None]) -> list[bytes]:
     """Return the output of a process until it exits.
 
-    communicate(timeout=) isn't used, because on a busy machine it may time out before it has read
-    anything, even after the process has exited. epoll(7) isn't used either, because it needs a file
+    communicate(timeout=) isn't used: on a busy machine, it may time out before it has read
+    anything, even if the process has already exited. epoll(7) isn't used either: it needs a file
     descriptor and memory, which may be lacking when a process must be killed.
     """
     output: list[list[bytes]] = []
@@ -149,8 +149,8 @@ def _end(started: Sequence[subprocess.Popen[bytes]]) -> None:
             # Wait until the whole group has closed its pipes.
             with suppress(subprocess.TimeoutExpired):
                 process.communicate(timeout=_TERM_SECONDS)
-            # If the group has ended, its ID still can't belong to another group, because the kernel
-            # allocates PIDs cyclically.
+            # The group may have ended. Its ID still can't belong to another group, because the
+            # kernel allocates PIDs cyclically.
             _signal(process, signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_KILL_SECONDS)

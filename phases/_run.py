@@ -160,8 +160,8 @@ def run(
     Args:
         task: the root of the tree.
         logger: the logger for the records; `phases` by default.
-        scope: the scope of the run, a new one by default. If the scope belongs to a task of another
-            run, the paths of this run begin with that task's path.
+        scope: the scope of the run, a new one by default. It may belong to a task of another run.
+            The paths of this run then begin with that task's path.
         observers: the observers to notify, in this order.
 
     Returns:
@@ -226,8 +226,8 @@ async def call_async(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwa
 
     Args:
         function: the function.
-        args: its positional arguments.
-        kwargs: its keyword arguments. A ``scope`` among them cancels the call, too.
+        args: the function's positional arguments.
+        kwargs: the function's keyword arguments. A ``scope`` among them cancels the call, too.
 
     Returns:
         The function's result.
@@ -274,8 +274,8 @@ def _check_callee(function: object) -> None:
 async def _in_thread(work: Callable[[CancelScope], T], scope: CancelScope | None) -> T:
     """Call a function in a thread, with a scope that also ends if the asyncio task is cancelled.
 
-    asyncio's own threads aren't used: they may be older than the program's network namespace, and
-    waiting calls would leave no thread for the program's other calls.
+    asyncio's own threads aren't used, for two reasons. They may be older than the program's network
+    namespace. And waiting calls would leave no thread for the program's other calls.
     """
     import asyncio
     from concurrent.futures import Future
@@ -343,8 +343,8 @@ def run_child(task: Task[T], scope: CancelScope) -> T:
         with scope.at(path) as inner:
             inner.check()
             result = finished("a task is", task.do(inner))
-            # The caller that cancelled the task must not see a success, even if the task hasn't
-            # checked its scope.
+            # The caller that cancelled the task must not see a success, even from a task that
+            # hasn't checked its scope.
             if late := inner.verdict():
                 raise add_note(late, "the task had already returned when this was seen")
     except BaseException as error:

@@ -88,7 +88,7 @@ class CancelScope(AbstractContextManager["CancelScope"]):
     such as `configure/check-route-overlap`, or empty outside a run.
 
     Args:
-        timeout: seconds until the deadline, or None for no deadline.
+        timeout: seconds until the deadline; None for no deadline.
         clock: the clock to use; the real one by default.
     """
 
@@ -129,7 +129,7 @@ class CancelScope(AbstractContextManager["CancelScope"]):
         This scope keeps no reference to the child.
 
         Args:
-            timeout: seconds until the child's own deadline, or None.
+            timeout: seconds until the child's own deadline; None for no deadline of its own.
         """
         return self._with(_line=(*self._line, self._ends(timeout)))
 
@@ -146,7 +146,7 @@ class CancelScope(AbstractContextManager["CancelScope"]):
         return self._with(_line=outer._line + self._line)
 
     def verdict(self) -> Cancelled | TimedOut | None:
-        """Return the exception that `check` would raise, or None if the scope hasn't ended."""
+        """Return the exception that `check` would raise; None while the scope hasn't ended."""
         now = self.clock.monotonic()
         passed: list[tuple[float, Cancelled | TimedOut, bool]] = []
         for ends in self._line:
@@ -174,7 +174,7 @@ class CancelScope(AbstractContextManager["CancelScope"]):
 
         Args:
             message: a short status, such as what the task is waiting for.
-            fraction: the completed fraction from 0 to 1, or None if unknown.
+            fraction: the completed fraction from 0 to 1; None if it isn't known.
         """
         self.tell(lambda observer: observer.progress(self.path, message, fraction))
 
@@ -227,7 +227,7 @@ class CancelScope(AbstractContextManager["CancelScope"]):
         it raises an exception during the program's start, the program keeps running.
 
         Args:
-            argv: the program and its arguments.
+            argv: the program, with its arguments.
             input: the standard input, or None for /dev/null.
             env: the complete environment; inherited by default.
             check: whether to raise an exception for a non-zero return code.
@@ -289,8 +289,8 @@ class Undo:
     def roll_back(self) -> list[str]:
         """Run every step, even if one fails.
 
-        A signal handler may raise an exception in a step or between steps. A step is run a second
-        time if it was interrupted by anything but an `Exception`, such as KeyboardInterrupt.
+        A signal handler may raise an exception in a step or between steps. A step that anything but
+        an `Exception` has interrupted, such as KeyboardInterrupt, is run a second time.
 
         Returns:
             A message for each failure.

@@ -21,15 +21,15 @@ _REAL_POLL_SECONDS = 0.002
 class FakeClock:
     """A fake clock.
 
-    A wait takes no real time: it sets the fake time to the end of the wait, and runs the calls that
+    A wait takes no real time. It sets the fake time to the end of the wait, and runs the calls that
     are scheduled until then.
 
     A scheduled call runs in the thread whose wait reaches the call's time. A call that sets an
     event, writes to a pipe or cancels a scope ends the waits for that event, pipe or scope. If
     several threads wait concurrently, they all advance the same clock, so their order is undefined.
 
-    If a wait has no timeout and nothing is scheduled, only another thread can end it. If no thread
-    does so in time, the wait raises `RuntimeError` instead of hanging.
+    Without a timeout and scheduled calls, only another thread can end a wait. If no thread does so
+    in time, the wait raises `RuntimeError` instead of hanging.
 
     Args:
         patience: how long to wait for other threads, in real seconds.

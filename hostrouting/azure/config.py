@@ -184,7 +184,7 @@ class HostNetworking(Sections):
         return cls.from_mapping(read_config(path))
 
     def to_mapping(self, *keys: str) -> dict[str, Any]:
-        """Return this config as a document for ``from_mapping``."""
+        """Return this config as a document that ``from_mapping`` takes."""
         section = super().to_mapping(*keys)
         consumer = section.pop("consumer", None)
         return {SECTION: section} | ({HOST_ROUTING: {"consumer": consumer}} if consumer else {})

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class LoadBalancerProbeError(HostRoutingError):
-    """The error if probes can't be rewritten, or if it is unknown whether the node has IPv6."""
+    """The error if probes can't be rewritten, or it isn't known whether the node has IPv6."""
 
 
 class AzureVnetError(HostRoutingError):
@@ -33,7 +33,7 @@ def node_or_default(host: Host, given: T | None, real: Callable[[], T]) -> T:
     """Return the node that a task was given, or else this host's node.
 
     Args:
-        given: the task's argument, or None for this host's node.
+        given: the task's argument; None for this host's node.
         real: a function that makes this host's node.
 
     Raises:
@@ -90,8 +90,7 @@ class Programs:
         Args:
             attempt: a verb phrase for error messages, such as ``look up a route``.
             command: the program and its arguments, separated by spaces.
-            fine: strings that excuse a failure: if the program's stderr contains one, no error is
-                raised.
+            fine: strings that excuse a failure. A program whose stderr contains one has succeeded.
             text: the program's standard input, or None.
         """
         argv = command.split()

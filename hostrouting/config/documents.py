@@ -23,8 +23,8 @@ _COMPRESSED = {
     b"BZh": "bzip2",
     b"PK\3\4": "zip",
 }
-# The first word of an error message or of ip's text, such as "ssh:" or "default". If a file isn't
-# JSON, only its first word is quoted, because the file may contain a password.
+# The first word of an error message or of ip's text, such as "ssh:" or "default". A file that isn't
+# JSON may contain a password, so only its first word is quoted.
 _FIRST_WORD = re.compile(r"\s*((?:[A-Za-z]{1,15}|[0-9]{1,5}):?)[ \t]")
 
 

@@ -64,7 +64,7 @@ KEEP_PRIORITIES = range(2170, 2173)
 STRICT_SETTLE_SECONDS = 60
 
 # Interfaces of pods and their overlay networks. The interfaces of Docker, libvirt and VPNs are left
-# out on purpose, because the check must report a cluster's packets that leave through them.
+# out on purpose: the check must report a cluster's packets that leave through these.
 
 # fmt: off
 CONTAINER_DEVS = (
@@ -443,9 +443,9 @@ class RouteOverlap(Section):
         allowed_devs: shell patterns for interfaces that may carry expected traffic, such as
             secondary NICs, storage networks and VPNs.
         settle_seconds: how long to wait for InfiniBand interfaces to get an address, from 0 to 600.
-            By default, a ``STRICT`` check waits up to 60 s for interfaces that are up, because
-            Azure's agent assigns their addresses late. A ``WARN`` check doesn't wait. Immediately
-            before the node starts, the check waits for at most 5 s.
+            By default, a ``STRICT`` check waits up to 60 s for interfaces that are up: Azure's
+            agent assigns their addresses late. A ``WARN`` check doesn't wait. Immediately before
+            the node starts, the check waits for at most 5 s.
         foreseen: CIDRs that may be assigned to another interface later. If such a CIDR would shadow
             expected addresses, the check reports these addresses as a note.
 
@@ -609,8 +609,8 @@ class Config(Section):
     def verifies_uplinks(self) -> bool:
         """Return whether a passing check records the uplinks as verified.
 
-        If each expected CIDR has ``devs``, the check proves nothing about uplinks that the config
-        doesn't name.
+        A check for CIDRs that all have ``devs`` proves nothing about the default route's interface.
+        It only records uplinks that the config names.
         """
         is_about_uplinks = any(each.devs is None for each in self.route_overlap.expected_cidrs)
         return self.keeps_uplinks and (self.uplinks is not None or is_about_uplinks)
@@ -673,9 +673,9 @@ class Config(Section):
         """Return a document that ``from_mapping`` can parse.
 
         Args:
-            keys: the keys to include, or none for all of them.
+            keys: the keys to include; by default, all.
 
         Raises:
-            ValueError: there is no such key.
+            ValueError: a key isn't one of this config's.
         """
         return {SECTION: super().to_mapping(*keys)}

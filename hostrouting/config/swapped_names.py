@@ -15,8 +15,8 @@ eth0 as a route's ``dev``    no gateway shows that it's right    the uplink     
 eth1 as a route's ``dev``    no gateway shows that it's right    the other NIC  eth0
 ===========================  ==================================  =============  ========
 
-A gateway shows that ``dev`` is right if it's in one of the networks that ``dev`` has now. If a
-gateway isn't, the ``dev`` of every route is doubted.
+A gateway shows that ``dev`` is right if it's in one of the networks that ``dev`` has now. If one
+gateway isn't in these networks, the ``dev`` of every route is doubted.
 
 If ``uplinks`` is set and lacks eth0, the config was edited after the reboot, and its names are
 right. Only the row with the packets applies to such a config.
@@ -55,7 +55,7 @@ def swapped_uplinks(config: Config, links: Sequence[Link]) -> tuple[Swap, ...]:
 
 
 def ports_named(config: Config, devs: Iterable[str], links: Sequence[Link]) -> tuple[Swap, ...]:
-    """Return the uplinks that ``uplinks`` names, each with its master, if all of them are ports.
+    """Return the named uplinks, each with its master, if all of them are ports; otherwise none.
 
     Args:
         config: the config.
@@ -79,14 +79,14 @@ def swapped_devs(
     Args:
         config: the config.
         links: the host's links.
-        failing: for each CIDR with packets that don't leave through its ``devs``, a pair of these
-            ``devs`` and the interfaces through which the packets leave.
+        failing: for each CIDR with packets that don't leave through its ``devs``, a pair of
+            interface lists: these ``devs``, and where the packets leave instead.
     """
     failing = [*failing]
     given = [each.devs for each in config.route_overlap.expected_cidrs if each.devs is not None]
     swapped: list[Swap] = []
     for uplink, present in find_renamed(config.verified, links):
-        # The devs whose packets leave through the NIC that has the uplink's former name now.
+        # The ``devs`` whose packets leave through the NIC that has the uplink's former name now.
         diverted = _devs_leaving_through(uplink.name, failing)
         means_other = any(_has_only_present(devs, uplink, present) for devs in diverted)
         means_uplink = any(_has_only_former(devs, uplink, present) for devs in given)

@@ -1,15 +1,15 @@
 """Strictly parse JSON into typed values, reporting every problem with its path.
 
 This module does no I/O. The attrs classes are the schema: the field ``wait_seconds`` corresponds to
-the key ``waitSeconds``, and the field's converter validates its value. attrs would stop at the
-first converter that raises an error. So each class has ``checked_at_once`` as its
-``field_transformer``, which removes the fields' converters. ``Section`` runs the converters after
-all fields are set, and raises one ``ConfigError`` with all problems and their full paths.
-Constructor calls are validated in the same way as JSON.
+the key ``waitSeconds``, and the field's converter validates its value. attrs itself would stop at
+the first problem. So the ``field_transformer`` of each class, ``checked_at_once``, removes the
+converters from the fields. ``Section`` runs them after all fields are set, and raises one
+``ConfigError`` with all problems and their full paths. Constructor calls are validated in the same
+way as JSON.
 
 This module doesn't use cattrs, for two reasons. Without a hook for every type, cattrs coerces
-values (``"1"`` to 1, ``True`` to 1). If an attrs validator rejects a field, the error's path names
-the object, but not the field. The remaining benefits of cattrs don't justify the dependency.
+values (``"1"`` to 1, ``True`` to 1). And the error for a field that an attrs validator rejects
+names the object, but not the field. The remaining benefits of cattrs don't justify the dependency.
 """
 
 from __future__ import annotations
@@ -108,10 +108,10 @@ class Section:
         """Return this object as JSON that can be parsed again, omitting fields with default values.
 
         Args:
-            keys: the keys to include, or none for all of them.
+            keys: the keys to include; by default, all.
 
         Raises:
-            ValueError: there is no such key.
+            ValueError: a key isn't one of this section's.
         """
         rules, *_ = _rules(type(self))
         for key in keys:
@@ -241,7 +241,7 @@ def read_section(cls: type[Read], document: object, section: str) -> Read | None
         section: the key.
 
     Returns:
-        The instance, or None if the key is missing or its value is ``null``.
+        The instance; None if the key is missing or ``null``.
 
     Raises:
         ConfigError: the section is invalid; the error lists all problems, with paths relative to

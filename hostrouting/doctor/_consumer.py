@@ -98,8 +98,8 @@ def _doubtful_uplinks(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 def _asks_for_uplinks(note: Note, examined: ExaminedHost) -> bool:
     """Return whether a note means that the config should name the uplinks, or other ones.
 
-    A note about uplinks that the config names counts only if they are InfiniBand interfaces, while
-    other uplinks are NICs.
+    A note about uplinks that the config names counts only in one case: these uplinks are InfiniBand
+    interfaces, and other uplinks are NICs.
     """
     devs = {*examined.report.default_devs}
     if examined.manifest.config.uplinks is None or devs.isdisjoint(note.devs):
@@ -114,7 +114,7 @@ def _unrecorded(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     config = examined.manifest.config
     if not config.verifies_uplinks or config.uplinks is not None:
         return
-    # If the record can't be read, there is no verdict, and the finding about that names the error.
+    # A record that can't be read leaves no verdict. Another finding then names the error.
     with suppress(FileError):
         if examined.host.verified:
             return
@@ -268,8 +268,8 @@ def _opening_drop_ins(examined: ExaminedHost, unit: str) -> Iterator[tuple[str, 
             yield f"{name} empties {lists}", f"take the empty {lists} out of {name}"
 
 
-# Map each setting that contains our commands to our last drop-in with that setting. A later drop-in
-# that empties the setting removes our commands.
+# Map each setting that contains our commands to the last of our drop-ins that sets it. A later
+# drop-in that empties the setting removes our commands.
 _LISTS = dict(zip(("ExecCondition", "ExecStartPre"), GATE_NAMES, strict=True))
 
 
@@ -372,7 +372,7 @@ def _hides(examined: ExaminedHost, key: str, word: str) -> bool:
     For example, ``BindPaths=/srv/etc:/etc`` hides the config in /etc.
 
     Args:
-        key: the unit's setting, one of ``_MOUNTS``.
+        key: the name of the setting, one of ``_MOUNTS``.
         word: one mount of the setting: ``SOURCE[:DESTINATION[:OPTIONS]]``, or without a source if
             the setting is TemporaryFileSystem= (see systemd.exec(5)).
     """
@@ -389,8 +389,8 @@ def _hides_needed(destination: str, layout: Layout, *, hides_programs: bool) -> 
     """Return whether a mount at a destination hides a path that the gate uses.
 
     Args:
-        hides_programs: False if the destination is mounted onto itself, because its programs can be
-            run even from a read-only mount.
+        hides_programs: whether programs at the destination can't be run any more. They can be if
+            the destination is mounted onto itself, even read-only.
     """
     mounted = layout.of(destination).resolve()
     ours = (layout.manifest.parent, layout.config.parent, layout.run_dir)
@@ -480,8 +480,8 @@ def ordering(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 def find_cycle(after: Mapping[str, Iterable[str]], through: Iterable[str]) -> tuple[str, ...]:
     """Return an ordering cycle through one of the given units, as short as possible.
 
-    systemd breaks a cycle by dropping the job of one unit, which may be a different unit at each
-    boot. systemd doesn't always log the unit.
+    systemd breaks a cycle by dropping the job of one unit. It may be a different unit at each boot,
+    and systemd doesn't always log it.
 
     Args:
         after: for each unit, the units it is ordered after.

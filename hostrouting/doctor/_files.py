@@ -72,7 +72,7 @@ def installed(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     if examined.differing:
         message = f"{' and '.join(examined.differing)}: CONFIG asks for something else"
         config = examined.config_name or shlex.quote(str(layout.config))
-        # If apply isn't given a CONFIG, it refuses to remove everything.
+        # Without a CONFIG, apply refuses to remove everything.
         named = "" if examined.config_name else f" {config}"
         hint = (
             f"to keep what is installed: hostrouting config set {config} --from "
@@ -90,7 +90,7 @@ def installed(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def rendered(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that every file has the content and mode that a fresh rendering would give it."""
+    """Check that every file has the content and mode that it would have if it were written now."""
     layout = examined.layout
     manifest = examined.manifest
     for file in installed_files(layout, manifest, wanted_parts(manifest.config, layout), {}):
@@ -112,7 +112,7 @@ def rendered(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def units(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that the oneshots are enabled, and that systemd has read their current files."""
+    """Check that the oneshots are enabled, and that systemd has read their present files."""
     waits = "the gate still judges, but at boot nothing waits for the network"
     for unit in examined.oneshots:
         properties = examined.units.show(unit, "LoadState", "NeedDaemonReload", "DropInPaths")
@@ -195,7 +195,7 @@ def _lockable(layout: Layout, lock: Path) -> Iterator[DoctorFinding]:
 
 
 def _state(path: Path) -> os.stat_result | None:
-    """Return what stat(2) tells about a path, or None if the path is missing."""
+    """Return what stat(2) tells about a path; None if the path is missing."""
     with translate_errors(f"look at {path}"), suppress(FileNotFoundError, NotADirectoryError):
         return path.stat()
     return None

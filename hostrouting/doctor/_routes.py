@@ -32,7 +32,7 @@ _WATCHED = "hostrouting watch restores lost routes"
 
 
 def trial(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that no trial of routes is in progress, during which other routes are in the kernel."""
+    """Check that no trial of routes is in progress: during one, the kernel has other routes."""
     until = trial_deadline(examined.layout.trial)
     subject = "trial of routes"
     if is_overdue(examined.layout):
@@ -48,7 +48,7 @@ def trial(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that the kernel has every installed route and rule, and that each is in effect."""
+    """Check that the kernel has each installed route and rule, and that each is in effect."""
     config = examined.manifest.config
     backends = examined.host.backends(config.static_routes.families)
     try:
@@ -79,8 +79,8 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         _verify_complete(plan.policies, backends)
         verify_routes((*plan.unchanged, *plan.foreign), *backends)
     except RouteError as error:
-        # Read the tables again. If the kernel can't be queried, reading raises that error.
-        # Otherwise the routes are the problem.
+        # Read the tables again. This raises the error if the kernel can't be queried. If it can,
+        # the routes are the problem.
         for backend in backends:
             read_routes(backend)
         hint = error.hint or f"look at: {examined.command('plan')}"
@@ -241,8 +241,8 @@ class _ManagedRoutes(NamedTuple):
 def _managed(examined: ExaminedHost, manager: str) -> _ManagedRoutes:
     """Return our routes through interfaces that a network manager controls.
 
-    If the manager doesn't run, it removes nothing, so the result is empty. The result is also empty
-    if the watcher runs, because the watcher restores the routes.
+    A manager that doesn't run removes nothing, and a running watcher restores the routes. In both
+    cases, the result is empty.
     """
     managed = _ManagedRoutes({}, {})
     if not _is_at_work(examined, manager):
@@ -327,8 +327,8 @@ def _unwritten(
             Severity.RISK,
         )
     elif is_active and not examined.layout.of(textfile).exists():
-        # systemd applies ReadWritePaths= when the service starts. If the folder is made later, the
-        # watcher can't write to it.
+        # systemd applies ReadWritePaths= when the service starts. The watcher can't write to a
+        # folder that is made later.
         message = f"the watcher doesn't write it; was {folder} made after the watcher had started?"
         hint = f"{restart}; journalctl -u {WATCH}"
         yield DoctorFinding("textfile", textfile, message, hint, Severity.RISK)
@@ -352,8 +352,8 @@ def advertisements(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     lasting = _devs_of(route for route in defaults if route.protocol != Protocol.RA)
     having = _devs_of(defaults)
     for each in ignored_advertisements(examined.layout, links, patterns):
-        # If accept_ra is 0, any default route is fine, because an unknown program may have added it
-        # and may renew it. If the host forwards packets, a route from an advertisement expires.
+        # With accept_ra=0, any default route is fine: an unknown program may have added it and may
+        # renew it. On a host that forwards packets, a route from an advertisement expires.
         if each.dev not in (lasting if each.is_due_to_forwarding else having):
             message = (
                 f"{each.reason}, so the kernel ignores its routers' advertisements: "

@@ -55,8 +55,8 @@ class DoctorFinding(JsonObject):
         message: the problem and its consequences, without the subject.
         hint: how to fix the problem, possibly in several lines.
         severity: the problem's severity.
-        cause: for a check that couldn't run, the reason, which other checks may share. Not included
-            in the JSON.
+        cause: the reason why a check couldn't run; empty for other findings. Several checks may
+            have the same cause. Not included in the JSON.
     """
 
     json_names = ("kind", "subject", "message", "hint", "severity")
@@ -268,10 +268,10 @@ def missing_tools(
 
 
 def stale_files(examined: ExaminedHost, part: str) -> Iterator[DoctorFinding]:
-    """Yield findings for a part's unit and script if they exist but aren't in the manifest."""
+    """Yield findings for a part's unit and script that exist, but aren't in the manifest."""
     layout = examined.layout
     known = set(examined.manifest.files(layout))
-    # It is safe to stop the watcher, but not a oneshot: a machine of an older installation may
+    # It is safe to stop the watcher, but not a oneshot. A machine of an older installation may
     # require the oneshot, and would stop with it.
     disable = "systemctl disable --now" if part == WATCH else "systemctl disable"
     for path in (layout.unit(part), layout.script(part)):

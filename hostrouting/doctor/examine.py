@@ -156,15 +156,15 @@ def examine(
 ) -> DoctorReport:
     """Run all checks on a host, without changing anything.
 
-    In a mounted image, only the checks that need nothing except files are run. If nothing is
+    In a mounted image, only the checks that need nothing except files are run. With nothing
     installed, the checks of installed parts are skipped.
 
     Args:
-        config: the wanted config, or None for the installed one.
+        config: the wanted config. With None, the installed config counts.
         host: the host to examine; defaults to the local host.
         checks: the checks to run, in order. To add a plug-in's checks, pass e.g. ``CHECKS +
             azure.CHECKS``.
-        config_name: the config file that suggested commands name; empty if they need no config
+        config_name: the config file that suggested commands name. Empty if they need no such
             argument.
         scope: cancels the run.
 

@@ -44,9 +44,8 @@ class GroupFailure(JsonObject):
         kind: type of failure.
         cidr: the expected CIDR.
         devs: the interfaces that packets leave through now, or would leave through if the matching
-            routes were removed, sorted by name. In one group, hosts may differ in which of
-            several similar interfaces wins, such as ib0 and ib1. Empty if packets don't leave the
-            host.
+            routes were removed, sorted by name. Empty if packets don't leave the host. Of several
+            similar interfaces, such as ib0 and ib1, different ones may win on the hosts of a group.
         expected_devs: the interfaces that packets should leave through; empty if the hosts expect
             different ones.
     """
@@ -79,13 +78,13 @@ class JudgedHost:
     """The results for one host.
 
     Args:
-        name: the name of the snapshot's file without ``.json``, or the host's own name if the
-            snapshot isn't a file.
+        name: the name of the snapshot's file without ``.json``. The host's own name if the snapshot
+            isn't a file.
         report: the result of the check.
-        since: what has changed since the host's earlier snapshot, or None if nothing is compared.
+        since: what has changed since the host's earlier snapshot; None if nothing is compared.
         is_new: whether there is no earlier snapshot.
         is_of_another: whether the earlier snapshot is of another host.
-        taken: when the snapshot was taken (RFC 3339), or None if unknown.
+        taken: when the snapshot was taken (RFC 3339); None if that isn't known.
     """
 
     name: str
@@ -100,14 +99,14 @@ class JudgedHost:
 class HostGroup(JsonObject):
     """Hosts with the same verdict, failures and fix, and the same doubts about their uplinks.
 
-    If the verdict is unknown, the hosts also have the same kind of reason. If the hosts are
-    compared with earlier snapshots, the hosts also have the same causes, except for addresses and
-    gateways; hosts without an earlier snapshot form groups of their own.
+    If the verdict is unknown, the hosts also have the same kind of reason. In a comparison with
+    earlier snapshots, the hosts also have the same causes, except for addresses and gateways. Hosts
+    without an earlier snapshot form groups of their own.
 
     Args:
-        verdict: the verdict for each host. If one family fails and the other has no verdict, the
-            group's verdict is ``overlap``, but the verdict of ``report`` is ``unknown``.
-        failures: the failures on each host.
+        verdict: the verdict for each host. It is ``overlap`` if one family fails and the other has
+            no verdict, although the verdict of ``report`` is then ``unknown``.
+        failures: the failures that each host has.
         fix: the static routes for all failures that routes can fix.
         rules: the policy rules that the fix needs where another rule decides before table main.
         keep: the entries of ``staticRoutes.keep`` that belong to the fix.
@@ -116,15 +115,15 @@ class HostGroup(JsonObject):
         report: report for the first host. Details such as addresses may differ on other hosts.
         causes: the changes that have affected the first host's lookups since its earlier snapshot.
             The other hosts' causes may have other addresses and gateways. Empty if no lookup has
-            changed, or None if the causes aren't known.
+            changed; None if the causes aren't known.
         reasons: why there is no verdict, with the hosts for each reason.
         uncompared: why hosts can't be compared with their earlier snapshots, with the hosts for
             each reason.
         own_names: maps a name in ``hosts`` to the host name in the snapshot, where the two differ.
-        decisions: the first host's notes that ask for a decision: which interface is the uplink.
+        decisions: the first host's notes that ask which interface is the uplink.
             The other hosts' notes have the same kinds and interfaces, and offer the same choices.
-        cautions: one line each about other traffic that the fix moves on the first host, and about
-            interfaces of ``keep`` that aren't kept on the first host.
+        cautions: one line each. A line is about other traffic that the fix moves on the first host,
+            or about an interface of ``keep`` that isn't kept there.
     """
 
     verdict: Verdict
@@ -150,10 +149,11 @@ class FleetReport(JsonObject):
         groups: the groups, ordered by verdict (``ok``, ``overlap``, ``unknown``) and then by size,
             largest first.
         outdated: the hosts whose snapshots are more than a day older than the newest one.
-        newest: the host with the newest snapshot whose clock isn't ahead, or None if there is none.
+        newest: the host with the newest snapshot, of those whose clock isn't ahead; None without
+            such a host.
         gone: the hosts with an earlier snapshot (see ``since`` of ``judge``), but no later one.
-        since_newer: the hosts whose earlier snapshot is newer than the later one, so that what came
-            is reported as what went.
+        since_newer: the hosts whose earlier snapshot is newer than the later one. What came is then
+            reported as what went.
         since_of_another: the hosts whose earlier snapshot is of another host.
         ahead: the hosts whose clock is ahead: their snapshots are from more than an hour after the
             judging.
@@ -299,9 +299,10 @@ class _Members:
 
 
 def _verdict_on(report: OverlapReport) -> Verdict:
-    """Return a report's verdict, or ``overlap`` if a family fails and the other has no verdict.
+    """Return a report's verdict. With failures in one family, it is ``overlap`` in any case.
 
-    Otherwise, a script that lists failing hosts would miss the host.
+    If the other family has no verdict, the report's own verdict is ``unknown``. A script that lists
+    failing hosts would miss the host.
     """
     return Verdict.OVERLAP if report.findings else report.verdict
 
@@ -332,8 +333,8 @@ def _answers(report: OverlapReport) -> Hashable:
 def _doubts(report: OverlapReport) -> Hashable:
     """Return a report's questions about the uplinks, and its cautions.
 
-    If there are questions, or cautions although nothing fails, the result also contains the
-    uplinks, because the group's line names them.
+    The group's line names the uplinks if there are questions, or cautions although nothing fails.
+    The result then also contains the uplinks.
     """
     asked = frozenset(
         (note.kind, note.devs, note.winner, note.choices) for note in report.decisions
@@ -351,7 +352,7 @@ def _in_general(caution: str, uplinks: Iterable[str]) -> str:
 
 
 def _causes_of(host: JudgedHost) -> tuple[HostChange, ...] | None:
-    """Return the changes that have affected a host's lookups, or None if they aren't known."""
+    """Return the changes that have affected a host's lookups; None if they aren't known."""
     since = host.since
     return None if since is None or since.differs is None else since.causes
 

@@ -77,11 +77,11 @@ def judge(
         snapshots: the output of ``hostrouting snapshot`` from each host, as a path, a document, or
             a ``Snapshot``. An executor's workers must be able to read the files. A host is listed
             by its file's name without ``.json``, so that lists of hosts have the inventory's names.
-            If files in several folders of a list have the same name, their hosts' names begin with
-            the folder.
+            Files in several folders may have the same name. Their hosts' names then begin with the
+            folder.
         config: the config with the expected CIDRs, used for every host.
         executor: the executor to use, such as Dask's ``distributed.Client().get_executor()`` on a
-            cluster. It isn't shut down. If None, one process per core is started on this machine.
+            cluster. It isn't shut down. With None, one process per core is started on this machine.
         max_mib: the largest size of a file, in MiB. Without an executor, ``max_mib`` also
             determines the time and memory limits for each snapshot.
         scope: cancels the checks, and receives their progress. After a cancellation, an executor
@@ -93,9 +93,9 @@ def judge(
             are ``gone``.
 
     Returns:
-        The groups. If a snapshot can't be read, its verdict is ``unknown``, and the reason starts
-        with ``no-snapshot``; the group has the reason for each file. If a check exceeds its time or
-        memory limit, or its process ends, the reason starts with ``check-failed``.
+        The groups. A snapshot that can't be read has the verdict ``unknown``, with a reason that
+        starts with ``no-snapshot``; the group has the reason for each file. If a check exceeds its
+        time or memory limit, or its process ends, the reason starts with ``check-failed``.
 
     Raises:
         HostRoutingError: ``since`` isn't a folder, or one of the executor's workers died, for

@@ -93,7 +93,7 @@ def why_ignored(
 ) -> list[str]:
     """Return a sentence for each interface that ignores advertisements.
 
-    If a file can't be read, return only a sentence that says so.
+    A file that can't be read leaves only one sentence, which says so.
 
     The arguments are those of ``ignored_advertisements``.
     """

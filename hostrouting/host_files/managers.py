@@ -1,9 +1,9 @@
 """Detect which network manager controls an interface, and how to stop it from removing routes.
 
-The kernel reports that a route is gone, but not which program has removed it. A manager keeps a
-state file for each interface. The file says whether the manager controls the interface. Policy
-rules belong to no interface; networkd.conf says whether systemd-networkd removes other programs'
-rules.
+The kernel reports that a route is gone, but not which program has removed it. A network manager
+keeps a state file for each interface. The file says whether the manager controls the interface.
+Policy rules belong to no interface. networkd.conf says whether systemd-networkd removes other
+programs' rules.
 """
 
 from __future__ import annotations

@@ -20,10 +20,10 @@ def devs_ignoring_linkdown(
 ) -> tuple[str, ...] | None:
     """Return the interfaces whose routes the kernel ignores while they have no carrier.
 
-    If that isn't known, return None.
+    The result is None if that isn't known.
 
     Args:
-        kernel: the kernel's name and release, or None if unknown.
+        kernel: the kernel's name and release; None if they aren't known.
 
     Raises:
         FileError: a sysctl can't be read.

@@ -14,11 +14,17 @@ IpNetwork = IPv4Network | IPv6Network
 class Family(Enum):
     """An address family. The value is the IP version, as in ``ipaddress``.
 
-    ``bits`` is the address width, ``af`` is the socket address family, ``any`` is the prefix that
-    contains all addresses, ``ip`` is the command that shows and changes the family's routes, and
-    ``usual_metric`` is the default metric of our routes. The default metric for IPv6 is 512,
-    because router advertisements and networkd use 1024. ``address`` creates an address from an
-    integer, and ``network`` creates a network from its first address and prefix length.
+    The attributes are:
+
+    - ``bits``: the address width
+    - ``af``: the socket address family
+    - ``any``: the prefix that contains all addresses
+    - ``ip``: the command that shows and changes the family's routes
+    - ``usual_metric``: the default metric of our routes. For IPv6, it is 512, because router
+      advertisements and networkd use 1024.
+
+    ``address`` creates an address from an integer, and ``network`` creates a network from its first
+    address and prefix length.
     """
 
     IPV4 = 4

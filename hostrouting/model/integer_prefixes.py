@@ -47,7 +47,7 @@ class PrefixSet:
 
 
 class PrefixIndex:
-    """An index that finds the prefixes that contain a given prefix or are nested in it.
+    """An index of prefixes. For a given prefix, it finds those around it and those nested in it.
 
     Args:
         prefixes: prefixes in any order; duplicates are ignored.
@@ -94,9 +94,9 @@ def prefix_around(first: int, last: int, bits: int) -> Prefix:
 
 
 def uncovered_addresses(prefixes: Iterable[Prefix], bits: int) -> dict[Prefix, int | None]:
-    """Map each prefix to its first address outside of nested prefixes, or to None if they cover it.
+    """Map each prefix to its first address outside of nested prefixes. None if there is none.
 
-    Under longest-prefix matching, a lookup of this address finds the prefix itself.
+    A lookup of this address finds the prefix itself, because the longest match wins.
 
     Args:
         prefixes: prefixes in any order; duplicates are ignored.

@@ -66,18 +66,18 @@ class Link:
     Args:
         index: the kernel's interface index, valid as long as the interface exists.
         name: the interface name.
-        is_up: whether it is administratively up (IFF_UP).
-        has_carrier: whether it has a carrier (IFF_LOWER_UP).
-        kind: link type such as ``veth``, ``bridge`` or ``bond``, or None for a physical interface.
+        is_up: whether the interface is administratively up (IFF_UP).
+        has_carrier: whether the interface has a carrier (IFF_LOWER_UP).
+        kind: link type such as ``veth``, ``bridge`` or ``bond``; None for a physical interface.
         hardware: ARPHRD value (see ``Hardware``).
-        master: the bridge, bond or other interface that it is a port of, if any.
+        master: the bridge, bond or other interface that has this one as a port, or None.
         group: the interface group; 0 is the default. A policy rule can ignore routes through a
             group.
-        mtu: the largest packet in bytes, or 0 if it isn't known.
-        is_point_to_point: whether every destination can be reached through it without a gateway
-            (IFF_POINTOPOINT).
-        mac: the MAC address in lower case with colons (20 bytes for InfiniBand), or None if it has
-            none.
+        mtu: the largest packet in bytes; 0 if that isn't known.
+        is_point_to_point: whether every destination can be reached through the interface without a
+            gateway (IFF_POINTOPOINT).
+        mac: the MAC address in lower case with colons (20 bytes for InfiniBand); None if the
+            interface has none.
     """
 
     index: int
@@ -102,9 +102,9 @@ def is_infiniband(link: Link) -> bool:
 
 
 def mac_address(hardware: int, text: str | None) -> str | None:
-    """Return a link-layer address if it is a MAC address, or else None.
+    """Return a link-layer address that is a MAC address; None for any other.
 
-    The link-layer address of a tunnel, for example, is an IP address.
+    For example, the link-layer address of a tunnel is an IP address.
     """
     return (text or None) if hardware in (Hardware.ETHER, Hardware.INFINIBAND) else None
 
@@ -117,7 +117,7 @@ class Address:
         dev: name of the interface that has the address.
         local: the address itself.
         prefix_length: prefix length of the connected network (0-32 or 0-128).
-        peer: peer address on a point-to-point link, or None if it is the same as ``local``.
+        peer: peer address on a point-to-point link; None if it equals ``local``.
         metric: metric for the connected route; 0 is the kernel's default.
         is_secondary: whether the interface has an earlier address in the same subnet.
         has_prefix_route: whether the kernel adds a connected route for this address.

@@ -26,8 +26,9 @@ class Lookup:
 
     Args:
         address: the packet's destination.
-        route: the matching entry with all its hops, as returned for RTM_F_FIB_MATCH, or None.
-        errno: the errno if there is no route, or None.
+        route: the matching entry with all its hops, as returned for RTM_F_FIB_MATCH. None if the
+            packet isn't sent.
+        errno: why the packet isn't sent; None if it is.
     """
 
     def __init__(self, address: IpAddress, route: Route | None, errno: int | None = None) -> None:
@@ -104,12 +105,12 @@ class RouteFailure(NamedTuple):
     Args:
         route: the route as passed by the caller.
         errno: the errno returned by the kernel. A backend that refuses a route itself sets
-            EOPNOTSUPP or ECANCELED, because other numbers determine the advice: EPERM and EACCES
-            say that the program needs root; EEXIST, ESRCH, EHOSTUNREACH and ENOTRECOVERABLE say
-            that other routes are in the way or missing.
+            EOPNOTSUPP or ECANCELED. Other numbers would lead to wrong advice: EPERM and EACCES say
+            that the program needs root; EEXIST, ESRCH, EHOSTUNREACH and ENOTRECOVERABLE say that
+            other routes are in the way or missing.
         message: the kernel's extended ACK message, or a description of the errno.
-        is_by_kernel: whether the kernel wrote the message. If a backend wrote it, an error about
-            this failure gives no advice about the kernel.
+        is_by_kernel: whether the kernel wrote the message. An error about a backend's message gives
+            no advice about the kernel.
     """
 
     route: Route

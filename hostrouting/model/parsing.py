@@ -1,8 +1,8 @@
 """Strict parsers for addresses, prefixes and interface names.
 
-``ipaddress`` does the arithmetic, but it accepts some input that must not end up in a boot script:
+``ipaddress`` does the arithmetic, but it accepts input that must not end up in a boot script:
 ``10.0.0.0/255.0.0.0``, ``10.0.0.0``, ``/08``, whitespace, full-width digits. The parsers in this
-module reject that input before they call ``ipaddress``. Each ``parse_*`` function raises a
+module reject such input before they call ``ipaddress``. Each ``parse_*`` function raises a
 ``ValueError`` whose message starts with the rejected value.
 """
 

@@ -87,7 +87,7 @@ class Protocol(IntEnum):
 
 
 def word_of(number: int, known: type[IntEnum]) -> str:
-    """Return ip's name for a table, protocol or scope, or its number if it has no name."""
+    """Return ip's name for a table, protocol or scope. Without a name, return its number."""
     try:
         return known(number).name.lower()
     except ValueError:
@@ -106,13 +106,13 @@ class NextHop:
     """A next hop: a gateway on a device, or just a device.
 
     Args:
-        dev: outgoing interface, or None to let the kernel derive it from the gateway.
-        gateway: an address of the route's family, an IPv6 address in an IPv4 route (RFC 8950), or
+        dev: outgoing interface; None if the kernel is to derive it from the gateway.
+        gateway: an address of the route's family, or an IPv6 address in an IPv4 route (RFC 8950).
             None if the destination is on-link.
         onlink: whether to treat the gateway as on-link regardless of the routes.
         weight: relative weight in a multipath route (1-256).
         is_dead: whether the kernel ignores the hop because its device is down. Read-only.
-        is_linkdown: whether its device has no carrier. Read-only.
+        is_linkdown: whether the hop's device has no carrier. Read-only.
         encap: encapsulation that causes another route lookup (such as ``seg6``), or an empty
             string. Read-only.
     """
@@ -324,8 +324,8 @@ class Route6(Route):
     Args:
         source_prefix: the source prefix to match (``from`` in ip-route(8)), or None for any source.
         preference: preference among routes with the same metric.
-        expires: seconds until the route expires, or None if it never does. Read-only. When
-            routes are compared, only whether each has expired counts.
+        expires: seconds until the route expires; None if it never does. Read-only. In a comparison
+            of routes, it only counts whether each has expired.
     """
 
     family: ClassVar[Family] = Family.IPV6

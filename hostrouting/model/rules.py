@@ -68,9 +68,9 @@ class Rule:
         ip_protocol: IP protocol number (for example 6 for TCP), or 0 for any.
         has_ports: whether the rule matches on a source or destination port. A range of all ports
             that a client can use (``ALL_PORTS``) doesn't count.
-        suppress_prefix_length: the rule ignores routes of this prefix length and shorter ones; None
+        suppress_prefix_length: the rule ignores routes of this prefix length and shorter ones. None
             if it ignores no length.
-        suppress_group: the rule ignores routes through this interface group; None if it ignores no
+        suppress_group: the rule ignores routes through this interface group. None if it ignores no
             group.
         is_inverted: whether the rule matches packets that its selectors do *not* match.
         is_l3mdev: whether to look up the table of the packet's VRF.
@@ -127,7 +127,7 @@ class Rule:
         return " ".join(words)
 
     def _selectors(self) -> Iterator[tuple[str, object]]:
-        """Yield each selector's name with its value, which is None if the selector isn't set."""
+        """Yield each selector's name with its value. The value of an unset selector is None."""
         yield "from", end_words(self.source) or "all"
         yield "to", end_words(self.destination)
         yield "tos", f"{self.tos:#04x}" if self.tos else None
@@ -151,7 +151,7 @@ class Rule:
 
 
 def end_words(network: IpNetwork | None) -> str | None:
-    """Return a source or destination selector in ip-rule(8) syntax, or None if it isn't set."""
+    """Return a source or destination selector in ip-rule(8) syntax; None if it isn't set."""
     return None if network is None else str(network).removesuffix(f"/{network.max_prefixlen}")
 
 

@@ -1,13 +1,13 @@
-"""The uplinks with which the check has passed, and which of a host's links they are by now.
+"""The uplinks with which the check has passed, and which of a host's links they are now.
 
 A verified uplink is recognized by its MAC address, or else by its name. A NIC's name may change:
-Azure doesn't guarantee the order of NICs across reboots. A NIC's MAC address changes when a VM is
-redeployed, but its name doesn't.
+Azure doesn't guarantee the order of NICs across reboots. When a VM is redeployed, a NIC's MAC
+address changes, but its name doesn't.
 
 A bond is recognized by its name, because it may take the MAC address of any of its NICs. A bridge
-takes a NIC's MAC address, too. But if the NIC with that address is in no bridge by now, the NIC is
-the uplink, and not the bridge: two NICs may have swapped their names, so that the wrong NIC was
-added to the bridge.
+takes a NIC's MAC address, too. But the NIC with that address may be in no bridge by now. Then the
+NIC is the uplink, and not the bridge: two NICs may have swapped their names, so that the wrong NIC
+was added to the bridge.
 
 The boot scripts follow these rules, too.
 
@@ -43,8 +43,9 @@ class VerifiedUplink:
 
     Args:
         name: the interface's name.
-        mac: its MAC address, or None if it had none.
-        since: when it was recorded (RFC 3339, UTC, whole seconds), or None if unknown.
+        mac: the interface's MAC address; None if it had none.
+        since: when the uplink was recorded (RFC 3339, UTC, whole seconds); None if that isn't
+            known.
     """
 
     name: str
@@ -59,8 +60,8 @@ def parse_verified(text: str, since: str | None = None) -> tuple[VerifiedUplink,
     """Parse a record with a line ``NAME MAC`` for each verified uplink, ignoring other lines.
 
     Raises:
-        ValueError: the record isn't empty, but no line is valid. An empty result would mean that
-            there is no verified uplink, and that the default route determines the uplink.
+        ValueError: the record isn't empty, but no line is valid. An empty result would be wrong: it
+            would mean that no uplink is verified, and that the default route determines the uplink.
     """
     lines = text.split("\n")[:_LINES]
     found = [line for line in map(_LINE.fullmatch, map(_bare, lines)) if line is not None]
@@ -93,7 +94,8 @@ def find_verified(
     A verified uplink is found as the first of these that exists:
 
     - the bond that has the recorded name, and ports,
-    - the links with the recorded MAC address; if one also has the recorded name, only that one,
+    - the links with the recorded MAC address; of these, the one with the recorded name if there is
+      one,
     - the link with the recorded name.
 
     The topmost bridge or bond takes the place of its ports. A port of another kind of interface
@@ -117,7 +119,7 @@ def _find(uplink: VerifiedUplink, links: Mapping[str, Link]) -> list[Link]:
     found_by_mac = _topmost(_with_mac_of(uplink, links), links)
     if not found_by_mac:
         return found_by_name
-    # Several links may have the MAC address: on Azure, a NIC's VF has the NIC's MAC address even
+    # Several links may have the MAC address. On Azure, a NIC's VF has the NIC's MAC address even
     # before it becomes a port of the NIC.
     name_fits = bool(found_by_name) and found_by_name[0] in found_by_mac
     return found_by_name if name_fits else found_by_mac
@@ -145,9 +147,9 @@ def _topmost(found: Iterable[Link], links: Mapping[str, Link]) -> list[Link]:
 
 
 def _group(link: Link, links: Mapping[str, Link]) -> Link | None:
-    """Return the topmost bridge or bond above a link, or the link itself if nothing is above it.
+    """Return the topmost bridge or bond above a link; without one, the link itself.
 
-    A VRF doesn't count as above its ports. Return None if another kind of link is above.
+    A VRF doesn't count as above its ports. If another kind of link is above, the result is None.
     """
     # Limit the number of steps, because in a snapshot, two links may be ports of each other.
     for _ in links:
@@ -168,8 +170,8 @@ def find_awaited_uplinks(
 ) -> str | None:
     """Return a phrase about the verified uplinks that may still appear, or None.
 
-    If at least one verified uplink is there, none is awaited. An uplink that has become a port of
-    another interface isn't awaited, either.
+    No uplink is awaited if at least one verified uplink is there. An uplink that has become a port
+    of another interface isn't awaited, either.
     """
     if find_verified(verified, links):
         return None
@@ -210,7 +212,7 @@ def find_swapped(
         patterns: the config's shell patterns for the uplinks.
 
     Returns:
-        Each of these uplinks, with its present name.
+        Each uplink that was found, with its present name.
     """
     by_name = {link.name: link for link in links}
     found: list[tuple[VerifiedUplink, str]] = []
@@ -268,7 +270,7 @@ def is_port_of(name: str, master: str, links: Sequence[Link]) -> bool:
 
 
 def master_of(name: str, links: Sequence[Link]) -> str | None:
-    """Return the topmost bridge or bond above a link, or None if there is none."""
+    """Return the topmost bridge or bond above a link; None if none is above it."""
     by_name = {link.name: link for link in links}
     top = _group(by_name[name], by_name) if name in by_name else None
     return None if top is None or top.name == name else top.name

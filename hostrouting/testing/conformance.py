@@ -31,9 +31,9 @@ With ``shrink=True``, Hypothesis looks for the shortest example of a disagreemen
 five minutes without any output.
 
 For each call, the test compares the errnos of refused routes. After each step, it compares the
-links (except their indexes), addresses, rules, lookups, and the sources of the entries that lookups
-found. It also compares dumps of all tables, of single tables, of a missing table, and of other
-selections, in order and with all flags.
+links (except their indexes), addresses, rules and lookups, and the sources that the entries found
+by these lookups select. It also compares dumps of all tables, of single tables, of a missing table,
+and of other selections, in order and with all flags.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def conformance_test(
         shrink: whether to look for the shortest example of a disagreement, for up to five minutes.
 
     Returns:
-        The class. Assign it to a name in a test module.
+        The test case. Assign it to a name in a test module.
     """
     kernel_maker = make_kernel
     usual = hypothesis_settings()
@@ -299,7 +299,7 @@ class ConformanceMachine(RuleBasedStateMachine):
             self._both(lambda kernel: _refusals(kernel.write_rules(change, [policy])))
 
     def _draw_rule(self, data: st.DataObject, *, is_same: bool) -> Rule | None:
-        """Draw an existing policy rule or a variant of it, or return None if there is none."""
+        """Draw an existing policy rule or a variant of one. Without rules, return None."""
         there = self.reference.facts().rules
         if not there:
             return None
@@ -309,7 +309,7 @@ class ConformanceMachine(RuleBasedStateMachine):
 
     @rule(route=strategies.routes())
     def notice(self, route: Route) -> None:
-        """Add a route, and check that listeners hear of it if the kernel has accepted it."""
+        """Add a route. If the kernel accepts it, check that listeners hear of it."""
         prefix = numbers(route.destination)
         for kernel in (self.reference, self.candidate):
             with kernel.changes([prefix]) as narrow, kernel.changes() as wide:

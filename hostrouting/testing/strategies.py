@@ -39,7 +39,7 @@ DEVICES = ("v0", "v1", "v2")
 
 
 def mac_of(dev: str) -> str:
-    """Return the MAC address for one of ``DEVICES``."""
+    """Return the MAC address that one of ``DEVICES`` has in the tests."""
     return f"02:00:00:00:00:{DEVICES.index(dev):02x}"
 
 

@@ -18,7 +18,7 @@ class ProbeNode(Protocol):
         """Return the IPv6 addresses that Azure's metadata service lists for all NICs, if any."""
 
     def listing(self) -> str | None:
-        """Return nft's listing of our table, without counters, or None if there is no table."""
+        """Return nft's listing of our table, without counters; None if there is no table."""
 
     def load(self, text: str) -> None:
         """Load an nft script in one transaction."""
@@ -44,7 +44,7 @@ class LinuxProbeNode(Programs):
     assigned_addresses = staticmethod(metadata.assigned_addresses)
 
     def listing(self) -> str | None:
-        """Return nft's listing of our table, without counters, or None if there is no table."""
+        """Return nft's listing of our table, without counters; None if there is no table."""
         attempt = f"list the nftables table {TABLE}"
         command = f"nft -s list table ip6 {TABLE}"
         return self.run(attempt, command, "No such file or directory") or None

@@ -25,8 +25,8 @@ PACKAGE = "hostrouting.azure.probe"
 
 TABLE = "azure_slb_probe"
 
-# Make the table before deleting it, because "delete" fails if there is no table. nft 1.0.6 and
-# older lack the command "destroy".
+# The command "delete" fails without a table, so make the table first. nft 1.0.6 and older lack the
+# command "destroy".
 REMOVAL = f"table ip6 {TABLE} {{\n}}\ndelete table ip6 {TABLE}\n"
 
 _RULE = re.compile(r'\t\t([io]ifname) "([^"]+)" .* comment "([^"]+)"')
@@ -54,7 +54,7 @@ def has_rules(listing: str | None, device: str) -> bool:
     Only the parts that all versions of nft print in the same way are compared.
 
     Args:
-        listing: nft's listing of the table, or None if the table doesn't exist.
+        listing: nft's listing of the table; None if the table doesn't exist.
         device: the interface name.
     """
     lines = (listing or "").splitlines()
@@ -78,9 +78,8 @@ def host_route(device: str) -> str:
 # --- files for the next boot ----------------------------------------------------------------------
 
 _HEADER = "# Written by hostrouting; to uninstall: hostrouting lb-probe remove\n"
-# This command, which loads our rules, is added to other units that flush all rules. With "-", a
-# failure of the command doesn't affect the unit. With "+", the command runs outside the unit's
-# sandbox.
+# This command loads our rules. It is added to other units that flush all rules. With "-", a failure
+# of the command doesn't affect the unit. With "+", the command runs outside the unit's sandbox.
 _GIVE_BACK = f"-+/usr/sbin/nft -f /etc/aks-flex-node/{PROBE}.nft"
 FLUSH_DROP_INS = {
     # This service flushes the ruleset when it starts, reloads and stops.

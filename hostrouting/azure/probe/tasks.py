@@ -39,9 +39,9 @@ class ProbeReport:
     """The planned or completed changes for probe rewriting.
 
     Args:
-        device: the interface that receives the probes, or None if probe rewriting is disabled.
+        device: the interface that receives the probes; None if probe rewriting is disabled.
         skipped_because: why probe rewriting isn't installed, or None.
-        rules: ``loaded`` or ``removed``, or None if the nftables table doesn't change.
+        rules: ``loaded`` or ``removed``; None if the nftables table doesn't change.
         changes: the changes to the route and to the boot-time installation.
     """
 
@@ -74,7 +74,7 @@ def plan_probe(
     """Plan the changes for the host's current state; this may query Azure's metadata service.
 
     Args:
-        node: the host's IPv6 configuration; this host's by default.
+        node: access to the node's IPv6 configuration; by default, to this host's.
 
     Returns:
         The planned changes; for an image, only the boot-time installation.
@@ -95,8 +95,8 @@ def plan_probe(
     if host.is_image:
         return ProbeReport(probe.device, changes=boot)
     node = node_or_default(host, node, LinuxProbeNode)
-    # If probe rewriting is installed already, don't ask the metadata service, because a wrong
-    # response would remove the installation.
+    # A wrong response of the metadata service would remove an installation. So don't ask the
+    # service if probe rewriting is installed already.
     uses_metadata = probe.ipv6_detection is Ipv6Detection.METADATA
     needs_ipv6 = uses_metadata and not is_installed(host, PROBE)
     if needs_ipv6 and not node.assigned_addresses(scope or CancelScope()):
@@ -136,7 +136,7 @@ def _in_place(route: str | None) -> str | None:
 
 
 def _plan_boot(host: Host, config: HostNetworking | None) -> BootPlan:
-    """Plan the boot-time installation, or its removal if the config is None."""
+    """Plan the boot-time installation. With None as the config, plan its removal."""
     if config is None:
         return plan_next_boot(host, Wanted((PROBE,), (), HostNetworking().consumer))
     part = probe_part(config.load_balancer_probe.device, config.consumer, host.layout)
@@ -162,7 +162,7 @@ class ConfigureLoadBalancerProbe(HostTask):
     """A task that enables or disables probe rewriting, both immediately and at every boot.
 
     Args:
-        node: the host's IPv6 configuration; this host's by default.
+        node: access to the node's IPv6 configuration; by default, to this host's.
     """
 
     name = "configure-load-balancer-probe"
@@ -242,7 +242,7 @@ class RemoveLoadBalancerProbe(HostTask):
     """A task that removes everything installed for probe rewriting; it needs no config.
 
     Args:
-        node: the host's IPv6 configuration; this host's by default.
+        node: access to the node's IPv6 configuration; by default, to this host's.
     """
 
     name = "remove-load-balancer-probe"

@@ -18,8 +18,8 @@ class Interface:
         name: the interface's name.
         mac: the interface's MAC, or an empty string.
         master: the interface's master, such as a bridge, or None.
-        far_mac: the MAC of the other end of a veth pair, which may be in another namespace. None if
-            the interface has no other end, or the other end's MAC can't be read.
+        far_mac: the MAC of the other end of a veth pair, which may be in another namespace. None
+            for other interfaces, or if this MAC can't be read.
         seen_macs: the MACs that the bridge has learned on the interface. The bridge forgets a MAC
             that sends nothing for some time.
     """

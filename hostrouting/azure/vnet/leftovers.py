@@ -2,8 +2,7 @@
 
 This module does no I/O. A pod is running if its veth pair exists. The veth pair is found by the
 name of its host end, by the MAC of its other end, or by the MACs that the bridge has learned on it.
-A pod in azure-vnet's state may be gone: if azure-vnet gets no DEL command for the pod, its entry
-stays.
+A pod in azure-vnet's state may be gone: its entry stays if azure-vnet gets no DEL command for it.
 """
 
 from __future__ import annotations
@@ -181,8 +180,8 @@ class _Planner:
             return (f"it is for frames from {rule.uplink}, not from {self._config.uplink}",)
         if why := self._why_address_stays(rule.address):
             return why
-        # A new pod whose DNAT rules don't exist yet may have the address, even if an old pod's DNAT
-        # rule exists.
+        # A new pod may have the address before its DNAT rules exist. This is possible even if an
+        # old pod's DNAT rule exists.
         if rule.is_tunnel and self._half_done:
             return _ALIKE, self._half_done[-1]
         macs = self._dnat_macs(rule.address) if rule.is_tunnel else {rule.mac}

@@ -84,7 +84,7 @@ class LinuxBridgeNode(Programs):
     def _rules(self) -> tuple[str, ...]:
         """Return the rules of table nat in the format that ``remove_rules`` takes."""
         lines = self.run(_READ_RULES, "ebtables-nft-save -t nat").splitlines()
-        # If ebtables-nft-save doesn't understand a rule of another program, it omits the whole
+        # ebtables-nft-save may not understand a rule of another program. It then omits the whole
         # table, and still exits with 0.
         if "*nat" not in lines:
             printed = " ".join(lines)[:80]
@@ -160,7 +160,7 @@ def _mac(found: Mapping[int, bytes]) -> str:
 
 
 def _far_mac(talk: Conversation, index: int, found: Mapping[int, bytes]) -> str | None:
-    """Return the MAC of a veth interface's peer, or None if it can't be read."""
+    """Return the MAC of a veth interface's peer; None if it can't be read."""
     far = found.get(_IFLA_LINK)
     namespace = found.get(_IFLA_LINK_NETNSID)
     # A network namespace that the kernel is destroying has no ID.

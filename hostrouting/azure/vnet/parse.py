@@ -58,7 +58,7 @@ class PodRule:
 
     @property
     def is_tunnel(self) -> bool:
-        """Return whether the MAC is the one that all pods share, which doesn't identify a pod."""
+        """Return whether the MAC is the one that all pods share, so that it identifies no pod."""
         return self.uplink is None and self.mac == TUNNEL_MAC
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ class PodRule:
 
 
 def parse_pod_rule(line: str) -> PodRule | None:
-    """Parse a line of ebtables-save output as a pod rule, or return None if it isn't one."""
+    """Parse a line of ebtables-save output as a pod rule; return None for any other line."""
     match = next(filter(None, (shape.fullmatch(line) for shape in _SHAPES)), None)
     if match is None:
         return None
@@ -88,8 +88,8 @@ class Endpoint:
     """A pod in azure-vnet's state file, which may also list pods that are gone.
 
     Args:
-        interface: the host end of the pod's veth pair, or an empty string if unknown.
-        mac: the MAC of the pod end, as six lower-case hex pairs, or None if unknown.
+        interface: the host end of the pod's veth pair; empty if it isn't known.
+        mac: the MAC of the pod end, as six lower-case hex pairs; None if it isn't known.
         addresses: the pod's addresses.
     """
 
@@ -102,7 +102,7 @@ def parse_endpoints(text: str, source: str = "azure-vnet's state") -> tuple[Endp
     """Parse azure-vnet's state file.
 
     Args:
-        text: the file's content; empty if azure-vnet hasn't written it yet.
+        text: the file's content; empty if azure-vnet hasn't written the file yet.
         source: the file name for error messages.
 
     Returns:

@@ -22,7 +22,7 @@ from hostrouting.boot.locks import locked
 from hostrouting.tasks.arguments import HostTask, to_host
 from phases import CancelScope
 
-# azure-vnet's state file, which lists the pods that it serves.
+# azure-vnet's state file. It lists the pods that azure-vnet serves.
 STATE_FILE = "/var/run/azure-vnet.json"
 # Since v1.4.15, azure-vnet holds this flock(2) lock while it runs.
 LOCK_FILE = "/var/run/azure-vnet/azure-vnet.lock"
@@ -38,8 +38,8 @@ def plan_stale(
 
     Args:
         config: the Azure config. Without ``staleAzureVnet``, the plan is empty.
-        host: the host; defaults to this host. Images aren't supported.
-        node: the node with the bridge to clean up; None means this host.
+        host: the host to look at; by default, this host. Images aren't supported.
+        node: access to the bridge to clean up; by default, to this host's.
 
     Returns:
         The items to remove and to keep.
@@ -73,7 +73,7 @@ class RemoveStaleAzureVnet(HostTask):
 
     Args:
         config: the Azure config. Without ``staleAzureVnet``, the task is a no-op.
-        node: the node with the bridge to clean up; None means this host.
+        node: access to the bridge to clean up; by default, to this host's.
     """
 
     name = "remove-stale-azure-vnet"
@@ -99,8 +99,8 @@ class RemoveStaleAzureVnet(HostTask):
         host = self.host
         node = _node(host, self.node)
         lock_file = host.layout.of(LOCK_FILE)
-        # If the lock's folder is missing, only versions of azure-vnet that lack this lock have run
-        # since boot, so the lock isn't taken.
+        # A missing folder means that since boot, only versions of azure-vnet without this lock have
+        # run. So the lock isn't taken then.
         azure_vnets_lock: AbstractContextManager[None] = nullcontext()
         if lock_file.parent.is_dir():
             azure_vnets_lock = locked(lock_file, scope, seconds=stale.lock_wait_seconds)
