@@ -114,21 +114,12 @@ def judge(
         raise HostRoutingError(
             f"can't compare with the snapshots in {os.fspath(since)}: it isn't a folder"
         )
+    earlier = set() if since is None else {*map(_stem, Path(since).glob("[!.]*.json"))}
     judging = _Judging(config, max_mib, since, _shared_names(snapshots))
     hosts = _reports(snapshots, judging, executor, scope or CancelScope())
-    now = time.time()
-    if since is None:
-        return FleetReport.of(hosts, now)
-    earlier = dict.fromkeys(sorted(map(_stem, Path(since).glob("[!.]*.json"))))
-    report = FleetReport.of(_dropped(earlier, hosts), now)
-    return attrs.evolve(report, gone=tuple(earlier))
-
-
-def _dropped(names: dict[str, None], hosts: Iterable[JudgedHost]) -> Iterator[JudgedHost]:
-    """Yield the hosts unchanged, and remove the name of each yielded host from ``names``."""
-    for host in hosts:
-        names.pop(host.name.rpartition("/")[2], None)
-        yield host
+    report = FleetReport.of(hosts, time.time())
+    later = {name.rpartition("/")[2] for group in report.groups for name in group.hosts}
+    return attrs.evolve(report, gone=tuple(sorted(earlier - later)))
 
 
 def _reports(

@@ -19,7 +19,13 @@ from typing import Protocol, TypeVar
 import attrs
 
 from hostrouting.kernel.nexthops import Router
-from hostrouting.kernel.selection import DEFAULT_ROUTES, EVERYTHING, OURS, Entries, Selection
+from hostrouting.kernel.selection import (
+    DEFAULT_ROUTES,
+    EVERYTHING,
+    OURS_IN_MAIN,
+    Entries,
+    Selection,
+)
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix, PrefixSet, ends
@@ -292,7 +298,7 @@ def read_default_routes(backend: RouteBackend) -> tuple[Route, ...]:
 
 def read_our_routes(backend: RouteBackend) -> tuple[Route, ...]:
     """Return our own entries in table main (``Route.is_ours``), in the kernel's order."""
-    return tuple(route for route in backend.entries(OURS) if route.is_ours)
+    return tuple(route for route in backend.entries(OURS_IN_MAIN) if route.is_ours)
 
 
 def is_relevant(table: int, prefix: Prefix, inside: PrefixSet) -> bool:

@@ -142,7 +142,7 @@ DEFAULT_ROUTES = Selection(Table.MAIN, is_omitted=_all)
 
 # The entries with our protocol in table main. Default routes among them aren't ours
 # (``Route.is_ours``).
-OURS = Selection(Table.MAIN, Protocol.HOSTROUTING)
+OURS_IN_MAIN = Selection(Table.MAIN, Protocol.HOSTROUTING)
 
 
 def inside_only(prefixes: Sequence[Prefix], table: int, protocol: int) -> Selection:

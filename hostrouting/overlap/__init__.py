@@ -95,7 +95,7 @@ If another table decides before main, the obstacle is a rule. Then ``_rules`` fi
 rules with which main decides, and the search for routes runs again on a model of the host with
 these rules. Routes and rules must also take nothing away (``_losses``): packets that work now must
 leave as before, unless a caution names them (``_cautions``). Two kinds of losses exclude a fix
-(``is_refused``): packets that come in, and packets without a source to addresses that don't fail.
+(``is_forbidden``): packets that come in, and packets without a source to addresses that don't fail.
 So cautions only name packets from own addresses, and packets without a source to failing addresses.
 The proof covers packets without a source, and packets from each kind of own address (``_senders``)
 that the fix may affect (``_affected``). If the routes would move the traffic of an interface's own

@@ -76,7 +76,7 @@ def _about_neighbours(
     if keeping.kept.issuperset(devs):
         fact = f"{line}, except from {own_addresses(devs)}"
         return Caution(fact, f"with keep, such packets stay on {them}")
-    fact = f"{line}{_dropped((dev for dev in devs if dev not in keeping.kept), settings)}"
+    fact = f"{line}{_drop_clause((dev for dev in devs if dev not in keeping.kept), settings)}"
     offers = [keeping.offers[dev] for dev in devs if dev in keeping.offers]
     if not offers:
         return Caution(fact)
@@ -86,7 +86,7 @@ def _about_neighbours(
     return Caution(fact, f"{own}, {OFFER}: {entries}{but}")
 
 
-def _dropped(devs: Iterable[str], settings: HostSettings) -> str:
+def _drop_clause(devs: Iterable[str], settings: HostSettings) -> str:
     """Return a clause with the interfaces that drop neighbours' packets, or an empty string."""
     strict = ",".join(dev for dev in devs if dev in settings.strict_devs)
     return f", and drops what they send to {strict}, as rp_filter is 1 there" if strict else ""

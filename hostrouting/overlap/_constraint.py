@@ -30,7 +30,7 @@ from hostrouting.overlap._places import (
     Unchanged,
 )
 from hostrouting.overlap._state import State
-from hostrouting.overlap._static_routes import Entries, Path
+from hostrouting.overlap._static_routes import EntryMaker, Path
 from hostrouting.overlap.proposals import Obstacle, OwnersChange
 from hostrouting.overlap.summary import decided_by
 
@@ -48,7 +48,7 @@ class Constraints:
         diversions: the routes that may divert packets on purpose.
     """
 
-    def __init__(self, state: State, entries: Entries, diversions: Diversions) -> None:
+    def __init__(self, state: State, entries: EntryMaker, diversions: Diversions) -> None:
         self._family = state.family
         self._bits = state.family.bits
         self._uplinks = state.uplinks.devs
@@ -168,7 +168,7 @@ class Constraints:
             return Obstacle(f"{taken}: change that route", is_withheld=True)
         if (inevitable := self._why_inevitable(failure, length)) is not None:
             return inevitable
-        return path.refused or length
+        return path.obstacle or length
 
     def _why_forbidden(self, place: Place, failure: Judgement, path: Path) -> Obstacle | None:
         """Return why no route may cover a place, however long its prefix, or None."""

@@ -158,8 +158,8 @@ class _SearchWithRules:
         help a place, the next round leaves the place out.
         """
         for _ in range(_ROUNDS_MAX):
-            rules, refused = self._rule_search.entries(self._wanted)
-            self._leave_out(refused)
+            rules, unruled = self._rule_search.entries(self._wanted)
+            self._leave_out(unruled)
             if not rules:
                 break
             found = self._routes_with(rules)

@@ -290,7 +290,7 @@ def sends_packets(lookup: SocketLookup, lookups: Sequence[SocketLookup]) -> bool
     """
     if lookup.source is not None:
         return True
-    again = [each for each in _of_client(lookups) if each.is_tcp == lookup.is_tcp]
+    again = [each for each in _with_selected_source(lookups) if each.is_tcp == lookup.is_tcp]
     if not again:
         return True
     if lookup.address.version == 6:
@@ -298,7 +298,7 @@ def sends_packets(lookup: SocketLookup, lookups: Sequence[SocketLookup]) -> bool
     return not lookup.is_tcp
 
 
-def _of_client(lookups: Iterable[SocketLookup]) -> list[SocketLookup]:
+def _with_selected_source(lookups: Iterable[SocketLookup]) -> list[SocketLookup]:
     return [each for each in lookups if each.source is not None and not each.is_reply]
 
 
@@ -333,7 +333,7 @@ def _refuses_tcp(lookups: Sequence[SocketLookup]) -> bool:
     """
     sent = [lookup for lookup in lookups if not lookup.is_reply]
     of_tcp = [lookup for lookup in sent if lookup.is_tcp] or sent
-    last = _of_client(of_tcp) or of_tcp
+    last = _with_selected_source(of_tcp) or of_tcp
     return any(_is_multicast(lookup.route) for lookup in last)
 
 

@@ -90,7 +90,7 @@ class Loss:
     uncompared: int = 0
 
     @property
-    def is_refused(self) -> bool:
+    def is_forbidden(self) -> bool:
         """Return whether a change with this loss must not be proposed."""
         return bool(self.arrives_on) or (self.source is None and not self.is_intended)
 

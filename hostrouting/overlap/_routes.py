@@ -48,7 +48,7 @@ from hostrouting.overlap._places import (
     distinct,
 )
 from hostrouting.overlap._read import Moment
-from hostrouting.overlap._static_routes import Entries
+from hostrouting.overlap._static_routes import EntryMaker
 from hostrouting.overlap.findings import Finding
 from hostrouting.overlap.proposals import Fix, Obstacle, Unfixable
 
@@ -141,7 +141,7 @@ class RouteSearch:
         self._family = self._state.family
         self._bits = self._state.family.bits
         self.diversions = Diversions(self._state, overlap.container_devs)
-        self._entries = Entries(self._state, why_no_default)
+        self._entries = EntryMaker(self._state, why_no_default)
         self._constraints = Constraints(self._state, self._entries, self.diversions)
         # The destinations for which an existing route prevents a static route.
         self._taken = {numbers(r.destination) for r in self._state.routes if self._is_in_the_way(r)}
@@ -163,7 +163,7 @@ class RouteSearch:
             proposal = self._propose()
         judged = proposal.host.judged(self._overlap)
         lost = self._lost(proposal, findings)
-        if why := why_ineffective(judged, proposal.fixed) or _refused_loss(lost):
+        if why := why_ineffective(judged, proposal.fixed) or _forbidden_loss(lost):
             lost = ()
             proposal = self._without_entries(why, proposal.fixable)
             judged = proposal.host.judged(self._overlap)
@@ -388,9 +388,9 @@ def _with_why_unruled(obstacle: Obstacle, why: Obstacle | None) -> Obstacle:
     return obstacle._replace(reason=reason, question=why.question, change=None)
 
 
-def _refused_loss(lost: Iterable[Loss]) -> str:
+def _forbidden_loss(lost: Iterable[Loss]) -> str:
     """Return a clause on the losses that no fix may cause, or an empty string."""
-    return next(iter(taken_away(loss for loss in lost if loss.is_refused)), "")
+    return next(iter(taken_away(loss for loss in lost if loss.is_forbidden)), "")
 
 
 def _needs_route(span: Span) -> bool:

@@ -127,24 +127,24 @@ class RuleSearch:
             wanted: the places about which main must decide, as probes. Each probe is mapped to the
                 lowest preference of the rules that decide about it now.
         """
-        refused = {probe: _NONE_LEFT for probe, each in wanted.items() if each < 2}
-        possible = wanted.keys() - refused.keys()
+        unruled = {probe: _NONE_LEFT for probe, each in wanted.items() if each < 2}
+        possible = wanted.keys() - unruled.keys()
         if not possible:
-            return (), refused
+            return (), unruled
         priority = _priority_before(min(wanted[probe] for probe in possible))
         targets: set[Place] = set()
         for place in self._places:
             if place.probe not in possible:
                 continue
             if why := self._why_moving(place, priority):
-                refused[place.probe] = Obstacle(why)
+                unruled[place.probe] = Obstacle(why)
             else:
                 targets.add(place)
         networks = self._networks(targets, priority)
         obstacle = self._why_no_entries(networks, priority)
         if obstacle is not None:
             return (), dict.fromkeys(wanted, obstacle)
-        return tuple(StaticRule(network, priority) for network in networks), refused
+        return tuple(StaticRule(network, priority) for network in networks), unruled
 
     def _why_no_entries(self, networks: Sequence[IpNetwork], priority: int) -> Obstacle | None:
         """Return why ``staticRoutes.rules`` for these networks can't be proposed, or None."""
@@ -356,7 +356,7 @@ class RuleSearch:
         lost: Iterable[Loss],
         wanted: Iterable[IpAddress],
     ) -> dict[IpAddress, Obstacle]:
-        """Return the places whose rule causes a refused loss, each with the reason.
+        """Return the places whose rule causes a forbidden loss, each with the reason.
 
         Args:
             rules: the rules of a fix.
@@ -365,7 +365,7 @@ class RuleSearch:
         """
         harmful: dict[IpAddress, Obstacle] = {}
         for loss in lost:
-            if not loss.is_refused:
+            if not loss.is_forbidden:
                 continue
             why = Obstacle(f"with a rule before it, {taken_away([loss])[0]}")
             for rule in rules:

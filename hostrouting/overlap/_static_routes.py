@@ -30,14 +30,14 @@ class Path:
         devs: the interfaces that the entry would use.
         next_hops: the next hops of a route for the prefix; empty if they aren't known.
         subnet: the innermost uplink subnet that contains the prefix, or None.
-        refused: why an entry can't be made or wouldn't work, or None if it would work.
+        obstacle: why an entry can't be made or wouldn't work, or None if it would work.
     """
 
     dev: str | None
     devs: tuple[str, ...]
     next_hops: tuple[NextHop, ...]
     subnet: Prefix | None
-    refused: Obstacle | None
+    obstacle: Obstacle | None
 
     @property
     def length_min(self) -> int:
@@ -48,8 +48,8 @@ class Path:
         return 0 if self.subnet is None or self.dev is not None else self.subnet[1]
 
 
-class Entries:
-    """The static routes that a fix may propose on a host.
+class EntryMaker:
+    """A maker of the static routes that a fix may propose on a host.
 
     An entry leads to the uplinks, or to one interface that an expected CIDR names.
 
@@ -70,7 +70,7 @@ class Entries:
         self._nested_subnets = PrefixIndex(self._local_subnets, self._bits)
         # Results are kept by interface, because thousands of CIDRs may name the same interface.
         self._known_by: dict[str, tuple[Mapping[Prefix, NextHop], PrefixIndex, PrefixIndex]] = {}
-        self._refusals_by: dict[tuple[str, NextHop | None], str] = {}
+        self._obstacles_by: dict[tuple[str, NextHop | None], str] = {}
 
     def _find_local_subnets(self) -> dict[Prefix, str]:
         """Return the subnets of the uplinks that can have routes, each with its uplink.
@@ -106,9 +106,9 @@ class Entries:
             )
         hop = self._hop_by(dev, (int(address), self._bits))
         next_hops = () if hop is None else (hop,)
-        why = self._refusal_by(dev, hop)
-        refused = Obstacle(why) if why else None
-        return Path(dev, (dev,), next_hops, to_uplinks.subnet, refused)
+        why = self._obstacle_by(dev, hop)
+        obstacle = Obstacle(why) if why else None
+        return Path(dev, (dev,), next_hops, to_uplinks.subnet, obstacle)
 
     def _path_to_uplinks(self, address: IpAddress) -> Path:
         """Return the path by which a static route leads packets for an address to the uplinks."""
@@ -116,11 +116,11 @@ class Entries:
         default = self._default
         if subnet is not None:
             dev = self._local_subnets[subnet]
-            refused = None
+            obstacle = None
             if not (self._is_inherited(dev) or is_device(dev)):
                 why = f"it is on the link of {dev}, a name that no config accepts: rename it"
-                refused = Obstacle(why)
-            return Path(None, (dev,), (NextHop(dev),), subnet, refused)
+                obstacle = Obstacle(why)
+            return Path(None, (dev,), (NextHop(dev),), subnet, obstacle)
         if default is not None:
             return Path(None, default.devs, default.hops, None, self._why_gateway_is_lost)
         return Path(None, (), (), None, None)
@@ -172,12 +172,12 @@ class Entries:
         """Return whether an address is in a subnet of an interface."""
         return any(self._around_by(dev)[2].around((int(address), self._bits)))
 
-    def _refusal_by(self, dev: str, hop: NextHop | None) -> str:
-        if (dev, hop) not in self._refusals_by:
-            self._refusals_by[dev, hop] = self._why_refused_by(dev, hop)
-        return self._refusals_by[dev, hop]
+    def _obstacle_by(self, dev: str, hop: NextHop | None) -> str:
+        if (dev, hop) not in self._obstacles_by:
+            self._obstacles_by[dev, hop] = self._why_impossible_by(dev, hop)
+        return self._obstacles_by[dev, hop]
 
-    def _why_refused_by(self, dev: str, hop: NextHop | None) -> str:
+    def _why_impossible_by(self, dev: str, hop: NextHop | None) -> str:
         if not is_device(dev):
             return f"it is expected on {dev}, a name that no config accepts: rename it"
         if self._family is Family.IPV4 and dev in self._state.uplinks.pending:
@@ -199,7 +199,7 @@ class Entries:
         return f"no entry for it through {dev} is possible: {why}" if why else ""
 
     def entry(self, network: IpNetwork, dev: str | None) -> StaticRoute:
-        """Return the entry for a prefix whose ``Path`` isn't refused.
+        """Return the entry for a prefix whose ``Path`` has no obstacle.
 
         Args:
             network: the prefix.
@@ -245,7 +245,7 @@ class Entries:
         hops, destinations, subnets = self._around_by(dev)
         if (longest := next(destinations.around(prefix), None)) is not None:
             hop = hops[longest]
-            is_needed = dev not in self._point_to_point or not self._refusal_by(dev, hop)
+            is_needed = dev not in self._point_to_point or not self._obstacle_by(dev, hop)
             return hop if is_needed else NextHop(dev)
         is_near = any(subnets.around(prefix))
         return NextHop(dev) if is_near or dev in self._point_to_point else None

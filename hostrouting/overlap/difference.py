@@ -204,13 +204,13 @@ class _ModelLookups:
         first = _without_source(udp)
         # Over IPv6, every socket retries a failed lookup.
         is_retried = self._family is Family.IPV6 and all(each.route is None for each in first)
-        sent = _of_client(udp) if is_retried else first
+        sent = _of_connection(udp) if is_retried else first
         results = {"UDP": self._results_of(sent)}
         return results | self._by_source("UDP", udp) | self._by_source("TCP", tcp or udp)
 
     def _by_source(self, protocol: str, lookups: Sequence[SocketLookup]) -> _Results:
         """Return the results of connections, and of replies from each address in ``called``."""
-        results = {f"{protocol} connection": self._results_of(_of_client(lookups))}
+        results = {f"{protocol} connection": self._results_of(_of_connection(lookups))}
         first = _without_source(lookups)
         for source in self._called:
             replies = [lookup for lookup in lookups if lookup.source == source] or first
@@ -255,8 +255,11 @@ def _without_source(lookups: Iterable[SocketLookup]) -> list[SocketLookup]:
     return [lookup for lookup in lookups if lookup.source is None]
 
 
-def _of_client(lookups: Iterable[SocketLookup]) -> list[SocketLookup]:
-    """Return the lookups with a source that the kernel has selected, or else those without one."""
+def _of_connection(lookups: Iterable[SocketLookup]) -> list[SocketLookup]:
+    """Return the lookups that decide about a client's connection.
+
+    These are the lookups with a source that the kernel has selected, or else those without one.
+    """
     sent = [lookup for lookup in lookups if not lookup.is_reply]
     again = [lookup for lookup in sent if lookup.source is not None]
     return again or sent

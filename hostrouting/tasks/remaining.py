@@ -16,7 +16,7 @@ from hostrouting.routes.install import route_of_each_hop
 from hostrouting.routes.policy import rule_words
 
 # The entries with our protocol, in table main and in our side tables.
-_OURS = Selection(protocol=Protocol.HOSTROUTING)
+_OURS_IN_ALL_TABLES = Selection(protocol=Protocol.HOSTROUTING)
 
 
 def record_remaining(done: Done, host: Host) -> None:
@@ -57,7 +57,7 @@ def _routes_in_place(attempted: Changes, host: Host) -> Changes:
     hops: set[Route] = set()
     for backend in host.planned_backends(Config()):
         rules.update(rule_words(rule) for rule in backend.facts().rules if rule.is_ours)
-        hops.update(_hops(backend.entries(_OURS)))
+        hops.update(_hops(backend.entries(_OURS_IN_ALL_TABLES)))
     if any(_was_of_go_package(change) for change in attempted.routes):
         hops.update(_hops(read_routes(host.routes, Table.MAIN)))
     return Changes(

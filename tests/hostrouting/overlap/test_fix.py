@@ -33,7 +33,7 @@ from hostrouting.overlap._losses import Loss
 from hostrouting.overlap._modelled_host import ModelledHost, host_now
 from hostrouting.overlap._places import Place, SocketLookup
 from hostrouting.overlap._read import read_host
-from hostrouting.overlap._static_routes import Entries
+from hostrouting.overlap._static_routes import EntryMaker
 from hostrouting.overlap.findings import NoteKind
 from hostrouting.overlap.proposals import HostSettings
 from hostrouting.overlap.summary import advice
@@ -732,14 +732,14 @@ def test_the_places_are_judged_again_after_a_fix(
 ) -> None:
     """The judge alone finds a wrong route over a place that was fine, or is to be fixed."""
 
-    def entry(_: Entries, network: IpNetwork, dev: str | None) -> StaticRoute:
+    def entry(_: EntryMaker, network: IpNetwork, dev: str | None) -> StaticRoute:
         if network == IPv4Network(wrong):
             return StaticRoute(network, IPv4Address("172.16.0.1"), "ib0")
         return StaticRoute(network, dev="eth0")
 
     prefixes = sorted(map(IPv4Network, {*NESTED_FIX, wrong}))
     monkeypatch.setattr(_routes, "fewest_prefixes", lambda *_: prefixes)
-    monkeypatch.setattr(Entries, "entry", entry)
+    monkeypatch.setattr(EntryMaker, "entry", entry)
     for proof in ("_why_others_change", "_why_not_fixed"):
         monkeypatch.setattr(_modelled_host, proof, lambda *_: "")
     fix = _nested(tmp_path, "route add 172.16.9.0/24 via 10.1.0.77 dev eth0").fix

@@ -49,7 +49,7 @@ from hostrouting.boot._switch import put
 from hostrouting.boot.layout import CHECK
 from hostrouting.config.routing import OverlapMode
 from hostrouting.kernel.port import ChangeListener
-from hostrouting.kernel.selection import DEFAULT_ROUTES, OURS, Entries, Selection
+from hostrouting.kernel.selection import DEFAULT_ROUTES, OURS_IN_MAIN, Entries, Selection
 from hostrouting.model.integer_prefixes import Prefix
 from hostrouting.model.routes import Protocol, Table
 from hostrouting.overlap._diverted import HasHops
@@ -211,7 +211,7 @@ def test_the_wait_the_plan_and_the_proof_read_table_main_once(
         ConfigureStaticRoutes(asked_for, host=Host(routes=backend, units=units, layout=layout))
     )
     before, after = asked
-    ours, main, local = OURS, Selection(Table.MAIN), Selection(Table.LOCAL)
+    ours, main, local = OURS_IN_MAIN, Selection(Table.MAIN), Selection(Table.LOCAL)
     diverted = Selection(is_omitted=HasHops((NextHop("eth0", IPv4Address("10.1.0.1")),)))
     assert before.keys() == {ours, main, diverted, *(() if gateway else (DEFAULT_ROUTES,))}
     assert (before[main], after[main], after[local]) == (2 if gateway else 1, 1, 1)
