@@ -115,11 +115,13 @@ class Done:
         attempted: the changes that the run is making. If one of them fails, all of these are rolled
             back.
         left: the part of ``changes`` that a rollback couldn't undo.
+        are_routes_back: whether a rollback has restored all routes and rules.
     """
 
     changes: Changes = attrs.field(factory=Changes)
     attempted: Changes = attrs.field(factory=Changes)
     left: Changes = attrs.field(factory=Changes)
+    are_routes_back: bool = False
 
     def add(self, made: Iterable[Changes]) -> None:
         """Consume an iterator of changes, adding each one as soon as it is made."""
@@ -130,6 +132,7 @@ class Done:
         """Add the changes that are still in place after the rollback of an attempt."""
         self.changes |= left
         self.left |= left
+        self.are_routes_back = bool(self.attempted.of_kernel) and not left.of_kernel
         self.attempted = Changes()
 
     def succeed(self, made: Changes) -> None:

@@ -54,7 +54,7 @@ from hostrouting.tasks.install_routes import (
     write_routes,
 )
 from hostrouting.tasks.queries import with_namespace_note
-from hostrouting.tasks.remaining import record_remaining
+from hostrouting.tasks.remaining import final_note, record_remaining
 from hostrouting.tasks.reports import ConfigureReport, WatchReport
 from phases import CancelScope, Undo, all_or_nothing, run_child, task
 
@@ -377,7 +377,7 @@ class Run:
             wait_for_network(config, host, scope, self.started)
         self.boot = plan_next_boot(host, self.wanted)
         self.warnings += self.boot.files.access_errors
-        with all_or_nothing() as undo:
+        with final_note(self.done), all_or_nothing() as undo:
             undo.push(partial(record_remaining, self.done, host))
             self.done.attempted = self.boot.changes
             if has_routes:

@@ -36,7 +36,7 @@ from hostrouting.routes.plan import (
 from hostrouting.routes.verify import verify_routes
 from hostrouting.routes.verify_policy import verify_policy
 from hostrouting.tasks.arguments import ConfigTask
-from hostrouting.tasks.remaining import record_remaining
+from hostrouting.tasks.remaining import final_note, record_remaining
 from phases import CancelScope, Undo, all_or_nothing
 
 
@@ -303,7 +303,7 @@ class InstallRoutes(ConfigTask):
             adopted = routes_to_adopt(host, replaces_script=False)
             config = host.with_verified(self.config)
             started = scope.clock.monotonic()
-            with all_or_nothing() as undo:
+            with final_note(done), all_or_nothing() as undo:
                 undo.push(partial(record_remaining, done, host))
                 plan = write_routes(config, host, scope, started, adopted, done)
             done.succeed(plan.changes)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from hostrouting.boot.files import is_present, read_text
 from hostrouting.boot.host import Host
@@ -14,6 +15,7 @@ from hostrouting.model.changes import Change, Changes
 from hostrouting.model.routes import Protocol, Route, Table
 from hostrouting.routes.install import route_of_each_hop
 from hostrouting.routes.policy import rule_words
+from phases import PathNote
 
 # The entries with our protocol, in table main and in our side tables.
 _OURS_IN_ALL_TABLES = Selection(protocol=Protocol.HOSTROUTING)
@@ -36,6 +38,25 @@ def record_remaining(done: Done, host: Host) -> None:
     if attempted.of_kernel:
         left |= _routes_in_place(attempted, host)
     done.fail(left)
+
+
+@contextmanager
+def final_note(done: Done) -> Iterator[None]:
+    """Add a note to a rollback's exception if a later step has restored what an earlier one didn't.
+
+    Without this note, the earlier step's note would be the last word on the routes and rules.
+
+    Args:
+        done: the changes, as ``record_remaining`` has recorded them.
+    """
+    try:
+        yield
+    except BaseException as error:
+        notes = getattr(error, "__notes__", [])
+        has_failures = any(not isinstance(note, PathNote) for note in notes)
+        if done.are_routes_back and has_failures:
+            vars(error)["__notes__"] = [*notes, "in the end, all routes and rules were put back"]
+        raise
 
 
 def _is_file_in_place(change: Change, host: Host) -> bool:

@@ -49,7 +49,7 @@ from hostrouting.tasks.install_routes import (
     planned_routes,
     wait_for_network,
 )
-from hostrouting.tasks.remaining import record_remaining
+from hostrouting.tasks.remaining import final_note, record_remaining
 from hostrouting.tasks.reports import ConfigureReport
 from phases import CancelScope, all_or_nothing
 
@@ -112,7 +112,7 @@ class TryRoutes(ConfigTask):
             times = times_of(self.seconds)
             end = scope.clock.monotonic() + self.seconds
             start_timer(host, self.seconds)
-            with all_or_nothing() as ending:
+            with final_note(done), all_or_nothing() as ending:
                 ending.push(partial(record_remaining, done, host))
                 ending.push(partial(end_trial, host))
                 with planned_routes(config, host, scope, started) as plan:

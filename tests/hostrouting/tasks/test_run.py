@@ -603,9 +603,13 @@ LATER = config(
 
 @pytest.mark.parametrize("seed", range(40))
 def test_what_a_failed_rollback_leaves_is_reported(
-    seed: int, kernel: FakeKernel, units: FakeSystemd, layout: Layout
+    seed: int,
+    kernel: FakeKernel,
+    units: FakeSystemd,
+    layout: Layout,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Any writes fail, also those of the rollback."""
+    """Any writes fail, also those of the rollback. A later step may restore what others didn't."""
     former, later = (FORMER, LATER) if seed % 2 else (LATER, FORMER)
     phases.run(Configure(former, host=Host(kernel, units, layout)))
     before = state_of(kernel)
@@ -624,6 +628,12 @@ def test_what_a_failed_rollback_leaves_is_reported(
         assert sorted(told) == differences(before, state_of(kernel))
         assert not changes.of_boot
     assert ("the rollback failed" in caught.value.hint) is bool(caught.value.changes)
+    notes = [note for note in caught.value.__notes__ if not isinstance(note, phases.PathNote)]
+    are_back = "in the end, all routes and rules were put back"
+    if notes:
+        assert (notes[-1] == are_back) is not bool(caught.value.changes)
+    (logged,) = (vars(each) for each in caplog.records if each.message == "failed configure")
+    assert (are_back in logged["error"]) is (are_back in notes)
 
 
 def test_a_file_that_a_rollback_cannot_remove_is_reported(
