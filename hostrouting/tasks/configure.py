@@ -215,7 +215,7 @@ def configure(
         run = Run.begin(config, host, wanted, scope, done)
         install = run.install
         finish = run.finish
-        if len(wanted.parts) > 1:
+        if wanted.parts and not names:
             # Logs and observers show the installation and the check as two tasks.
             install = partial(run_child, task("configure-static-routes")(install))
             finish = partial(run_child, task("check-route-overlap")(finish))

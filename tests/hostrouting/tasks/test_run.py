@@ -59,7 +59,7 @@ from hostrouting.report import Change, Changes, ChangesObserver, OverdueRun, Sto
 from hostrouting.routes.policy import rule_words
 from hostrouting.tasks import installed_config
 from hostrouting.testing import FakeKernel, FakeSystemd
-from phases.testing import FakeClock
+from phases.testing import FakeClock, RecordingObserver
 
 BY_ETH1 = {"destination": "172.16.1.0/24", "gateway": "10.2.0.1", "dev": "eth1"}
 INSTALLED = config(SHADOWED)
@@ -337,6 +337,25 @@ def test_a_whole_run_logs_two_tasks(host: Host) -> None:
     with pytest.raises(RouteError) as refused:
         phases.run(Configure(config("10.1.0.0/24", cidrs=["172.16.2.0/24"]), host=host))
     assert phases.path_of(refused.value) == "configure/configure-static-routes"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "steps"),
+    [
+        (config(SHADOWED), ["configure-static-routes", "check-route-overlap"]),
+        (config(mode="WARN"), ["configure-static-routes", "check-route-overlap"]),
+        (config(SHADOWED, cidrs=[]), ["configure-static-routes", "check-route-overlap"]),
+        (Config(), []),
+    ],
+    ids=["routes and a check", "only a check", "only routes", "nothing"],
+)
+def test_a_check_has_the_same_path_with_and_without_routes(
+    wanted: Config, steps: list[str], host: Host
+) -> None:
+    recorder = RecordingObserver()
+    phases.run(Configure(wanted, host=host), observers=[recorder])
+    started = [call[1] for call in recorder.events if call[0] == "started"]
+    assert started == ["configure", *(f"configure/{step}" for step in steps)]
 
 
 def test_a_host_kubelet_that_is_not_the_consumer_is_a_warning(host: Host, layout: Layout) -> None:
@@ -632,7 +651,8 @@ def test_what_a_failed_rollback_leaves_is_reported(
     are_back = "in the end, all routes and rules were put back"
     if notes:
         assert (notes[-1] == are_back) is not bool(caught.value.changes)
-    (logged,) = (vars(each) for each in caplog.records if each.message == "failed configure")
+    step = "failed configure/configure-static-routes"
+    (logged,) = (vars(each) for each in caplog.records if each.message == step)
     assert (are_back in logged["error"]) is (are_back in notes)
 
 
