@@ -26,9 +26,9 @@ _PROVEN_MAX = 16
 
 
 def with_proven_advice(before: ModelledHost, unfixable: Iterable[Unfixable]) -> Iterator[Unfixable]:
-    """Yield failures, each with the packets that the advised change would lose.
+    """Yield each failure with a clause on the packets that would be lost by following its advice.
 
-    After ``_PROVEN_MAX`` failures with advice, further failures are yielded without theirs.
+    Only the first ``_PROVEN_MAX`` advised changes are modelled. Later failures get no advice.
 
     Args:
         before: the host before any change.

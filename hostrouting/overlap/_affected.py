@@ -4,7 +4,7 @@ This module does no I/O.
 
 A host may have many addresses, and for each address a table with a default route, and a rule that
 looks up this table. A change in another table doesn't affect packets from such an address, so these
-packets needn't be compared. If in doubt, an address counts as affected.
+packets needn't be compared. Where that isn't certain, an address counts as affected.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class _RuleList:
         return sorted(found)
 
     def _ends_for_source(self, rule: Rule) -> bool:
-        """Return whether all lookups for packets from a rule's source end at the rule or before."""
+        """Return whether no packet from a rule's source reaches the rules behind this rule."""
         if not _selects_source_alone(rule):
             return False
         if rule.action is RuleAction.TO_TABLE:

@@ -67,7 +67,7 @@ class Sockets:
         self._asks_local_first = asks_local_first(rules)
 
     def ask(self, places: Iterable[Place]) -> dict[Place, tuple[SocketLookup, ...]]:
-        """Make the lookups of all sockets, except lookups with the same result as an earlier one.
+        """Make the lookups of all sockets, except those whose result an earlier lookup has shown.
 
         Returns:
             The lookups for each place: all of UDP, then all of TCP. Of each protocol, lookups
@@ -219,7 +219,7 @@ def selects_source(rules: Iterable[Rule], routes: Iterable[Route], family: Famil
 
 
 def separates_tcp(rules: Iterable[Rule]) -> bool:
-    """Return whether a policy rule such as ``ipproto tcp`` may lead TCP otherwise than UDP."""
+    """Return whether a policy rule, such as ``ipproto tcp``, may treat TCP unlike UDP."""
     return any(rule.ip_protocol and not rule.has_ports for rule in rules)
 
 
@@ -228,7 +228,7 @@ def called_addresses(
     devs: Collection[str],
     rules: Sequence[Rule],
 ) -> list[IpAddress]:
-    """Return own addresses from which replies may leave otherwise than packets without a source.
+    """Return own addresses whose replies may leave otherwise than packets without a source.
 
     Args:
         addresses: the host's addresses. IPv6 addresses always count, because routes may match on
@@ -250,7 +250,7 @@ def called_addresses(
 
 
 def is_told_apart(source: IpAddress, rules: Iterable[Rule]) -> bool:
-    """Return whether rules may lead packets from a source otherwise than packets without a source.
+    """Return whether rules may treat packets from a source unlike packets without a source.
 
     IPv6 routes may match on the source, too, so all IPv6 addresses count.
     """
@@ -269,7 +269,7 @@ def source_borders(
     addresses: Iterable[Address],
     labels: Iterable[AddressLabel],
 ) -> Iterator[Prefix]:
-    """Yield prefixes at whose ends the kernel may select another IPv6 source for the same next hop.
+    """Yield prefixes: at their ends, the kernel may select another IPv6 source for a next hop.
 
     The kernel compares the destination with each address: label, scope, leading bits, and whether
     both are ORCHIDs (ipv6_get_saddr_eval).
@@ -283,7 +283,7 @@ def source_borders(
 
 
 def _comparable(lookup: Lookup) -> object:
-    """Return a lookup result, or only what a model knows of it if it is an IPv6 multipath route.
+    """Return a lookup result; of an IPv6 multipath route, only the attributes that a model knows.
 
     The kernel reports the other attributes, such as the MTU, of the selected hop only.
     """

@@ -1,4 +1,4 @@
-"""Put the losses of a fix into words, with what the operator can do.
+"""Put the packets that a fix takes away into words, with what the operator can do about them.
 
 This module does no I/O.
 """
@@ -70,7 +70,7 @@ def _about_neighbours(
     settings: HostSettings,
     keeping: Keeping,
 ) -> Caution:
-    """Return a caution on packets to neighbours that the fix moves, with a way to keep them."""
+    """Return a caution on packets to neighbours that the fix moves, and on how to keep them."""
     devs = loss.neighbours_of
     them = "it" if len(devs) == 1 else "them"
     if keeping.kept.issuperset(devs):
@@ -87,6 +87,6 @@ def _about_neighbours(
 
 
 def _drop_clause(devs: Iterable[str], settings: HostSettings) -> str:
-    """Return a clause with the interfaces that drop neighbours' packets, or an empty string."""
+    """Return a clause on the interfaces that drop neighbours' packets, or an empty string."""
     strict = ",".join(dev for dev in devs if dev in settings.strict_devs)
     return f", and drops what they send to {strict}, as rp_filter is 1 there" if strict else ""

@@ -87,7 +87,7 @@ class Constraints:
         place: Place,
         constraint: NeedsRoute | NoRouteFixes,
     ) -> NeedsRoute | NoRouteFixes:
-        """Return a constraint, or an obstacle if more routes are needed than a node should have."""
+        """Return the constraint; if it takes more routes than a node should have, an obstacle."""
         if isinstance(constraint, NoRouteFixes):
             return constraint
         needed = place.size >> (self._bits - 1 - constraint.longer_than)
@@ -171,7 +171,7 @@ class Constraints:
         return path.obstacle or length
 
     def _why_forbidden(self, place: Place, failure: Judgement, path: Path) -> Obstacle | None:
-        """Return why no route may cover a place, however long its prefix, or None."""
+        """Return why a route of any length must not cover a place; None if one may cover it."""
         ports = [port for dev in path.devs if (port := self._ports.get(dev)) is not None]
         if ports:
             return _port_obstacle(ports[0])
@@ -351,7 +351,7 @@ def _longest_cover(span: Span, cover: Unchanged, bits: int) -> int:
 
 
 def _is_settled(place: Place, failure: Judgement) -> bool:
-    """Return whether the config itself excludes the interfaces through which packets leave now.
+    """Return whether the config already says that packets must not leave as they do now.
 
     An expected CIDR with its own ``devs`` excludes all other interfaces. If packets leave through
     no interface, any CIDR with ``devs`` settles the question.
@@ -370,7 +370,7 @@ def _whose(lookup: SocketLookup) -> str:
 
 
 def unmodelled(address: IpAddress, family: Family, source: IpAddress | None = None) -> Obstacle:
-    """Return the obstacle for an address whose lookup doesn't follow from the tables and rules."""
+    """Return the obstacle for an address for which the model and the kernel disagree."""
     passed = " (the kernel skips routers that don't answer)" if family is Family.IPV6 else ""
     see = f"see: {family.ip} route get fibmatch {address}{f' from {source}' if source else ''}"
     return Obstacle(f"the kernel's answer doesn't follow from its tables and rules{passed}; {see}")
@@ -392,7 +392,7 @@ def _longest_ignored(rule: Rule, found: Route | None) -> int:
 
 
 def longest_behind(found: Route) -> int:
-    """Return the maximum length with which a new entry in main doesn't precede the found entry.
+    """Return the maximum length of a new entry in main that the found entry still precedes.
 
     With the same prefix length, a new entry precedes a found entry with a higher metric. There are
     two exceptions. The kernel accepts no second route next to a connected one, and an IPv6 entry
@@ -406,7 +406,7 @@ def longest_behind(found: Route) -> int:
 
 
 def _gateway_obstacle(routes: Sequence[Route], entry: Route | None) -> Obstacle:
-    """Return the obstacle for an address that is a gateway of routes, and may have a host route."""
+    """Return the obstacle for an address that is the gateway of routes."""
     of_keep = next((route for route in routes if route.is_in_side_table), None)
     if of_keep is not None:
         reason = f"it is the gateway of {of_keep}, by which keep sends"

@@ -79,7 +79,7 @@ class Cutter:
             self._named.add((0, 0))  # all addresses are suspects
 
     def suspects(self, routes: Iterable[Route], possible: Iterable[Prefix] = ()) -> list[Prefix]:
-        """Return the suspects inside the CIDRs, and each CIDR that lies inside a suspect.
+        """Return the suspects inside the CIDRs, and the CIDRs inside a suspect.
 
         Outside of these prefixes, ``cut`` doesn't need the plain routes.
 
@@ -102,8 +102,8 @@ class Cutter:
     def cut(self, routes: Iterable[Route], borders: Iterable[Prefix] = ()) -> Places:
         """Cut the CIDRs into places.
 
-        In suspects, each gateway behind another interface is a place of its own, because no fix may
-        cover a gateway.
+        No fix may cover a gateway. So in suspects, each gateway behind another interface is a place
+        of its own.
 
         Args:
             routes: the entries in all tables.
@@ -183,7 +183,7 @@ def _falls_through_to_default(rules: Sequence[Rule]) -> bool:
 
 
 def _may_spare_packets(rule: Rule) -> bool:
-    """Return whether a rule may match some packets to an address, but not all of them."""
+    """Return whether a rule may match some of the packets to an address, and not the others."""
     has_protocol = bool(rule.ip_protocol) or rule.has_ports
     return rule.source is not None or bool(rule.iif) or has_protocol or rule.has_unknown
 

@@ -212,7 +212,7 @@ class Diversions:
         route: Route | None,
         subnet: Prefix | None,
     ) -> tuple[str, ...]:
-        """Return ``devs`` if the operator may want to keep a route, or else an empty tuple.
+        """Return ``devs`` if the operator may want their route; otherwise an empty tuple.
 
         Args:
             devs: the interfaces other than the uplinks through which packets leave.
@@ -291,7 +291,7 @@ class Diversions:
         }
 
     def _rival_around(self, address: IpAddress) -> str | None:
-        """Return the rival of the uplinks whose network contains an address, if any.
+        """Return the uplinks' rival whose network contains an address, or None.
 
         A rival is an interface that has a default route, but isn't an uplink. The gateway of an
         uplink has no rival, even if the gateway's address is in a rival's network.

@@ -1,4 +1,4 @@
-"""Find the packets that a plan's routes and rules divert, though no expected CIDR asks for it.
+"""Find the packets that a plan diverts although no expected CIDR requires it.
 
 A config may list more than the fix for its expected CIDRs, or less: for example, the routes of the
 fix without its ``keep``. The models of the host before and after the plan are compared
@@ -31,8 +31,8 @@ from hostrouting.overlap.proposals import OFFER
 from hostrouting.routes.plan import RoutePlan
 from phases import CancelScope
 
-# A host with more gateways at failing addresses has a router for each node. To look all of them up
-# would take long, and tell nothing else.
+# A host may have thousands of gateways at failing addresses, such as one for each node. To look all
+# of them up would take long, and tell nothing else.
 _GATEWAYS_MAX = 64
 
 
@@ -100,7 +100,7 @@ def _failing(
     ipv4: RouteBackend,
     scope: CancelScope,
 ) -> list[IpNetwork]:
-    """Return the failing expected addresses, or all expected ones if the uplinks are unknown."""
+    """Return the failing expected addresses; if the uplinks are unknown, all expected ones."""
     overlap = config.route_overlap.of(host.state.family)
     moment = _judged(config, host, ipv4, scope)
     if moment.state.uplinks.unknown is not None:
@@ -114,7 +114,7 @@ def _lost_gateways(
     before: ModelledHost,
     after: ModelledHost,
 ) -> Iterator[str]:
-    """Yield a sentence for each gateway of another program's route if a plan diverts packets to it.
+    """Yield a sentence for each gateway of another program's route whose packets a plan diverts.
 
     A fix never diverts packets to a gateway (``_constraint``), but a config may list the fix of
     another host.
@@ -216,7 +216,7 @@ class HasHops:
     hops: tuple[NextHop, ...]
 
     def __call__(self, route: Route) -> bool:
-        """Return whether an entry sends all packets that match it to the next hops ``hops``."""
+        """Return whether an entry sends all of its packets to the next hops ``hops``."""
         if isinstance(route, Route6) and route.source_prefix is not None:
             return False
         return route.type is RouteType.UNICAST and not route.tos and route.hops == self.hops

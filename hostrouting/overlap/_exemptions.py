@@ -145,7 +145,7 @@ class Bounds:
         return (each for each in self._addresses_on_uplinks if is_inside(network, each.network))
 
     def local_gateway(self, route: Route) -> Address | None:
-        """Return the result of the function ``local_gateway``, without a search for most routes."""
+        """Return the result of the function ``local_gateway``, usually without a search."""
         is_possible = any(hop.gateway in self._locals for hop in route.hops)
         return local_gateway(route, self._addresses) if is_possible else None
 
@@ -176,10 +176,10 @@ class Bounds:
     def is_block(self, discard: Route, cidr: IpNetwork) -> bool:
         """Return whether a discarding entry was added by a CNI for its own block of pod addresses.
 
-        Only a blackhole route with a longer prefix than the expected CIDR can be for such a block.
-        The block contains the destination of a pod's route in the same table, or an address of a
-        pod's interface. Or it has no pods, and the CIDR contains routes to other nodes that have
-        the block's protocol.
+        The entry must be a blackhole route with a longer prefix than the expected CIDR. If the
+        block has pods, it must contain the destination of a pod's route in the same table, or an
+        address of a pod's interface. If it has no pods, the CIDR must contain routes to other
+        nodes, of the entry's protocol.
         """
         if (
             discard.type is not RouteType.BLACKHOLE
@@ -200,7 +200,7 @@ class Bounds:
         )
 
     def _has_any(self, pods: list[tuple[int, int, int]], table: int, block: Prefix) -> bool:
-        """Return whether a block contains any prefix that ``pods`` lists for a table."""
+        """Return whether ``pods`` lists a prefix in a block, for a table."""
         last = ends(block, self.bits)[1]
         return bisect_left(pods, (table, *block)) < bisect_right(pods, (table, last, self.bits))
 
@@ -268,6 +268,6 @@ class Bounds:
 
     @cached_property
     def _pod_addresses(self) -> list[tuple[int, int, int]]:
-        """Return the addresses of pods' interfaces, sorted, in the form of ``_pods``."""
+        """Return the addresses of pods' interfaces, sorted, as ``_pods`` returns destinations."""
         found = (each for each in self._addresses if self.is_of_pods(each.dev))
         return sorted((0, int(each.local), self.bits) for each in found)

@@ -3,9 +3,9 @@
 This module does no I/O.
 
 A *target* is a range of addresses that must be covered, by a prefix longer than a given length. A
-chosen prefix *serves* a target if it covers the target and is long enough. A chosen prefix may
-contain addresses that match a longer prefix, because the longest prefix wins. Other chosen prefixes
-may be nested in it::
+chosen prefix *serves* a target if it covers the target and is long enough. A chosen prefix may also
+contain addresses that match a longer prefix: there, the longer one wins. Other chosen prefixes may
+be nested in it::
 
     172.16.0.0/16    dev ib0     must be covered by prefixes longer than /16
     172.16.1.0/24    dev eth0    isn't affected by prefixes shorter than /24
@@ -35,7 +35,7 @@ from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.integer_prefixes import Prefix
 from hostrouting.overlap._places import Span
 
-# The cost of leaving a target uncovered, which is more than any number of prefixes can cost.
+# The cost of leaving a target uncovered. Any number of prefixes costs less.
 _TOO_MUCH = 1 << 40
 
 # If all addresses in a prefix need prefixes that are more than 12 bits longer, the prefix stays
@@ -219,7 +219,7 @@ def _sum(halves: Iterable[tuple[int, tuple[Prefix, ...]]]) -> tuple[int, tuple[P
 
 
 def networks_of(spans: Iterable[Span], family: Family) -> tuple[IpNetwork, ...]:
-    """Return the fewest CIDRs that exactly cover the spans, which must be in address order."""
+    """Return the fewest CIDRs that exactly cover the spans. The spans must be in address order."""
     joined: list[tuple[int, int]] = []
     for span in spans:
         is_adjacent = bool(joined) and joined[-1][1] == span.first - 1

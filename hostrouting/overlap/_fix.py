@@ -32,7 +32,7 @@ from hostrouting.overlap._rules import RuleSearch
 from hostrouting.overlap.findings import Finding
 from hostrouting.overlap.proposals import Fix, HostSettings, Obstacle
 
-# A host has few rules that decide, so few rounds are needed.
+# Each round finds rules that decide before main. A host has few of them, so few rounds are needed.
 _ROUNDS_MAX = 8
 
 _NO_DEFAULT = "the uplinks have no default route"
@@ -45,7 +45,7 @@ def find_fix(
     why_no_default: str,
     settings: HostSettings,
 ) -> tuple[tuple[Finding, ...], Fix]:
-    """Return the findings, each with the entries that (partly) fix it, and the whole fix.
+    """Return the findings, each with the entries that fix all or a part of it, and the whole fix.
 
     Args:
         findings: the findings of the check.
@@ -195,7 +195,7 @@ class _SearchWithRules:
         found: FoundRoutes,
         newly_wanted: Container[IpAddress],
     ) -> dict[IpAddress, Obstacle]:
-        """Return the wanted places whose rule doesn't help, is refused, or diverts other packets.
+        """Return the wanted places without a good rule: it doesn't help, is refused, or does harm.
 
         Args:
             rules: the rules.
@@ -264,7 +264,7 @@ def _with_all_changes(before: ModelledHost, after: ModelledHost) -> ModelledHost
 
 
 def _why_useless(stuck: Obstacle | None) -> Obstacle:
-    """Return why a new rule before the rule that decides now wouldn't help."""
+    """Return why it wouldn't help to add a rule before the one that decides now."""
     if stuck is None:
         return Obstacle("table main has no route for it")
     if stuck.question is not None:
@@ -275,7 +275,7 @@ def _why_useless(stuck: Obstacle | None) -> Obstacle:
 
 
 def _with_new_rules(config: Config, rules: Iterable[StaticRule]) -> Config:
-    """Return the config with a fix's rules, which replace its own rules for the same CIDRs."""
+    """Return the config with a fix's rules. These replace the config's rules for the same CIDRs."""
     by_cidr = {rule.to: rule for rule in (*config.static_routes.rules, *rules)}
     static = attrs.evolve(config.static_routes, enabled=True, rules=tuple(by_cidr.values()))
     return attrs.evolve(config, static_routes=static)
@@ -290,7 +290,7 @@ def _with_own_rules(
     """Return a finding with the rules that help at least one of the finding's places."""
 
     def helps(rule: StaticRule) -> bool:
-        """Return whether a rule helps a place in both its CIDR and the finding's ranges."""
+        """Return whether a rule helps a place that is in the finding's ranges."""
         shared = (
             max(part, rule.to, key=_length) for part in finding.ranges if part.overlaps(rule.to)
         )

@@ -158,7 +158,7 @@ def _about_local(expected: ExpectedCidr, judgement: Judgement, state: State) -> 
 
 
 def _about_exempt(expected: ExpectedCidr, group: _Group, state: State) -> str:
-    """Return a clause on the addresses of other hosts that an exempted interface hides."""
+    """Return a clause on other hosts whose addresses an exempt interface hides, or ""."""
     judgement = group[0][1]
     if judgement.uplink_subnet:
         lost = "so other hosts there that have such an address can't be reached"
@@ -198,10 +198,9 @@ def _part(cidr: IpNetwork, ranges: _Networks) -> str:
 
 
 def _behind(judgement: Judgement, expected: ExpectedCidr, state: State) -> set[str]:
-    """Return the unexpected interfaces that packets would use if the matching route were removed.
+    """Return the unexpected interfaces that packets would use without the matching route.
 
-    Several interfaces are returned if further routes would have to be removed before an expected
-    interface is used.
+    These are several if the next route is unexpected, too, and so on up to the first expected one.
     """
     route = judgement.route
     if judgement.kind is not FindingKind.OVERLAP or route is None:
@@ -240,7 +239,7 @@ def _foreseen(
 
 
 def _would_lose(judgement: Judgement, prefix: IpNetwork) -> bool:
-    """Return whether packets leave as expected, but a connected route would precede their route."""
+    """Return whether packets leave as expected, but wouldn't with a connected route."""
     route = judgement.route
     if judgement.kind is not None or route is None or route.table != Table.MAIN:
         return False

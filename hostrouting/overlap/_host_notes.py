@@ -68,7 +68,7 @@ def _about_defaults(
     of_pods: Collection[str],
     overlap: RouteOverlap,
 ) -> Iterable[Note]:
-    """Yield the notes on default routes that leave open which interface is the uplink."""
+    """Yield the notes on default routes that don't show which interface is the uplink."""
     if state.family is Family.IPV4:
         yield from _replaced_by_namesakes(state.uplinks)
     if state.uplinks.is_verified and state.family is Family.IPV4:
@@ -177,7 +177,7 @@ def _are_ports(state: State) -> bool:
 
 
 def _take_other_default(state: State, places: Places) -> bool:
-    """Return whether expected packets take a default route while the uplinks, though up, have none.
+    """Return whether expected packets take a default route, and the uplinks are up but have none.
 
     Only IPv4 counts, because an IPv6 router on any link can advertise a default route.
     """
@@ -289,7 +289,7 @@ def _moved(state: State) -> Iterable[Note]:
 
 
 def _how_to_accept(devs: tuple[str, ...], state: State) -> str:
-    """Return how to make the interfaces of a default route the uplinks."""
+    """Return the advice with which the interfaces of a default route become the uplinks."""
     # If one of ``devs`` was the name of a verified uplink, the gate refuses it in ``uplinks``.
     if find_swapped(state.uplinks.verified, state.links, devs):
         return f"rm /{VERIFIED_PATH} && hostrouting apply"
@@ -310,9 +310,9 @@ def _port_of(masters: Container[str], devs: Iterable[str], state: State) -> str 
 
 
 def _rival_defaults(state: State, default: Route) -> list[Route]:
-    """Return the default routes through other interfaces than the chosen default route's.
+    """Return the default routes through interfaces that the chosen default route doesn't use.
 
-    If uplinks are named, only routes through an uplink are returned for IPv4. For IPv6, see
+    If uplinks are named, the IPv4 routes must lead through an uplink. For IPv6, see
     ``_rival_defaults6``.
     """
     uplinks = {*state.uplinks.devs}
@@ -451,7 +451,7 @@ def _connected(state: State) -> dict[Prefix, Route]:
 
 
 def _detours_to_pods(state: State, places: Places, of_pods: Collection[str]) -> Iterable[Note]:
-    """Yield notes on sources whose connections to this host's own pods leave through an uplink."""
+    """Yield notes on sources: connections from them to this host's pods leave through an uplink."""
     if not of_pods:
         return
     uplinks = {*state.uplinks.devs}

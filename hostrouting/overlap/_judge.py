@@ -147,7 +147,7 @@ class Judge:
         return tuple(dev for dev in devs if not expected.is_expected(dev, uplinks))
 
     def _is_beyond_routes(self, lookup: SocketLookup, route: Route) -> bool:
-        """Return whether an entry is a host route in table local, which no other route precedes.
+        """Return whether an entry is a host route in table local, which always wins.
 
         Until the first policy rule is added (fib_trie_unmerge), tables local and main share one
         trie. While the tables share a trie, the kernel reports main for the entries of both, and a
@@ -258,7 +258,7 @@ class Judge:
 
 
 def _worth_telling(unconnected: Judgement, others: Sequence[Judgement]) -> list[Judgement]:
-    """Return the judgements that differ from the unconnected datagram's and from each other."""
+    """Return the judgements that the unconnected datagram's doesn't cover, each once."""
     without_source = {
         (each.kind, each.devs) for each in (unconnected, *others) if each.lookup.source is None
     }
@@ -270,7 +270,7 @@ def _worth_telling(unconnected: Judgement, others: Sequence[Judgement]) -> list[
             continue
         if lookup.source is not None and (judgement.kind, judgement.devs) in without_source:
             continue
-        # If a connection from the same source fails in the same way, only the connection is told.
+        # A reply that fails like a connection from the same source isn't reported, too.
         as_connection = judgement._replace(lookup=lookup._replace(is_reply=False))
         if told_groups.isdisjoint((judgement.group, as_connection.group)):
             told_groups.add(judgement.group)
@@ -338,7 +338,7 @@ def _refuses_tcp(lookups: Sequence[SocketLookup]) -> bool:
 
 
 def _rank(judgement: Judgement) -> tuple[bool, bool, bool]:
-    """Return a sort key: unconnected datagrams come first, and failures first among these.
+    """Return a sort key: unconnected datagrams come first, and of these, failures come first.
 
     If the kernel alternates between default routes, unconnected datagrams have several judgements.
     """

@@ -42,7 +42,7 @@ _INFINIBAND = "ib*"
 
 
 def _cut_off(state: State, added: Iterable[Route], after: Fib) -> list[Address]:
-    """Return the addresses from which packets no longer reach all neighbours of their interface.
+    """Return the addresses whose packets no longer reach all neighbours on their own interface.
 
     Args:
         state: the host's state before the fix.
@@ -78,7 +78,7 @@ def keepable(state: State) -> list[Address]:
 
 
 def _keepable_devs(links: Iterable[Link]) -> set[str]:
-    """Return the interfaces that are up, can be named in ``keep``, and have no master but a VRF."""
+    """Return the interfaces that are up, can be named in ``keep``, and aren't ports."""
     vrfs = {link.name for link in links if link.kind == "vrf"}
     return {
         link.name
@@ -105,7 +105,7 @@ def neighbours(
 
 
 def _leaves(fib: Fib, to: IpAddress, address: Address) -> bool:
-    """Return whether a packet from an address leaves through another interface than its own."""
+    """Return whether a packet leaves through another interface than that of its source."""
     route = fib.lookup(to, address.local).route
     return route is None or route.devs != (address.dev,)
 
@@ -202,7 +202,7 @@ class KeepSearch:
         devs: Sequence[str],
         addresses: Iterable[Address],
     ) -> Keeping:
-        """Return ``found`` with ``keep`` entries for interfaces, or with why there are none."""
+        """Return ``found`` with ``keep`` entries for interfaces, or with why it has none."""
         keep = entries_for(devs, self._before.state)
         after = self._kept(keep, addresses, devs)
         if isinstance(after, str):
@@ -215,7 +215,7 @@ class KeepSearch:
         devs: Sequence[str],
         addresses: Iterable[Address],
     ) -> Keeping:
-        """Return ``found`` with offers to keep more interfaces, or with why there are none."""
+        """Return ``found`` with offers to keep more interfaces, or with why it has none."""
         offers = {dev: Keep(dev) for dev in devs}
         after = self._kept((*found.keep, *offers.values()), addresses, [*found.kept, *devs])
         if isinstance(after, str):
@@ -229,7 +229,7 @@ class KeepSearch:
         addresses: Iterable[Address],
         devs: Container[str],
     ) -> Keeping | str:
-        """Return a ``Keeping`` with the host after ``keep`` entries, or why not to propose them."""
+        """Return a ``Keeping`` with the host that has the entries, or why not to propose them."""
         after = with_kept(self._host, keep, self._config)
         if isinstance(after, str):
             return after

@@ -1,4 +1,4 @@
-"""Tell whether packets to this host are delivered, because policy rules may bypass table local.
+"""Tell whether packets to this host are delivered. If policy rules bypass table local, some aren't.
 
 This module does no I/O.
 
@@ -87,7 +87,7 @@ def why_not_received(state: State, expected: Iterable[ExpectedCidr], kernel: Loo
 
 
 def _what_decides(lost: _Lost, state: State) -> str:
-    """Return a clause that names the route or rule that decides about a lost packet."""
+    """Return a clause with the route or rule that decides about a packet that isn't delivered."""
     if lost.route is not None:
         return f"{lost.route} decides"
     decision = state.fib.decide(lost.flow)
@@ -155,7 +155,7 @@ def _usable(state: State) -> Iterator[Address]:
 
 
 def _entries_of_local(state: State) -> set[IpAddress]:
-    """Return the addresses to which table local delivers packets, by entries for single addresses.
+    """Return the addresses for which table local has an entry of its own that delivers packets.
 
     An entry of type local isn't enough, because another entry for the address may precede it: ``ip
     route prepend`` adds such an entry.
@@ -236,7 +236,7 @@ def _clients(
     state: State,
     cidrs: Sequence[Prefix],
 ) -> Collection[IpAddress]:
-    """Return expected addresses of other hosts that stand for all sources of packets to this host.
+    """Return expected addresses of other hosts: examples of all senders of packets to this host.
 
     Rules may match on the source. Addresses that lie in the same source prefixes of rules are
     matched by the same rules, so one of them is enough.
@@ -322,7 +322,7 @@ def _lost_from_here(own: Sequence[IpAddress], state: State, kernel: Lookups) -> 
 
 
 def _by_source(plain: Iterable[Lookup], state: State) -> dict[IpAddress, list[IpAddress]]:
-    """Map each source that rules distinguish to the addresses of this host to look up for it.
+    """Map each source that rules distinguish to the addresses of this host that it may send to.
 
     The source of a connection is the src of the entry, or else the destination itself. A server
     replies from the address at which it was called.
@@ -356,7 +356,7 @@ def _loss(state: State, preference: int) -> str:
 
 
 def _have_local_asked(flow: Flow, state: State, cidrs: Sequence[Prefix]) -> str:
-    """Return advice on how to have table local looked up first, or "" if it already is."""
+    """Return the advice to look up table local first, or "" if the kernel already does."""
     first = [rule for rule in state.rules if rule.preference == 0]
     others = [rule for rule in first if not _asks_local(rule)]
     steps = []

@@ -142,7 +142,7 @@ def lines_with_losses(found: Iterable[Loss]) -> Iterator[tuple[str, Loss | None]
 
 
 def _through_their_own(by_packets: Mapping[Loss, list[Loss]]) -> dict[Loss, list[Loss]]:
-    """Join the losses of which each leaves, before or after, through its sender's interface."""
+    """Join losses of packets that use their senders' own interfaces, either before or after."""
     joined: dict[Loss, list[Loss]] = {}
     for plain, of_sources in by_packets.items():
         if all(_is_of_sender(loss, loss.before) for loss in of_sources):
@@ -170,7 +170,7 @@ def _is_of_sender(loss: Loss, carriers: tuple[str, ...]) -> bool:
 
 
 def _words(loss: Loss) -> str:
-    """Return a clause about lost packets without a source, or about lost packets that come in."""
+    """Return a clause about lost packets that have no source, or that come in from other hosts."""
     if loss.is_unknown:
         return f"what is lost isn't known: that takes {loss.uncompared:,} lookups"
     to = _shown_ranges(loss)
@@ -185,7 +185,7 @@ def _words(loss: Loss) -> str:
 
 
 def _network_words(loss: Loss) -> str:
-    """Return a loss's connected network, or its ranges if these are a few parts of it."""
+    """Return a loss's ranges if these are few parts of its connected network, or the network."""
     networks = {*loss.ranges}
     size = sum(network.num_addresses for network in networks)
     is_part = loss.network is not None and size < loss.network.num_addresses
@@ -203,7 +203,7 @@ def _no_longer(loss: Loss) -> str:
 
 
 def _own_clause(loss: Loss, senders: Sequence[str]) -> str:
-    """Return a clause on the interfaces whose own addresses can't reach their neighbours."""
+    """Return a clause on the interfaces whose own addresses no longer reach neighbours."""
     devs = [dev for dev in loss.neighbours_of if dev in senders]
     if len(devs) == len(loss.neighbours_of):
         return f", also from {own_addresses(devs)}"
@@ -211,7 +211,7 @@ def _own_clause(loss: Loss, senders: Sequence[str]) -> str:
 
 
 def own_addresses(devs: Sequence[str]) -> str:
-    """Return words for the own addresses of interfaces that the sentence has named."""
+    """Return words such as ``this interface's own addresses``, for interfaces named before."""
     owners = "this interface's" if len(devs) == 1 else "these interfaces'"
     return f"{owners} own addresses"
 
@@ -344,7 +344,7 @@ class _Comparison:
         return (*sent, *self._losses_of_incoming())
 
     def _places_with_equal_lookups(self) -> Collection[list[Place]]:
-        """Return lists of places with equal lookups, so that one place of each list is compared.
+        """Return lists of places with equal lookups; comparing one place of each list is enough.
 
         Many own addresses between the failing ones cut the intended ranges into many places.
         """
@@ -356,7 +356,7 @@ class _Comparison:
         return alike.values()
 
     def _count(self, places: Iterable[Place]) -> int:
-        """Return how many packets from own addresses to places are to be compared."""
+        """Return how many packets must be compared: those from own addresses to some places."""
         probes = (int(place.probe) for place in places)
         senders = sum(len(self._senders.senders_to(each)) - 1 for each in probes)
         return senders * len(self._protocols)
@@ -480,7 +480,7 @@ class _Comparison:
                     yield self._change(place, each, before, after)
 
     def _is_loss(self, address: IpAddress, before: _Result, after: _Result) -> bool:
-        """Return whether packets that were sent before a change are diverted or dropped after it.
+        """Return whether a change diverts or drops packets that were sent before.
 
         Packets to an own address that are delivered here after the change aren't lost.
         """
@@ -564,7 +564,7 @@ class _Comparison:
         iif: str,
         senders: Iterable[IpAddress],
     ) -> Flow | None:
-        """Return the first flow to a local address that the change would no longer deliver."""
+        """Return the first flow to a local address that is no longer delivered after the change."""
         for sender in senders:
             for protocol in self._protocols:
                 flow = Flow(address, sender, protocol, iif=iif)
@@ -608,7 +608,7 @@ def _stays_on_link(address: IpAddress) -> bool:
 
 
 def _stays(source: Address | None, change: _Change) -> bool:
-    """Return whether packets leave through their source's interface, into that one's network."""
+    """Return whether packets leave through the interface of their source, into its network."""
     if source is None:
         return False
     return change.after == (source.dev,) and source.prefix in change.homes

@@ -29,7 +29,7 @@ from hostrouting.routes.verify import losing_routes
 
 @attrs.frozen(eq=False, repr=False, slots=False)
 class ModelledHost:
-    """A model of a host with or without a fix, which knows the sources that the kernel reported.
+    """A model of a host, with or without a fix. It knows the sources that the kernel has reported.
 
     Args:
         state: the host's state, perhaps without changes of a fix. ``model`` has all changes.
@@ -42,7 +42,7 @@ class ModelledHost:
     model: Model
 
     def refusals(self) -> dict[Prefix, str]:
-        """Return why an installation would refuse new routes, by the routes' destinations."""
+        """Map the destinations of new routes that an installation would refuse to the reasons."""
         added = self.model.added
         reasons = {
             numbers(route.destination): refusal.message
@@ -100,7 +100,7 @@ class Rejudged(NamedTuple):
 
     @property
     def other_failures(self) -> list[Judgement]:
-        """Return the failures of the place's connections, replies and TCP.
+        """Return the failures of the place's other lookups: connections, replies and TCP.
 
         A fix may change the source that the kernel selects for a connection. With another source,
         the connection may match other rules.
@@ -199,7 +199,7 @@ def _why_not_fixed(state: State, model: Model, targets: Mapping[int, str | None]
 
 
 def _why_others_change(host: ModelledHost, model: Model, targets: Container[int]) -> str:
-    """Return why added routes divert packets to an address that isn't a target, or "".
+    """Return why added routes affect an address that isn't a target, or an empty string.
 
     The search finds no routes that do so, but a proof must not rely on the search.
     """
