@@ -9,7 +9,7 @@ from itertools import chain, groupby, islice
 
 from hostrouting.cli.bars import Bar, CellKind, bar_text, cells, cells_in, legend, legend_lines
 from hostrouting.cli.output import Page, Row, bad, dim, good
-from hostrouting.kernel.host_changes import HostChange
+from hostrouting.kernel.host_changes import HostChange, RenamedNic
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.integer_prefixes import prefix_around
 from hostrouting.model.text import clean, counted, plural, shortened
@@ -20,6 +20,7 @@ from hostrouting.overlap.findings import FindingKind, NoteKind
 _DIFFERENCES = 4
 _CAUSES = 6
 _RANGES = 4
+_RENAMED = 8
 
 _KINDS: dict[str, str] = {
     "no route": FindingKind.NO_ROUTE,
@@ -46,6 +47,7 @@ def difference_page(report: DiffReport, width: int | None, *, is_verbose: bool =
     page: Page = [
         bad(f"lookups differ {on}") if report.changed else good(f"no lookup differs {on}")
     ]
+    page += map(bad, renamed_words(report.renamed))
     page += _chart(report, width)
     page += _others(report, is_verbose=is_verbose)
     if report.reason:
@@ -157,6 +159,13 @@ def _beside(around: IpNetwork, ranges: Sequence[IpNetwork]) -> Iterator[IpNetwor
     for last, first in zip(lasts, firsts, strict=True):
         if last + 1 < first:
             yield from summarize_address_range(address(last + 1), address(first - 1))
+
+
+def renamed_words(renamed: Sequence[RenamedNic]) -> Iterator[str]:
+    """Yield a clause with the NICs that have other names, if there are any."""
+    if renamed:
+        pairs = [f"{nic.before} is now {nic.after}" for nic in renamed]
+        yield clean(f"NICs have other names: {shortened(pairs, ', ', _RENAMED)}")
 
 
 def cause_lines(change: HostChange) -> Iterable[str]:

@@ -15,13 +15,13 @@ from typing import Any
 import attrs
 
 from hostrouting.cli.bars import dev_words
-from hostrouting.cli.difference import cause_lines
+from hostrouting.cli.difference import cause_lines, renamed_words
 from hostrouting.cli.output import Page, Row, bad, dim, good
 from hostrouting.cli.report import overlap_picture, page_text
 from hostrouting.fleet.groups import FleetReport, GroupFailure, HostGroup, SharedReason
 from hostrouting.model.jsonable import in_json
-from hostrouting.model.text import clean, counted, shortened
-from hostrouting.overlap.findings import FindingKind, Verdict
+from hostrouting.model.text import clean, counted, shortened, with_runs
+from hostrouting.overlap.findings import FindingKind, NoteKind, Verdict
 from hostrouting.overlap.summary import advice, brief, reasons, unapplied
 
 # Longer lists are shortened in the text. The JSON output is complete.
@@ -160,8 +160,10 @@ def _brief_cautions(group: HostGroup) -> list[str]:
 
 
 def _is_doubtful(group: HostGroup) -> bool:
-    """Return whether a passing group has questions about its uplinks, or cautions."""
-    return group.verdict is Verdict.OK and bool(group.decisions or group.cautions)
+    """Return whether a passing group has questions about its uplinks, or may fail later."""
+    return group.verdict is Verdict.OK and bool(
+        group.decisions or group.cautions or group.report.pending
+    )
 
 
 def _title(group: HostGroup) -> str:
@@ -173,11 +175,17 @@ def _title(group: HostGroup) -> str:
     if not group.failures and group.verdict is Verdict.OK:
         said.insert(0, f"ok by {dev_words(group.report.default_devs)}" if group.decisions else "ok")
     said += [f"{note.kind}: {'; '.join(brief(note.message))}" for note in group.decisions]
+    if group.verdict is Verdict.OK and (pending := group.report.pending):
+        verb, one = ("has", "it has") if len(pending) == 1 else ("have", "they have")
+        without = f"{', '.join(with_runs(pending))} {verb} no IPv4 address yet"
+        said.append(f"{NoteKind.PENDING}: {without}, and may shadow once {one} one")
     return clean("; ".join(said))
 
 
 def _comparison(group: HostGroup) -> Iterator[str]:
     """Yield what has changed since the earlier snapshots, and why hosts can't be compared."""
+    for words in renamed_words(group.renamed):
+        yield f"since then {words}"
     changed = [words for cause in group.causes or () for words in cause_lines(cause)]
     if changed:
         example = "" if len(group.hosts) == 1 else f" (on {group.hosts[0]})"

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 import attrs
 
 from hostrouting.config.routing import Keep, StaticRoute, StaticRule
-from hostrouting.kernel.host_changes import HostChange, HostChangeKind
+from hostrouting.kernel.host_changes import HostChange, HostChangeKind, RenamedNic
 from hostrouting.kernel.snapshot import unix_time
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.jsonable import JsonObject
@@ -124,6 +124,7 @@ class HostGroup(JsonObject):
             The other hosts' notes have the same kinds and interfaces, and offer the same choices.
         cautions: one line each. A line is about other traffic that the fix moves on the first host,
             or about an interface of ``keep`` that isn't kept there.
+        renamed: each host's NICs that had another name in its earlier snapshot.
     """
 
     verdict: Verdict
@@ -139,6 +140,7 @@ class HostGroup(JsonObject):
     own_names: Mapping[str, str] = attrs.field(factory=dict, hash=False)
     decisions: tuple[Note, ...] = ()
     cautions: tuple[str, ...] = ()
+    renamed: tuple[RenamedNic, ...] = ()
 
 
 @attrs.frozen
@@ -295,6 +297,7 @@ class _Members:
             self._own_names,
             report.decisions,
             report.fix.consequences,
+            _renamed(self._first),
         )
 
 
@@ -322,7 +325,8 @@ def _key_of(host: JudgedHost) -> Hashable:
     changed = causes and frozenset(map(_alike, causes))
     is_compared = _why_uncompared(host) is None
     verdict = (report.verdict, _failures(report), fix, report.reason_kind)
-    return verdict, _answers(report), _doubts(report), changed, is_compared, host.is_new
+    since = (changed, is_compared, host.is_new, _renamed(host))
+    return verdict, _answers(report), _doubts(report), since
 
 
 def _answers(report: OverlapReport) -> Hashable:
@@ -334,15 +338,18 @@ def _doubts(report: OverlapReport) -> Hashable:
     """Return a report's questions about the uplinks, and its cautions.
 
     The group's line names the uplinks if there are questions, or cautions although nothing fails.
-    The result then also contains the uplinks.
+    The result then also contains the uplinks. If nothing fails, the line names the interfaces whose
+    route may still come, and the result contains them.
     """
     asked = frozenset(
         (note.kind, note.devs, note.winner, note.choices) for note in report.decisions
     )
     uplinks = report.default_devs
     cautions = frozenset(_in_general(line, uplinks) for line in report.fix.consequences)
-    names_uplinks = asked or (cautions and report.verdict is Verdict.OK)
-    return asked, cautions, uplinks if names_uplinks else ()
+    is_ok = report.verdict is Verdict.OK
+    names_uplinks = asked or (cautions and is_ok)
+    pending = report.pending if is_ok else ()
+    return asked, cautions, uplinks if names_uplinks else (), pending
 
 
 def _in_general(caution: str, uplinks: Iterable[str]) -> str:
@@ -355,6 +362,10 @@ def _causes_of(host: JudgedHost) -> tuple[HostChange, ...] | None:
     """Return the changes that have affected a host's lookups; None if they aren't known."""
     since = host.since
     return None if since is None or since.differs is None else since.causes
+
+
+def _renamed(host: JudgedHost) -> tuple[RenamedNic, ...]:
+    return () if host.since is None else host.since.renamed
 
 
 def _why_uncompared(host: JudgedHost) -> str | None:

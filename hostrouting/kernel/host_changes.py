@@ -79,6 +79,38 @@ class HostChange(JsonObject):
     keys: tuple[ChangeKey, ...] = attrs.field(default=(), repr=False)
 
 
+@attrs.frozen
+class RenamedNic(JsonObject):
+    """A NIC that has another name in a later snapshot.
+
+    Args:
+        before: the name in the earlier snapshot.
+        after: the name in the later snapshot.
+    """
+
+    before: str
+    after: str
+
+
+def renamed_nics(before: Iterable[Link], after: Iterable[Link]) -> tuple[RenamedNic, ...]:
+    """Return the NICs that have another name in a later snapshot, sorted by the earlier name.
+
+    A NIC is recognized by its MAC address, unless several NICs have that address.
+    """
+    earlier, later = _nics_by_mac(before), _nics_by_mac(after)
+    pairs = sorted((name, later[mac]) for mac, name in earlier.items() if mac in later)
+    return tuple(RenamedNic(*pair) for pair in pairs if pair[0] != pair[1])
+
+
+def _nics_by_mac(links: Iterable[Link]) -> dict[str, str]:
+    """Return the names of the NICs that are ports of nothing, by MAC address."""
+    names: defaultdict[str, list[str]] = defaultdict(list)
+    for link in links:
+        if link.mac is not None and link.kind is None and link.master is None:
+            names[link.mac].append(link.name)
+    return {mac: found[0] for mac, found in names.items() if len(found) == 1}
+
+
 class HostChanges:
     """The changes between two snapshots of a host, in one family.
 

@@ -13,9 +13,15 @@ from typing import ClassVar, Literal
 
 import attrs
 
-from hostrouting.kernel.host_changes import HostChange, HostChangeKind, HostChanges
+from hostrouting.kernel.host_changes import (
+    HostChange,
+    HostChangeKind,
+    HostChanges,
+    RenamedNic,
+    renamed_nics,
+)
 from hostrouting.kernel.model import model_of
-from hostrouting.kernel.port import RouteBackend, read_routes
+from hostrouting.kernel.port import RouteBackend, UnstableHostError, read_routes
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.sources import SourceKey, source_key_to
 from hostrouting.model.errors import RouteError
@@ -104,6 +110,7 @@ class DiffReport(JsonObject):
         changed: the differences, CIDR by CIDR.
         others: the changes of the host that explain none of ``changed``.
         reason: why some CIDRs couldn't be compared, or None.
+        renamed: the NICs that have another name in the later snapshot.
     """
 
     schema: ClassVar[Literal[1]] = 1
@@ -117,6 +124,7 @@ class DiffReport(JsonObject):
         "cidrs",
         "changed",
         "others",
+        "renamed",
     )
 
     host: str | None
@@ -126,6 +134,7 @@ class DiffReport(JsonObject):
     changed: tuple[Difference, ...] = ()
     others: tuple[HostChange, ...] = ()
     reason: str | None = None
+    renamed: tuple[RenamedNic, ...] = ()
 
     @property
     def differs(self) -> bool | None:
@@ -160,7 +169,15 @@ def compare(before: Snapshot, after: Snapshot, cidrs: Sequence[IpNetwork]) -> Di
         except RouteError as error:
             reasons.append(error.clause)
     reason = "; ".join(dict.fromkeys(reasons)) or None
-    report = DiffReport(after.host, before.time, after.time, cidrs, tuple(changed), reason=reason)
+    report = DiffReport(
+        after.host,
+        before.time,
+        after.time,
+        cidrs,
+        tuple(changed),
+        reason=reason,
+        renamed=renamed_nics(before.links, after.links),
+    )
     causes = {*report.causes}
     return attrs.evolve(report, others=tuple(each for each in changes if each not in causes))
 
@@ -274,10 +291,15 @@ class _Comparison:
     """The comparison of two snapshots, in one family."""
 
     def __init__(self, before: Snapshot, after: Snapshot, family: Family) -> None:
+        if before.is_torn:
+            raise UnstableHostError(
+                "the host changed while the earlier snapshot was taken",
+                hint="compare with another one",
+            )
         self._family = family
         self._backends = [model_of(snapshot.known(family)) for snapshot in (before, after)]
         for backend in self._backends:
-            # Raises an error if the host changed while the snapshot was taken.
+            # Raises an error if the host changed while the later snapshot was taken.
             with backend.changes():
                 pass
         self.changes = HostChanges(before, after, family)

@@ -352,6 +352,13 @@ class OverlapReport(JsonObject):
         return tuple(note for note in self.notes if note.kind in DECISIONS)
 
     @property
+    def pending(self) -> tuple[str, ...]:
+        """Return the InfiniBand interfaces without an IPv4 address, whose route may still come."""
+        return tuple(
+            dev for note in self.notes if note.kind is NoteKind.PENDING for dev in note.devs
+        )
+
+    @property
     def cidrs(self) -> tuple[IpNetwork, ...]:
         """Return the CIDRs that were checked, without duplicates."""
         return tuple(dict.fromkeys(each.cidr for each in self.expected))

@@ -27,6 +27,7 @@ from hostrouting.cli.fleet import fleet_text
 from hostrouting.fleet.groups import FleetReport
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.taking_snapshots import take_snapshot
+from hostrouting.model.links import Hardware
 from hostrouting.testing import FakeKernel
 
 pytestmark = pytest.mark.usefixtures("judged_here")
@@ -529,3 +530,24 @@ def test_the_steps_of_the_fleets_page(tmp_path: Path) -> None:
     assert "CONFIG already lists what fixes this" in told
     assert "? 1  unknown: no-default-route" in told
     assert "? 1  unknown: no-snapshot: is empty" in told
+
+
+def test_hosts_whose_infiniband_has_no_address_yet_have_a_heading(run: Run, tmp_path: Path) -> None:
+    """Their check passes now, and may fail once the agent has set the addresses."""
+    pending = FakeKernel()
+    for dev in ("ib0", "ib1", "ib2"):
+        pending.add_link(dev, hardware=Hardware.INFINIBAND)
+    add_nics(pending, eth0="10.1.0.4/24")
+    play(pending, "route add default via 10.1.0.1 dev eth0")
+    ready = FakeKernel()
+    add_nics(ready, eth0="10.1.0.4/24")
+    play(ready, "route add default via 10.1.0.1 dev eth0")
+    for name, kernel in (("pending", pending), ("ready", ready)):
+        take_snapshot(kernel).save(tmp_path / f"{name}.json")
+    code, out, _ = run("judge", "--cidr", CIDR, tmp_path)
+    rows = [line for line in out.splitlines() if line[:1] in "✓•✗"]
+    assert code == 0
+    assert sorted(rows) == [
+        "• 1  ok; PENDING: ib0-ib2 have no IPv4 address yet, and may shadow once they have one",
+        "✓ 1  ok",
+    ]

@@ -264,7 +264,9 @@ def test_a_torn_earlier_snapshot_is_named(folders: tuple[Path, Path]) -> None:
     before, after = folders
     attrs.evolve(host("same"), is_torn=True).save(before / "same.json")
     (group,) = judge([after / "same.json"], Config.from_mapping(CONFIG), since=before).groups
-    assert (group.causes, len(group.uncompared)) == (None, 1)
+    (uncompared,) = group.uncompared
+    torn = "the host changed while the earlier snapshot was taken"
+    assert (group.causes, uncompared.reason.partition(";")[0]) == (None, torn)
 
 
 def test_a_reason_is_told_once(
@@ -308,3 +310,39 @@ def test_a_host_without_a_verdict_has_its_causes(
 def test_since_needs_a_folder(folders: tuple[Path, Path]) -> None:
     with pytest.raises(HostRoutingError):
         judge([folders[1] / "same.json"], Config.from_mapping(CONFIG), since=folders[0] / "missing")
+
+
+MACS = ("00:0d:3a:00:00:01", "00:0d:3a:00:00:02")
+
+
+def with_nics(name: str, eth0: str, eth1: str) -> Snapshot:
+    """Return a host whose NICs have these MAC addresses; a VLAN has eth0's."""
+    snapshot = host(name)
+    first = next(link for link in snapshot.links if link.name == "eth0")
+    first = attrs.evolve(first, kind=None, mac=eth0)
+    nics = [first, attrs.evolve(first, index=90, name="eth1", mac=eth1)]
+    vlan = attrs.evolve(first, index=91, name="eth0.7", kind="vlan")
+    others = [link for link in snapshot.links if link.name != "eth0"]
+    return attrs.evolve(snapshot, links=(*others, *nics, vlan))
+
+
+def test_nics_that_swapped_names_are_told(
+    run: Callable[..., tuple[int, str, str]],
+    folders: tuple[Path, Path],
+    write: Callable[[object], Path],
+) -> None:
+    before, after = folders
+    for name, macs in (("same", MACS), ("swapped", MACS[::-1])):
+        with_nics(name, *MACS).save(before / f"{name}.json")
+        with_nics(name, *macs).save(after / f"{name}.json")
+    words = ("judge", write(CONFIG), after / "same.json", after / "swapped.json", "--since", before)
+    _, out, _ = run(*words)
+    told = "NICs have other names: eth0 is now eth1, eth1 is now eth0"
+    assert out.count(f"since then {told}") == 1
+    groups = json.loads(run(*words, "--output", "json")[1])["groups"]
+    renamed = {group["hosts"][0]: group["renamed"] for group in groups}
+    pairs = [{"before": "eth0", "after": "eth1"}, {"before": "eth1", "after": "eth0"}]
+    assert renamed == {"same": [], "swapped": pairs}
+    snapshots = [folder / "swapped.json" for folder in folders]
+    assert f"{told}\n" in run("diff", *snapshots)[1]
+    assert json.loads(run("diff", *snapshots, "--output", "json")[1])["renamed"] == pairs
