@@ -121,7 +121,7 @@ def address6(value: object) -> IPv6Address:
 
 
 def prefix6(value: object, length: int | None = None) -> IPv6Network:
-    """Parse an IPv6 prefix in ip's notation, or a plain address if ``length`` is given."""
+    """Parse an IPv6 prefix in ip's notation; with ``length``, a plain address."""
     text = (
         "::/0"
         if value == "default"
@@ -459,7 +459,7 @@ def read_route(value: object, family: Family = Family.IPV4) -> Route:
 
 
 def is_of_other_family(value: object, family: Family) -> bool:
-    """Return whether an item of ip's list is a route, but of another family than the given one."""
+    """Return whether an item of ip's list is a route of the other family."""
     if not isinstance(value, Mapping):
         return False
     destination = str(value.get("dst"))

@@ -91,7 +91,7 @@ class Keys:
         return ConfigError([each for key in self.keys for each in problems.get(key.key, ())])
 
     def write(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Return an object that ``read`` would convert back to ``fields``."""
+        """Return the JSON object for fields, from which ``read`` gets the same fields again."""
         return {
             key.key: key.show(fields[key.field])
             for key in self.keys

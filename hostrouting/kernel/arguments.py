@@ -137,7 +137,7 @@ def _mismatch(method: str, value: object, asked: object) -> str:
 
 
 def _is_complete(element: Any) -> bool:
-    """Return whether the fields of an element, if it is a failure, have the right types."""
+    """Return whether the fields of a failure have the right types; True for any other element."""
     if not isinstance(element, RouteFailure | RuleFailure):
         return True
     kinds = (Route if isinstance(element, RouteFailure) else Rule, int, str, bool)

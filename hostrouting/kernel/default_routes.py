@@ -94,7 +94,7 @@ def is_among(dev: str, patterns: tuple[str, ...] | None) -> bool:
 
 
 def contested_defaults(routes: Iterable[Route]) -> list[Route]:
-    """Return the default routes tied for the lowest metric, if they use different interfaces.
+    """Return the default routes that share the lowest metric, if their interfaces differ.
 
     The default routes of several IPv6 routers may appear as one multipath route with protocol
     ``ra``. Each hop of a multipath route with protocol ``ra`` counts as a separate route.
@@ -164,7 +164,7 @@ MISSING_UPLINK = ", which hostRouting.uplinks names"
 
 
 def missing_uplink(patterns: tuple[str, ...]) -> str:
-    """Return a phrase about an interface that a config names as an uplink, and that is missing."""
+    """Return a phrase about the missing interfaces that a config names as uplinks."""
     return f"interface {','.join(patterns)}{MISSING_UPLINK}"
 
 
@@ -199,7 +199,7 @@ def missing_default_route(
 
 
 def tables_for_all(rules: Iterable[Rule]) -> list[int]:
-    """Return the tables, except local and main, that a rule looks up for every packet of a check.
+    """Return the tables that a rule looks up for every packet of a check, without local and main.
 
     A table for nearly all packets, such as a VPN's (``not fwmark 51820``), isn't included.
     """
@@ -242,8 +242,8 @@ def default_beside_main(
 def unicast_defaults(routes: Iterable[Route]) -> list[Route]:
     """Return the unicast default routes in table main that match any packet, including dead ones.
 
-    The returned routes have tos 0 and no source prefix, and lead not only to the loopback
-    interface.
+    They have tos 0 and no source prefix. Routes that only lead to the loopback interface are left
+    out.
     """
     return [route for route in routes if route.table == Table.MAIN and _is_default(route)]
 

@@ -297,7 +297,7 @@ class Fib:
         return 0
 
     def _suppresses_host_route(self, rule: Rule, found: Route | None, dev: str | None) -> bool:
-        """Return whether a rule finds an entry in main, and would suppress a host route there.
+        """Return whether a rule that finds an entry in main would suppress a host route there.
 
         Args:
             rule: the rule.
@@ -386,7 +386,7 @@ class Fib:
         return 0 if int(flow.address) else errnos.EHOSTUNREACH
 
     def is_local(self, source: IpAddress) -> bool:
-        """Return whether an address is local in table local, or a device has it (ip_dev_find)."""
+        """Return whether table local has an address as local, or a device has it (ip_dev_find)."""
         found = self.find(Table.LOCAL, Flow(source, protocol=0))
         if found is not None and found.type is RouteType.LOCAL:
             return True
@@ -459,7 +459,7 @@ class Fib:
         return attrs.evolve(self, routes=(*routes, *self.routes))
 
     def is_final(self, rule: Rule, route: Route) -> bool:
-        """Return whether a lookup ends with the entry that a rule finds (fib4_rule_suppress)."""
+        """Return whether a rule accepts the entry that it finds, so that the lookup ends."""
         if route.type is RouteType.THROW:
             return False
         # Discarding entries are never suppressed (fib_rules_lookup suppresses only successful

@@ -123,7 +123,7 @@ class Fib6(Fib):
         return all(hop.gateway is None for hop in found.hops if hop.dev == dev)
 
     def contradicts(self, gateway: IpAddress, dev: str) -> bool:
-        """Return whether table main routes an onlink gateway through another interface.
+        """Return whether table main leads to an onlink gateway through another interface.
 
         The kernel refuses such a gateway (ip6_route_check_nh_onlink). Routes to ::/N, such as
         default routes, and routes that discard packets don't count.
@@ -258,9 +258,9 @@ class Fib6(Fib):
         """Return the best source addresses for packets through an interface, in the kernel's order.
 
         The kernel compares the addresses of all interfaces by a list of criteria
-        (IPV6_SADDR_RULE_*), of which the first ``ranks`` are compared here (__ipv6_dev_get_saddr,
-        ipv6_get_saddr_eval). Temporary addresses, if any, are assumed to be preferred (sysctl
-        use_tempaddr=2).
+        (IPV6_SADDR_RULE_*). Only the first ``ranks`` criteria are compared here
+        (__ipv6_dev_get_saddr, ipv6_get_saddr_eval). Temporary addresses, if any, are assumed to be
+        preferred (sysctl use_tempaddr=2).
         """
         scope = _scope(address)
         label = self._label(address, dev)
@@ -316,7 +316,7 @@ MODELS: dict[Family, type[Fib]] = {Family.IPV4: Fib, Family.IPV6: Fib6}
 
 
 def _is_avoided(source: Address6) -> bool:
-    """Return whether the kernel prefers other sources because ``source`` is deprecated."""
+    """Return whether ``source`` is deprecated, so that the kernel prefers other sources."""
     return source.is_deprecated and not any(source.local in prefix for prefix in _NEVER_AVOIDED)
 
 

@@ -196,7 +196,7 @@ class HostChanges:
         return PrefixIndex(self._routes, self._bits)
 
     def keys_around(self, address: IpAddress) -> frozenset[ChangeKey]:
-        """Return the keys of the entries that cover an address, or cover one of their ``src``."""
+        """Return the keys of the entries that cover an address, or the ``src`` of such an entry."""
         keys = set(self._keys_around(int(address)))
         named = {
             int(route.source)
@@ -254,7 +254,7 @@ class HostChanges:
         undone: Container[ChangeKey],
         addresses: Iterable[Address],
     ) -> Iterator[Route]:
-        """Yield the entries whose interfaces and source are as usable as in their snapshot.
+        """Yield the entries whose interfaces and source are as usable as in the entry's snapshot.
 
         Args:
             mixed: the values of the later host without the undone changes, by key.
@@ -328,7 +328,7 @@ class HostChanges:
 
 
 def _origin(key: ChangeKey, undone: Container[ChangeKey]) -> int:
-    """Return the snapshot from which a key's values are taken, given the keys of undone changes."""
+    """Return which snapshot has a key's values: the earlier one for the keys of undone changes."""
     return _EARLIER if key in undone else _LATER
 
 

@@ -1,4 +1,4 @@
-"""Define the state of a host in one address family, as far as it is known.
+"""Define what is known about the state of a host in one address family.
 
 This module does no I/O.
 """
@@ -19,7 +19,7 @@ from hostrouting.model.rules import Rule
 
 @attrs.frozen(eq=False, repr=False)
 class KnownHost:
-    """The state of a host in one address family, as far as it is known.
+    """The known state of a host in one address family.
 
     Args:
         family: the address family.

@@ -184,7 +184,7 @@ class Model(RouteBackend):
         return reach
 
     def _reach_of_separation(self) -> set[Prefix]:
-        """Return prefixes that cover each address whose lookup changes once the tables separate.
+        """Return prefixes that cover all addresses whose lookups change once the tables separate.
 
         While tables local and main share one trie, a longer prefix in main wins over a shorter one
         in local. Once the tables are separate, local wins.
@@ -318,7 +318,7 @@ class Model(RouteBackend):
 
     @cached_property
     def _alternatives(self) -> list[tuple[Fib, str, str]]:
-        """Return the FIBs that the host may have instead of ``fib``, because a fact is unknown.
+        """Return the other FIBs that the host may have, because a fact isn't known.
 
         Each FIB comes with a clause that names the unknown fact, and with advice.
         """
@@ -388,7 +388,7 @@ class Model(RouteBackend):
         return self._chosen.of(entry)
 
     def _are_told_apart(self, sources: Iterable[IpAddress]) -> bool:
-        """Return whether a rule's or route's source prefix contains only some of the sources."""
+        """Return whether the source prefix of a rule or route distinguishes the sources."""
         kinds = {tuple(source in prefix for prefix in self._source_prefixes) for source in sources}
         return len(kinds) > 1
 
@@ -451,7 +451,7 @@ class Model6(Model):
     """
 
     def facts(self) -> Facts:
-        """Return the facts, with the kernel's default labels if the host's labels are unknown."""
+        """Return the facts. For labels that aren't known, they have the kernel's default labels."""
         known = self.known
         labels = LABELS if known.labels is None else known.labels
         return Facts(known.links, known.addresses, known.rules, labels, known.silent_routers)
@@ -476,7 +476,7 @@ class Model6(Model):
 
     @cached_property
     def _alternatives(self) -> list[tuple[Fib, str, str]]:
-        """Return the FIB with all default rules, if some were deleted but may still be in effect.
+        """Return the FIB with the default rules that were deleted, but may still be in effect.
 
         Until a rule is added, the kernel consults tables local and main even if their rules are
         deleted (fib6_rule_lookup).
@@ -581,5 +581,5 @@ def _read_only(change: object) -> RouteError:
 
 
 def _entry(found: Lookup) -> object:
-    """Return a lookup result for comparison, with table main: the kernel may show local as main."""
+    """Return a comparable lookup result. Its table is main: the kernel may show local as main."""
     return found.errno, found.route and attrs.evolve(found.route, table=Table.MAIN)

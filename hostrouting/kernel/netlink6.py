@@ -231,7 +231,7 @@ class NetlinkBackend6(NetlinkBackend):
         swaps: Iterable[_Swap],
         failures: dict[tuple[object, ...], RouteFailure],
     ) -> None:
-        """Delete our next hops of each failed route that the kernel no longer shows as ours.
+        """Delete our next hops of each failed route that looks like another program's by now.
 
         The kernel shows only the first next hop's protocol. If another program's next hop has
         become the first, a later run wouldn't recognize ours.
@@ -350,11 +350,11 @@ class _Swap:
 
     @property
     def can_coexist(self) -> bool:
-        """Return whether new next hops can be added while the route still has its old next hops.
+        """Return whether the route can have its old and its new next hops at the same time.
 
         A route can't have two next hops with the same interface and gateway. So if a new next hop
-        has the interface and gateway of an old one, its settings must be unchanged, too. False if
-        there are no old next hops.
+        has the interface and gateway of an old one, its settings must be unchanged, too. Without
+        old next hops, the result is False.
         """
         both = [(self.old[router], hop) for router, hop in self.new.items() if router in self.old]
         return bool(self.old) and all(_is_unchanged(old, new) for old, new in both)

@@ -1,4 +1,4 @@
-"""Fill in the hops of nexthop objects, and find the hops that get packets although shown as dead.
+"""Fill in the hops of nexthop objects, and find the hops that only seem to be dead.
 
 This module does no I/O. The kernel shows a nexthop object's hops as hops of the route, unless the
 sysctl net.ipv4.nexthop_compat_mode is 0. A route with a blackhole object is always shown as a
@@ -16,7 +16,7 @@ from hostrouting.model.routes import NextHop, NexthopObject, Route, RouteType
 
 
 def with_hops(route: Route, nexthops: Callable[[], Mapping[int, NexthopObject]]) -> Route:
-    """Return a route with its nexthop object's hops filled in if the kernel omitted them.
+    """Return a route with the hops of its nexthop object, which the kernel may have omitted.
 
     Args:
         route: the route as the kernel shows it.

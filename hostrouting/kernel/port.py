@@ -77,7 +77,7 @@ class ChangeListener(Protocol):
     """A listener for changes since it was made; see ``RouteBackend.changes``."""
 
     def happened(self) -> bool:
-        """Return whether a relevant change may have happened so far, even one that was undone.
+        """Return whether a relevant change may have happened so far, even if it was undone.
 
         Once the result is True, it stays True.
         """
@@ -87,8 +87,8 @@ class ChangeListener(Protocol):
 
         The first wait includes changes since the listener was made.
 
-        After a return, read the tables to see what has changed, if anything has. The kernel removes
-        some routes without an event, so a wait may miss a change.
+        After a return, read the tables: they show what has changed, or that nothing has. The kernel
+        removes some routes without an event, so a wait may miss a change.
 
         Args:
             scope: the cancel scope for the wait.
@@ -208,9 +208,9 @@ class RouteBackend(Lookups, Protocol):
         Every rule is attempted in the given order, even after a failure.
 
         ``ADD``: a rule is added after existing rules with the same preference. A rule fails with
-        EEXIST if an equal rule with the same protocol exists (NLM_F_CREATE | NLM_F_EXCL). For a new
-        rule without a source or destination, the kernel counts a rule with any source or
-        destination as equal (rule_exists).
+        EEXIST if an equal rule with the same protocol exists (NLM_F_CREATE | NLM_F_EXCL). If a new
+        rule has no source, an existing rule may have any source and still be equal. The same
+        applies to the destination (rule_exists).
 
         A rule with ports or an unsupported selector fails with EOPNOTSUPP.
 

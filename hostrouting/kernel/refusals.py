@@ -101,7 +101,7 @@ def rule_failure(rule: Rule, refusal: NetlinkError) -> RuleFailure:
 
 
 def rule_deleted_for(request: Rule, rules: Iterable[Rule]) -> Rule | None:
-    """Return the rule that the kernel deletes for a request, or None (rule_find).
+    """Return the rule that the kernel deletes for a request; None if it deletes none (rule_find).
 
     The kernel deletes the first rule that has all selectors of the request, even if the rule has
     more selectors. The kernel compares neither ``not`` nor the target of ``goto``, and a request

@@ -68,7 +68,7 @@ def loopback_of(links: Iterable[Link]) -> str:
 
 
 def is_about_other_packets(rule: Rule, loopback: str = LOOPBACK) -> bool:
-    """Return whether a rule matches no packet of a check, whatever the packet's addresses are.
+    """Return whether a rule can't match a packet of a check, whatever the packet's addresses are.
 
     The packets of a check are UDP or TCP with mark 0, tos 0, uid 0, no bound device and unknown
     ports.

@@ -78,7 +78,7 @@ class WholeEntries(Entries):
 
 
 def copier(template: Route) -> Callable[[IpNetwork], Route]:
-    """Return a function that copies a route with another destination, twice as fast as evolve."""
+    """Return a function that copies a route with a new destination, twice as fast as evolve."""
     _, *others = attrs.astuple(template, recurse=False)
     return lambda destination: type(template)(destination, *others)
 
@@ -132,7 +132,7 @@ class Selection:
         return is_in_table and self.protocol in (None, route.protocol)
 
     def _may_omit(self, route: Route) -> bool:
-        """Return whether a route is omitted unless it lies in one of the prefixes ``inside``."""
+        """Return whether a route is omitted outside of the prefixes ``inside``."""
         return route.destination.prefixlen != 0 and self.is_omitted(route)
 
 
@@ -146,7 +146,7 @@ OURS_IN_MAIN = Selection(Table.MAIN, Protocol.HOSTROUTING)
 
 
 def inside_only(prefixes: Sequence[Prefix], table: int, protocol: int) -> Selection:
-    """Return the selection of the entries in given prefixes with a table and protocol.
+    """Return the selection of a table's entries with a protocol that are in given prefixes.
 
     The default routes with that table and protocol are selected, too.
     """

@@ -167,7 +167,7 @@ def as_networkd(routes: Sequence[Route], rules: Sequence[PlacedRule] = ()) -> st
 
 
 def too_many_for_networkd(routes: Sequence[Route]) -> tuple[str, ...]:
-    """Return a warning for each interface with so many routes that networkd may drop some."""
+    """Return a warning for each interface that may have more routes than networkd reads."""
     counts = Counter(route.hops[0].dev for route in routes)
     drops = "systemd-networkd drops routes of an interface's files beyond 8,192"
     advice = "use shorter prefixes, or install these routes with hostrouting apply"
@@ -322,7 +322,7 @@ def _rest(
     metric: str,
     table: str,
 ) -> list[str]:
-    """Return the lines for a route's source, MTU, metric, and table unless it is main."""
+    """Return the lines for a route's source, MTU, metric and, except for main, its table."""
     rest = (
         (source, route.source),
         (mtu, route.mtu),

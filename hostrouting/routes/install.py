@@ -133,7 +133,7 @@ def converge(
 
 
 def _replaced_by_others(wanted: Iterable[Route], plan: RoutePlan) -> list[Route]:
-    """Return the wanted routes that another program's route has replaced."""
+    """Return the wanted routes in whose place another program's route is now."""
     ours = {route.key for route in plan.wanted if route not in plan.foreign}
     return [route for route in wanted if route.key not in ours and route not in plan.foreign]
 
@@ -143,7 +143,7 @@ def _converge_once(
     backend: RouteBackend,
     added: Sequence[Route] | None,
 ) -> tuple[RoutePlan, list[RouteFailure], list[RouteFailure]]:
-    """Return the plan, the routes that can't be restored, and the routes that can't be removed."""
+    """Restore the former routes. Return the plan, and the failures to restore and to remove."""
     keys = {route.key for route in wanted}
     unwanted: list[Route] = []
     others: list[Route] = []
@@ -211,7 +211,7 @@ def _remove(routes: list[Route], backend: RouteBackend, scope: CancelScope) -> N
 
 
 def route_of_each_hop(route: Route) -> list[Route]:
-    """Return a route for each next hop of an IPv6 route, or an IPv4 route unchanged.
+    """Return a route for each next hop of an IPv6 route. An IPv4 route is returned unchanged.
 
     An IPv4 route needs no division, because another program can't add next hops to it.
     """
@@ -359,7 +359,7 @@ def _unreachable_gateways(failures: Iterable[RouteFailure]) -> Iterator[IpAddres
 
 
 def refuse(verb: str, failures: Sequence[RouteFailure], ours: Sequence[Route] = ()) -> None:
-    """Raise a RouteError that explains why routes were rejected, if there are any.
+    """If any routes were rejected, raise a RouteError with the reasons.
 
     Args:
         verb: the attempted change.

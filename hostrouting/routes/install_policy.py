@@ -21,7 +21,7 @@ from hostrouting.routes.plan import read_policy
 from hostrouting.routes.policy import PolicyPlan, PolicyRouting, rule_words
 from phases import CancelScope, Undo
 
-# The errnos of a removal if the route, rule or interface doesn't exist any more.
+# The errnos of a removal of a route or rule that is gone, or whose interface is gone.
 _IS_GONE = (errnos.ESRCH, errnos.ENOENT, errnos.ENODEV)
 
 

@@ -89,7 +89,7 @@ class RoutePlan:
         return attrs.evolve(routes, policies=policies)
 
     def only(self, is_chosen: Callable[[Route], bool]) -> RoutePlan:
-        """Return the part of the plan with the chosen routes of table main.
+        """Return the part of the plan that is about chosen routes of table main.
 
         For a replacement, the new route must be chosen.
         """
@@ -146,7 +146,7 @@ class RoutePlan:
 
 @attrs.frozen
 class RoutesReport:
-    """The result of installing the static routes in the kernel and for every boot.
+    """The result of an installation of the static routes, both in the kernel and for later boots.
 
     Args:
         plan: the plan that was applied.
@@ -293,7 +293,7 @@ class _Sorter:
 
 
 def _entry_behind(route: Route, same: Sequence[Route]) -> Route | None:
-    """Return another program's IPv6 entry with the key of our route, if there is one.
+    """Return another program's IPv6 entry that has the key of our route, or None.
 
     If our route were replaced, the new route would come after that entry, and have no effect. The
     kernel keeps two entries with the same key in two cases: one of them has no gateway, or one is
@@ -310,7 +310,7 @@ def _refuse_behind_added_hops(
     wanted: Iterable[Route],
     entries: Mapping[Prefix, Sequence[Route]],
 ) -> Iterator[Refusal]:
-    """Yield refusals for new IPv6 routes that a next hop beside our old route would precede.
+    """Yield refusals for new IPv6 routes that a next hop added to our old route would precede.
 
     For example, our old route is ``2001:db8::/32 via fe80::1 dev eth0 metric 100``, and the new
     route has metric 200. Another program has added ``nexthop via fe80::2 dev eth0`` to our old
@@ -322,7 +322,8 @@ def _refuse_behind_added_hops(
     ]
     if not old_routes:
         return
-    # Of several new routes to a destination, the one with the lowest metric comes last, and stays.
+    # Of several new routes to a destination, the dict keeps the last one, so sort the lowest metric
+    # last.
     by_metric = sorted(wanted, key=lambda route: route.metric, reverse=True)
     new_routes = {numbers(route.destination): route for route in by_metric}
     for old in old_routes:
@@ -333,7 +334,7 @@ def _refuse_behind_added_hops(
 
 
 def _refuse_beside_old(route: Route, old: Route, same: Iterable[Route]) -> Iterator[Refusal]:
-    """Yield a refusal for a new route if our old route may have another program's next hop.
+    """Yield a refusal for a new route, if another program may have added a next hop to our old one.
 
     Args:
         route: the new route, which has the metric of ``old`` or a higher one.
@@ -393,7 +394,7 @@ def uplinks_of(
     backend: RouteBackend,
     backends: Iterable[RouteBackend],
 ) -> tuple[str, ...] | None:
-    """Return patterns for the interfaces whose default route is inherited, or None for any.
+    """Return patterns for the interfaces whose default route is inherited; None for any interface.
 
     Args:
         config: the config, which may name the uplinks.
@@ -774,7 +775,7 @@ def plan_or_raise(
     *backends: RouteBackend,
     adopted: Sequence[StaticRoute] = (),
 ) -> RoutePlan:
-    """Return the plan of ``plan_now``, or raise a RouteError if something is missing."""
+    """Return the plan of ``plan_now``. If something is missing, raise a RouteError."""
     plan, missing = plan_now(config, *backends, adopted=adopted)
     if missing is not None:
         raise RouteError(

@@ -174,7 +174,7 @@ def _refuse_early(
     rules: Iterable[StaticRule],
     kept: Iterable[KeptInterface],
 ) -> Iterator[Refusal]:
-    """Yield refusals for rules whose early preference would take packets off a kept interface."""
+    """Yield refusals for rules that come so early that they take packets off a kept interface."""
     early = [rule for rule in rules if rule.priority < _KEEP]
     for rule in early:
         for interface in kept:
@@ -493,7 +493,7 @@ class PolicyPlan:
 
     @cached_property
     def replace(self) -> tuple[Replacement, ...]:
-        """Return each side-table route that must change, with the wanted route of the same key."""
+        """Return the side-table routes that must change, each with the wanted route of its key."""
         wanted = {route.key: route for route in self.wanted.routes}
         pairs = [Replacement(old, wanted[old.key]) for old in self._with_wanted_keys]
         return tuple(pair for pair in pairs if not pair.old.has_same_effect(pair.new))
@@ -617,7 +617,7 @@ def _by_selectors(rules: Iterable[Rule]) -> Iterable[list[Rule]]:
 
 
 def _in_order(wanted: Iterable[Rule], positions: Mapping[Rule, int]) -> list[int]:
-    """Return the positions of the wanted rules before the first that is missing or out of order.
+    """Return the positions of the first wanted rules, up to one that is missing or out of order.
 
     Args:
         wanted: the rules, in the order in which the kernel must evaluate them.
@@ -633,7 +633,7 @@ def _in_order(wanted: Iterable[Rule], positions: Mapping[Rule, int]) -> list[int
 
 
 def _may_be_mistaken(rule: Rule, other: Rule) -> bool:
-    """Return whether a request for one of our rules may match another of our rules.
+    """Return whether a request to add or delete one of our rules may match another of ours.
 
     A request without a source or destination matches rules with any source or destination
     (rule_exists and rule_find in net/core/fib_rules.c). A deletion without

@@ -36,7 +36,7 @@ _THIS_HOST = {Family.IPV4: (0, 32), Family.IPV6: (0, 127)}
 
 
 def verify_routes(wanted: Sequence[Route], *backends: RouteBackend, has_old: bool = False) -> None:
-    """Check that the kernel uses every route for one of its addresses outside of longer prefixes.
+    """Check that the kernel uses every route, by one of its addresses that no longer prefix covers.
 
     Args:
         wanted: the routes in table main that must be in effect.
@@ -123,7 +123,7 @@ def _beaten_in_kernel(
     wanted: Sequence[Route],
     backend: RouteBackend,
 ) -> list[tuple[Route, Lookup]]:
-    """Return the routes that the kernel doesn't use for their addresses, each with the lookup."""
+    """Return the routes that the kernel doesn't use, each with the lookup that shows this."""
     asked = [(route, address) for route, address in probes if address is not None]
     answers = backend.lookup([address for _, address in asked])
     others: list[tuple[Route, Lookup]] = []
@@ -147,7 +147,7 @@ def _is_confirmed(route: Route, answer: Lookup) -> bool:
 
 
 def _is_carried(route: Route, answer: Lookup, wanted: Mapping[tuple[object, ...], Route]) -> bool:
-    """Return whether a lookup found a wanted route: the route, or one that may precede it."""
+    """Return whether a lookup found a wanted route: this one, or one with a lower metric."""
     winner = answer.route
     if winner is None or winner.destination != route.destination or winner.metric > route.metric:
         return False
@@ -185,7 +185,7 @@ def _gone(route: Route, backend: RouteBackend) -> Refusal:
 
 
 def _why_behind(route: Route, same: Iterable[Route], fib: Fib) -> tuple[str, str]:
-    """Return why the kernel skips an IPv6 route, and advice, or two empty strings if unknown."""
+    """Return why the kernel skips an IPv6 route, and advice; both are empty if that isn't known."""
     for entry in same:
         if _has_source_prefix(entry):
             return f"because {entry} hides ours from packets of other sources", halves_hint(route)
@@ -222,7 +222,7 @@ def _has_source_prefix(entry: Route) -> bool:
 
 
 def _is_behind(winner: Route | Rule | None, route: Route) -> bool:
-    """Return whether a lookup used no entry, or an entry that the route should precede."""
+    """Return whether a lookup should have found the route instead of its winner."""
     if not isinstance(winner, Route):
         return winner is None
     is_same = winner.destination == route.destination and winner.metric <= route.metric

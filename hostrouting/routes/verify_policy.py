@@ -45,7 +45,7 @@ _OF_THIS_HOST = (RouteType.LOCAL, RouteType.BROADCAST, RouteType.ANYCAST)
 
 
 def verify_policy(wanted: PolicyRouting, backend: RouteBackend) -> None:
-    """Check that packets to rules' CIDRs use table main, and kept addresses their side tables.
+    """Check that table main decides about the rules' CIDRs, and side tables about kept addresses.
 
     A lookup without a result is no error, because table main may have no route to a CIDR. But a
     kept interface with a gateway must have a route to any address.

@@ -218,7 +218,7 @@ def _kernel_route(
 
 
 def _fib_add_ifaddr(net: Net, dev: Device, ifa: Address) -> None:
-    """Add an address's routes, or only its local route if the device is down, ignoring errors."""
+    """Add an address's routes, ignoring errors. If the device is down, add only the local route."""
     for what, route in _routes_of(net, dev, ifa).items():
         if dev.is_up or what == "local":
             with contextlib.suppress(NetlinkError):

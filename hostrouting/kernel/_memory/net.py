@@ -270,7 +270,7 @@ def fib_table_delete(net: Net, cfg: Route) -> None:
 
 
 def _fib_nh_match(cfg: Route, route: Route) -> bool:
-    """Return whether the first hop has the device and gateway in ``cfg``, if ``cfg`` has a hop."""
+    """Return whether the first hop has the device and gateway of the hop in ``cfg``, if any."""
     if not cfg.hops or not route.hops:
         return not cfg.hops
     meant = cfg.hops[0]

@@ -154,7 +154,7 @@ def _fib_check_onlink(
 
 
 def _lookup_gateway(net: Net, flow: Flow, table: int) -> Device:
-    """Return the output device for a gateway, by the given table, or else by the rules."""
+    """Return the output device for a gateway: that of the table's entry, or else by the rules."""
     route = net.find(table, flow) if table != Table.MAIN else None
     if route is None or not route.hops:
         decision = net.decide(flow)
@@ -250,7 +250,7 @@ def nexthop_flush_dev(net: Net, dev: Device) -> None:
 
 
 def _with_hops_of(dev: Device, route: Route, changed: Callable[[NextHop], NextHop]) -> Route:
-    """Apply a function to a route's hops through a device, unless they are a nexthop object's."""
+    """Apply a function to a route's hops through a device. Leave a nexthop object's hops alone."""
     if route.nexthop_id is not None or not any(hop.dev == dev.name for hop in route.hops):
         return route
     hops = tuple(changed(hop) if hop.dev == dev.name else hop for hop in route.hops)

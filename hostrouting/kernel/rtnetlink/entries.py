@@ -107,7 +107,7 @@ class RouteReader:
         return common, (int.from_bytes(message[address], "big"), message[_LENGTH_AT])
 
     def first_of_last_destination(self, stretch: Stretch) -> int:
-        """Return the first address of the last destination in a stretch of messages."""
+        """Return the destination's first address in the last message of a stretch."""
         _, (first, _) = self.single(stretch.messages[-stretch.step :])
         return first
 

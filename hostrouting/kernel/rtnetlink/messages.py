@@ -204,7 +204,7 @@ def split(stretch: Stretch) -> Iterator[bytes]:
 
 
 def _end_of_like(datagram: bytes, header: bytes, step: int) -> int:
-    """Return the datagram's end if it is a single stretch, or else the first message's end.
+    """Return the end of the datagram if it is a single stretch; otherwise of its first message.
 
     Compare the first byte of all headers, then the second, and so on: sixteen comparisons of slices
     are faster than hundreds of comparisons of headers.
