@@ -70,6 +70,7 @@ from hostrouting.tasks import queries
 
 if TYPE_CHECKING:
     from hostrouting.routes.plan import RoutePlan
+    from phases import CancelScope
 
 # The most routes that a line names.
 _SHOWN_ROUTES = 4
@@ -164,17 +165,32 @@ def _with_removals(report: OverlapReport, chosen: Chosen, host: Host) -> Overlap
 
         config = host.with_verified(chosen.config)
         plan, _ = plan_now(config, *host.planned_backends(config))
+        gone = [str(route) for route in plan.remove if str(route) not in report.unlisted]
+        if not gone:
+            return report
+        loses = run_function("check", lambda scope: _loses(plan, report, config, host, scope))
     except RouteError:  # other lines say why apply would fail
-        return report
-    gone = [str(route) for route in plan.remove if str(route) not in report.unlisted]
-    if not gone:
         return report
     apply = f"hostrouting apply {chosen.name}".rstrip()
     ours = counted(len(gone), "installed route")
     listed = shortened(gone, ", ", _SHOWN_ROUTES)
-    line = f"{apply} removes {ours}, not listed in CONFIG; {listed}"
+    plan_command = f"hostrouting plan {chosen.name}".rstrip()
+    see = f": {plan_command} says what that takes away" if loses else ""
+    line = f"{apply} removes {ours}, not listed in CONFIG{see}; {listed}"
     fix = attrs.evolve(report.fix, consequences=(*report.fix.consequences, line))
     return attrs.evolve(report, fix=fix)
+
+
+def _loses(
+    plan: RoutePlan,
+    report: OverlapReport,
+    config: Config,
+    host: Host,
+    scope: CancelScope,
+) -> bool:
+    from hostrouting.overlap.planned_host import planned_host
+
+    return planned_host(config, host, plan, scope).loses(report, config, scope)
 
 
 def _start_lines(notes: Iterable[Note]) -> list[str]:

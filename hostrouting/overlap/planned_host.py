@@ -151,6 +151,19 @@ class PlannedHost:
             return (_unknown_effects(error),)
         return tuple(sentence for each in found for sentence in each.sentences)
 
+    def loses(self, report: OverlapReport, config: Config, scope: CancelScope) -> bool:
+        """Return whether more expected addresses fail after the plan, or it diverts packets.
+
+        Args:
+            report: the report on the host as it is.
+            config: the planned config.
+            scope: cancels the reads.
+        """
+        after = check_families(config, self.backend, scope, host=self.host)
+        now = {*map(_failure, report.findings)}
+        is_worse = any(_failure(finding) not in now for finding in after.findings)
+        return is_worse or bool(self.effects(config, scope))
+
     def _followed(self, config: Config, known: KnownHost) -> KnownHost:
         """Return a host on which our routes have followed the default route's gateway."""
         following = self._following(config.static_routes)

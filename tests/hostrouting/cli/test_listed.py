@@ -14,7 +14,7 @@ import attrs
 import pytest
 from file_trees import write_file
 from node import SECOND_GATEWAY, add_nics, default_route
-from wanted import lose_default_route, ours, section
+from wanted import SHADOWED, lose_default_route, ours, section
 
 from hostrouting import Config, Host, Verdict, check, judge
 from hostrouting.kernel.port import Write, read_default_routes
@@ -508,10 +508,33 @@ def test_routes_that_apply_would_remove_are_named(run: Run, write: Any) -> None:
     others = [EXPECTED, {"cidr": "10.96.0.0/16", "devs": ["ib0"]}]
     path = write({"hostRouting": {"routeOverlap": {"expectedCidrs": others}, "waitSeconds": 0}})
     code, out, _ = run("check", path)
-    caution = f"caution: hostrouting apply {path} removes 2 installed routes, not listed in CONFIG"
+    removes = "removes 2 installed routes, not listed in CONFIG"
+    loss = f"hostrouting plan {path} says what that takes away"
+    caution = f"caution: hostrouting apply {path} {removes}: {loss}"
     assert (code, caution in out.splitlines()) == (1, True)
     assert "removes" not in run("check", write(LISTED))[1]
     assert "removes" not in run("check", "--cidr", EXPECTED)[1]
+
+
+@pytest.mark.parametrize(
+    ("destination", "loses"),
+    [("172.16.1.0/24", True), ("10.96.0.0/24", True), ("10.7.0.0/16", False)],
+    ids=["expected", "other", "none"],
+)
+def test_a_removal_that_takes_something_away_points_to_plan(
+    run: Run, write: Any, kernel: FakeKernel, destination: str, loses: bool
+) -> None:
+    """The route leads an expected CIDR, or other packets, or nothing, off an interface."""
+    add_nics(kernel, eth1="10.100.0.5/24")
+    kernel.ip("route add 10.96.0.0/24 via 10.100.0.1 dev eth1 metric 900 proto static")
+    installed = [SHADOWED, destination] if destination != SHADOWED else [SHADOWED]
+    assert run("apply", "--routes-only", write({"hostRouting": section(*installed)}))[0] == 0
+    left = () if destination == SHADOWED else (SHADOWED,)
+    path = write({"hostRouting": section(*left)})
+    code, out, _ = run("check", path)
+    told = "removes 1 installed route, not listed in CONFIG"
+    assert (code, told in out, f"hostrouting plan {path} says what" in out) == (0, True, loses)
+    assert ("no longer go" in "".join(run("plan", path)[1:])) is loses
 
 
 @pytest.mark.parametrize("listed", [[*HALVES], [*HALVES, "10.96.0.0/17", "10.96.128.0/17"]])
