@@ -20,27 +20,55 @@ import re
 import subprocess
 import sys
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Network
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import attrs
 import pytest
+from node import shadowed_kernel
 from public_surface import FILE, MODULES, surface
+from wanted import MACHINE, SHADOWED, config
 
 import hostrouting
+import hostrouting.backend
+import hostrouting.report
 import hostrouting.tasks
+import phases
+from hostrouting import OverlapMode, OverlapReport, Verdict
 from hostrouting.backend import (
+    AddressLabel,
     Family,
     NetlinkBackend,
     NetlinkBackend6,
     RouteBackend,
+    RouteFailure,
+    Rule,
+    RuleFailure,
+    Selection,
     Systemctl,
 )
+from hostrouting.kernel.selection import DEFAULT_ROUTES, except_plain
 from hostrouting.model.integer_prefixes import numbers
 from hostrouting.model.lookups import Lookup
 from hostrouting.model.routes import Route
+from hostrouting.report import (
+    Change,
+    Changes,
+    ChangesObserver,
+    ExaminedHost,
+    FamilyVerdict,
+    JudgedHost,
+    LeftOut,
+    Obstacle,
+    OverdueRun,
+    Replacement,
+    Unfixable,
+)
+from hostrouting.testing import FakeSystemd
 
 ROOT = Path(__file__).parent.parent
 NAMES: set[str] = {*vars(hostrouting)["__all__"]}
@@ -175,29 +203,102 @@ def test_only_another_distributions_phases_is_named(
     assert re.fullmatch(said, done.stderr.splitlines()[-1])
 
 
+def host_below(root: Path) -> hostrouting.Host:
+    layout = hostrouting.Layout(root)
+    layout.units.mkdir(parents=True)
+    return hostrouting.Host(shadowed_kernel(), FakeSystemd(layout, running=[MACHINE]), layout)
+
+
+def results(host: hostrouting.Host) -> Iterator[object]:
+    """Yield what tasks and functions return, and what a backend does."""
+    overlapping = config(cidrs=["172.16.0.0/16", "fd00::/8"], mode="WARN")
+    rule = {"to": "10.244.0.0/16", "priority": 5000}
+    installed = config(SHADOWED, rules=[rule], keep=["ib0"], watch={"enabled": True})
+    other = config({"destination": SHADOWED, "dev": "ib0"}, keep=["ib*", "eth7"], mode="WARN")
+    yield hostrouting.check(overlapping, host=host)
+    yield hostrouting.plan(installed, host=host)
+    yield installed
+    yield (before := hostrouting.snapshot(host=host))
+    yield phases.run(hostrouting.Configure(installed, host=host))
+    yield phases.run(hostrouting.ConfigureWatch(config(), host=host))
+    yield hostrouting.plan(other, host=host)
+    yield (after := hostrouting.snapshot(host=host))
+    yield hostrouting.diff(before, after, installed)
+    yield hostrouting.judge([before, after], overlapping)
+    yield hostrouting.explain("172.16.1.9", installed, host=host)
+    yield hostrouting.examine(host=host)
+    yield host.routes.facts()
+    yield [*host.routes.entries()]
+    yield host.routes.lookup([IPv4Address("172.16.1.9")])
+
+
+DESTINATION = IPv4Network("10.0.0.0/8")
+ROUTE = Route(DESTINATION)
+REPORT = OverlapReport(Verdict.OVERLAP, OverlapMode.STRICT, None, "node-7")
+OTHERS: list[object] = [
+    hostrouting.Layout("/srv"),
+    Lookup.of_template(IPv4Address("10.0.0.1"), ROUTE, numbers(DESTINATION), Route),
+    AddressLabel(IPv6Network("::/0"), 1),
+    RouteFailure(ROUTE, 1, "refused"),
+    RuleFailure(Rule(5000), 1, "refused"),
+    Selection(),
+    DEFAULT_ROUTES,
+    except_plain(("eth0",)),
+    except_plain({"eth0"}, inside=((0, 1),), mtus={"eth0": 1500}),
+    FamilyVerdict(Family.IPV4, Verdict.OK, ("eth0",), None),
+    JudgedHost("node-7", REPORT),
+    Replacement(ROUTE, ROUTE),
+    LeftOut("ib0", "it has no address"),
+    Unfixable((DESTINATION,), ("ib0",), Obstacle("another program's rule decides", Rule(5000))),
+]
+
+
+def parts(value: object) -> Iterator[object]:
+    """Yield a value, and the values that it contains."""
+    yield value
+    inside: Iterable[object] = ()
+    kind: type[Any] = type(value)
+    if attrs.has(kind):
+        names = [field.name for field in attrs.fields(kind)]
+        inside = [getattr(value, name) for name in names if hasattr(value, name)]
+    elif isinstance(value, dict):
+        inside = [*value, *value.values()]
+    elif isinstance(value, list | tuple | set | frozenset):
+        inside = value
+    for each in inside:
+        yield from parts(each)
+
+
+def test_all_values_can_be_sent_to_another_process(tmp_path: Path) -> None:
+    sent = {type(part) for value in OTHERS for part in parts(value)}
+    for value in (*results(host_below(tmp_path)), *OTHERS):
+        again = pickle.loads(pickle.dumps(value))
+        assert (repr(again), again) == (repr(value), value)
+        sent |= {type(part) for part in parts(value)}
+    modules = (hostrouting.report, hostrouting.backend)
+    public = [getattr(module, name) for module in modules for name in module.__all__]
+    values = {each for each in public if inspect.isclass(each) and attrs.has(each)}
+    assert values - sent == {ChangesObserver, ExaminedHost, Systemctl}
+
+
+CLASSES = [getattr(module, name) for module in MODULES for name in module.__all__]
+ARGUMENTS: dict[type, tuple[object, ...]] = {
+    hostrouting.ConfigError: ([("a", "b")],),
+    hostrouting.RouteOverlapError: ("10.0.0.0/8 fails", REPORT),
+    phases.TimedOut: (2.5,),
+    OverdueRun: (2.5,),
+}
+
+
 @pytest.mark.parametrize(
-    "value",
-    [
-        hostrouting.Config(
-            static_routes={"enabled": True, "routes": [{"destination": "172.16.1.0/24"}]}
-        ),
-        hostrouting.Layout("/srv"),
-        hostrouting.Snapshot((), (), (), ()),
-        hostrouting.RoutesReport(),
-        hostrouting.ConfigError([("a", "b")]),
-        Lookup.of_template(
-            IPv4Address("10.0.0.1"),
-            Route(IPv4Network("10.0.0.0/8")),
-            numbers(IPv4Network("10.0.0.0/8")),
-            lambda network: Route(network),
-        ),
-    ],
-    ids=lambda value: type(value).__name__,
+    "error",
+    [each for each in CLASSES if inspect.isclass(each) and issubclass(each, BaseException)],
 )
-def test_a_value_can_be_sent_to_another_process(value: object) -> None:
-    again = pickle.loads(pickle.dumps(value))
-    assert repr(again) == repr(value)
-    assert again == value or isinstance(value, Exception)
+def test_an_error_can_be_sent_to_another_process(error: type[BaseException]) -> None:
+    raised = error(*ARGUMENTS.get(error, ("can't",)))
+    vars(raised).update(hint="try again", changes=Changes(units=(Change("a.service", "started"),)))
+    again = pickle.loads(pickle.dumps(raised))
+    assert (type(again), str(again), vars(again)) == (error, str(raised), vars(raised))
 
 
 _SNAPSHOT = hostrouting.Snapshot((), (), (), ())

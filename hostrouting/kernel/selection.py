@@ -10,7 +10,6 @@ protocol, and ``RouteReader`` skips hundreds of entries at a time. This module d
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 
 import attrs
 
@@ -22,7 +21,8 @@ from hostrouting.model.routes import Protocol, Route, Route6, RouteType, Table
 # The template's own destination is a placeholder.
 Group = tuple[Route, Sequence[Prefix]]
 
-_NO_MTUS: Mapping[str, int] = MappingProxyType({})
+# Not a MappingProxyType, which can't be pickled.
+_NO_MTUS: Mapping[str, int] = {}
 
 
 class Entries:
@@ -171,7 +171,7 @@ def except_plain(
     return Selection(is_omitted=PlainThrough(devs, sources, mtus), inside=inside)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class PlainThrough:
     """A predicate for plain entries through certain interfaces.
 
