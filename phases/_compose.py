@@ -260,7 +260,7 @@ class Timeout(Tree, Generic[T_co]):
 
     @property
     def tasks(self) -> tuple[Task[T_co]]:
-        """Return the task in a tuple, for consistency with `Serial` and `Parallel`."""
+        """Return the task in a tuple, as `Serial` and `Parallel` do with theirs."""
         return (self.task,)
 
     def do(self, scope: CancelScope) -> T_co:
@@ -292,8 +292,8 @@ def _lines(task: Any) -> Iterator[str]:
 def _outcome(scope: CancelScope, errors: list[BaseException]) -> BaseException | None:
     """Choose the exception to raise.
 
-    Interrupts take precedence over the scope's own exception, which takes precedence over failures.
-    Return None if there are no errors.
+    An interrupt comes first, then the scope's own exception, and then failures. Return None if
+    there are no errors.
     """
     failures = [error for error in errors if isinstance(error, Exception)]
     interrupts = [error for error in errors if not isinstance(error, Exception)]

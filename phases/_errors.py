@@ -103,8 +103,8 @@ class Observer(Protocol):
     ) -> None:
         """Report that a task has finished, with its result or exception, and its duration.
 
-        If a task returns after its scope has ended, both its result and the scope's exception are
-        passed.
+        A task may return after its scope has ended. Then both its result and the scope's exception
+        are passed.
         """
         del path, status, result, error, seconds
 

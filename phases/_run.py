@@ -87,7 +87,7 @@ def _checked_observers(values: Sequence[Observer]) -> list[Observer]:
 
 
 class _Reporter(AbstractContextManager["_Reporter"]):
-    """A queue that passes calls to a run's observers, one at a time.
+    """A queue of calls to a run's observers, which get them one at a time.
 
     At the end of the run, the first observer error is raised. If the run itself has raised an
     exception, the observer error becomes a note of that exception.

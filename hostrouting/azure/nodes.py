@@ -132,6 +132,6 @@ class Programs:
         return self.error(f"can't {attempt}: {why}", hint=hint, errno=error.errno)
 
     def run_ip(self, attempt: str, command: str) -> list[dict[str, Any]]:
-        """Return the output of ip or bridge, or an empty list if the interface doesn't exist."""
+        """Return the parsed output of ip or bridge; empty if the interface doesn't exist."""
         printed = self.run(attempt, command, "Cannot find", "does not exist")
         return list(json.loads(printed or "[]"))

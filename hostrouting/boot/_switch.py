@@ -103,7 +103,7 @@ def _remove_stage(stage: Path) -> None:
 
 
 def remove_old_stages(layout: Layout) -> None:
-    """Remove the staging folders that the list doesn't name: those of killed and failed runs."""
+    """Remove the staging folders of killed and failed runs, which the list doesn't name."""
     _remove_unless_folder(layout.stages)
     listed = files.read_text(layout.gate_list) or ""
     for stage in files.matching(layout.stages, "*"):

@@ -24,9 +24,9 @@ IGNITION_VERSION = "3.4.0"
 # machine, apart from the path of Python in the watcher's unit.
 _SYSROOT = Layout("/sysroot")
 _GZIP = 16 + zlib.MAX_WBITS
-# The values of zlib's memLevel to try. Each compressed block has a code table of its own. With a
-# lower memLevel, there are more blocks, so the rows at a script's end may get a table that suits
-# them.
+# The values of zlib's memLevel to try. Each compressed block has a code table of its own. A lower
+# memLevel makes more blocks. The rows at a script's end may then get a table of their own, which
+# compresses them better.
 _MEM_LEVELS = (5, 6, 7)
 
 

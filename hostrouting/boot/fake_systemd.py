@@ -51,7 +51,7 @@ class FakeSystemd:
         return "<FakeSystemd>"
 
     def within(self, scope: CancelScope) -> FakeSystemd:
-        """Return this object, because the fake never waits."""
+        """Return this object: the fake never waits, so nothing has to be cancelled."""
         del scope
         return self
 
@@ -143,7 +143,7 @@ class FakeSystemd:
         return {unit: self.show(unit, *names) for unit in (*instances, *units)}
 
     def orderings(self, *units: str) -> dict[str, tuple[str, ...]]:
-        """Map each running or given unit to the units after which it is started."""
+        """Map each unit, whether running or given, to the units after which it is started."""
         after: dict[str, list[str]] = {}
         loaded = {unit: self._read(unit) for unit in units} | self._loaded
         for unit, lists in loaded.items():

@@ -200,7 +200,7 @@ def rewrite(path: Path, edit: Callable[[BinaryIO], str | None]) -> bool:
 
 
 def followed_folder(path: Path) -> Path:
-    """Return a new file's path with resolved symlinks, of which ``rewrite`` would follow each.
+    """Return a new file's path without symlinks. ``rewrite`` would follow each of these symlinks.
 
     The file's folder may be missing, too.
 
@@ -293,7 +293,7 @@ def make_folders(folder: Path) -> None:
 
 
 def remove_litter(path: Path) -> None:
-    """Remove temporary files that killed writers left next to a file.
+    """Remove the temporary files next to a file, which killed writers have left.
 
     The caller must hold the writers' lock.
 

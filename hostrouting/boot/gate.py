@@ -1,4 +1,4 @@
-"""Render the gate's drop-ins and script list, and check whether a unit's settings bypass the gate.
+"""Render the gate's drop-ins and its list of scripts, and find settings of units that bypass it.
 
 This module does no I/O.
 
@@ -181,7 +181,7 @@ def opening_settings(
     is_strict: bool,
     environment: Collection[str] = (),
 ) -> Iterator[str]:
-    """Yield the settings with which a unit starts although the gate fails, or never starts.
+    """Yield the settings that let a unit start although the gate fails, or that prevent each start.
 
     Args:
         properties: the properties listed in ``SETTINGS`` as printed by ``systemctl show``.

@@ -32,7 +32,7 @@ _ADOPTED_ROW = re.compile(
     re.MULTILINE,
 )
 
-# The words that stand for the default route's interface or gateway in a script.
+# In a script, these words stand for the default route's interface or gateway.
 _INHERITED = ("@@AUTO_DEV@@", "@@AUTO_GW@@", INHERITED)
 
 

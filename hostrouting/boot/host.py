@@ -281,7 +281,7 @@ class Host:
 
     @property
     def has_record(self) -> bool:
-        """Return whether there is a record of verified uplinks, even an unreadable one."""
+        """Return whether there is a record of verified uplinks, even if it can't be read."""
         if self.snapshot is not None:
             return bool(self.snapshot.verified)
         return os.path.lexists(self._record)
@@ -329,7 +329,7 @@ class Host:
     def backends(self, families: Collection[Family]) -> tuple[RouteBackend, ...]:
         """Return the IPv4 backend, and the IPv6 backend if it is needed.
 
-        IPv6 is needed if ``families`` includes it, or the host has IPv6 routes of hostrouting.
+        IPv6 is needed if it is in ``families``, or if the host has IPv6 routes of ours.
 
         Raises:
             RouteError: the host is an image, or has no backend for IPv6.
@@ -519,7 +519,7 @@ def _refuse_a_part(
 def _given_for_another_host(
     routes: RouteBackend | None, units: UnitManager | None, layout: Layout | None
 ) -> str | None:
-    """Return a phrase about an argument that surely isn't this machine, or None."""
+    """Return a phrase about an argument that can't be this machine's, or None."""
     if layout is not None and not layout.is_this_host:
         return f"a layout below {layout.root}"
     if routes is not None and _is_for_tests(routes):

@@ -1,4 +1,4 @@
-"""Validate the root of an image: none of its paths may end at a file of this host."""
+"""Validate the root of an image. A path in it must not lead to a file of this host."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ Loaded: TypeAlias = Mapping[str, Mapping[str, str]]
 
 
 def prepare(plan: BootPlan, host: Host, undo: Undo) -> Loaded | None:
-    """Clean up after killed runs and write the manifest of all current and planned files.
+    """Clean up after killed runs, and write a manifest of both the current and the planned files.
 
     Args:
         undo: collects the rollback steps.
@@ -133,7 +133,7 @@ def apply_additions(
         loaded = None
 
     if plan.is_installing and new.has_gate:
-        # Without a reload and an enabled unit, what systemd has loaded is still the same.
+        # If nothing was reloaded or enabled, what systemd has loaded is still the same.
         if loaded is None:
             loaded = _loaded(units, new)
         _verify_gate(loaded, new, layout)
@@ -171,7 +171,7 @@ def _enable(plan: BootPlan, host: Host, undo: Undo) -> None:
 
 
 def _changes_so_far(plan: BootPlan, layout: Layout, unread: Iterable[str]) -> Changes:
-    """Return the changes that have been made before anything is removed."""
+    """Return the changes that are complete once files are added, before any are removed."""
     removed = {layout.relative(path) for path in plan.files.remove}
     planned = {change.what: change for change in plan.changes.files}
     of_files = [change for what, change in planned.items() if what not in removed]

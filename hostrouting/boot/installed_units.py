@@ -28,7 +28,7 @@ UNIT_PATH = (
 
 
 def unit_names(unit: str) -> tuple[str, ...]:
-    """Return the names with which systemd looks for a unit's drop-ins and links, best match first.
+    """Return the names under which systemd looks for a unit's drop-ins and links, best match first.
 
     For example, ``a-b@c.service`` yields ``a-b@c.service``, ``a-b@.service``, ``a-.service`` and
     ``service``.

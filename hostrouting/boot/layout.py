@@ -172,7 +172,7 @@ class Layout:
         return self.root / path.lstrip("/")
 
     def followed(self, path: str) -> Path:
-        """Resolve symlinks in a path as if chrooted into the layout's root."""
+        """Resolve symlinks in a path as if the layout's root were the root folder."""
         return self.passed(path)[-1]
 
     def passed(self, path: str) -> list[Path]:

@@ -124,7 +124,7 @@ class Done:
     are_routes_back: bool = False
 
     def add(self, made: Iterable[Changes]) -> None:
-        """Consume an iterator of changes, adding each one as soon as it is made."""
+        """Add each change of an iterator as soon as it is made."""
         for changes in made:
             self.changes |= changes
 

@@ -368,7 +368,7 @@ def _part(
 
 
 def _to_json(part: InstalledPart) -> dict[str, Any]:
-    """Return a part as JSON, with the keys of its config values but without the values."""
+    """Return a part as JSON: of its config values, only the keys."""
     document: dict[str, Any] = {
         "blocking": part.is_blocking,
         "gated": part.is_gated,

@@ -164,7 +164,7 @@ def _unit_text(
 
 
 def _sockets(config: Config) -> str:
-    """Return the setting that permits IPv6 sockets, with which the check finds source addresses."""
+    """Return the setting that permits IPv6 sockets. The check uses them to find sources."""
     if Family.IPV6 not in config.route_overlap.families:
         return ""
     return "\nRestrictAddressFamilies=AF_INET6"
@@ -242,7 +242,7 @@ class Wanted:
 
     @classmethod
     def of(cls, config: Config, layout: Layout, *names: str) -> Wanted:
-        """Return the parts that a config enables, limited to the given names if any are passed."""
+        """Return the parts that a config enables. If names are passed, other parts are left out."""
         names = names or CONFIGURED
         parts = [part for part in wanted_parts(config, layout) if part.name in names]
         former = config.former_record
@@ -268,7 +268,7 @@ def is_watched(config: Config) -> bool:
 
 
 def wanted_manifest(manifest: Manifest, wanted: Wanted, layout: Layout) -> Manifest:
-    """Return the manifest after the wanted parts have been installed and other named parts removed.
+    """Return the manifest once the wanted parts are installed, and the rest of ``names`` removed.
 
     The wanted consumer replaces the manifest's consumer only if a wanted part is gated.
     """

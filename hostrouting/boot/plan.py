@@ -294,7 +294,7 @@ def _changed_files(
     new: Manifest,
     contents: Mapping[str, bytes],
 ) -> list[BootFile]:
-    """Return all files to change or add, including the manifest and the gate's files."""
+    """Return all files that change or are new, including the manifest and the gate's files."""
     new_files = installed_files(layout, new, wanted.parts, contents)
     if new.parts:
         new_files.insert(0, BootFile(layout.manifest, new.to_text()))
@@ -411,7 +411,7 @@ def _net_changes(
     other_files: FilesPlan,
     units: UnitsPlan,
 ) -> Changes:
-    """Return the changes between the state before the run and the state after it, for printing."""
+    """Return, for printing, the changes from the state before the run to the state after it."""
     of_files = []
     for file in changed:
         before = files.read_text(file.path)

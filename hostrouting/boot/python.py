@@ -94,7 +94,7 @@ def files_of(layout: Layout, python: str, *sites: str) -> set[Path]:
 
 
 def _files_of_site(layout: Layout, name: str) -> set[Path]:
-    """Return the files of a folder for packages, and what its .pth files add or import."""
+    """Return the files in a folder for packages, and those that its .pth files add or import."""
     found = _packages_in(layout, name)
     site = layout.followed(name)
     for file in site.glob("*.pth"):
@@ -121,7 +121,7 @@ def _packages_in(layout: Layout, name: str) -> set[Path]:
 
 
 def all_in(layout: Layout, top: Path) -> set[Path]:
-    """Return a path, everything below it, and each path through which the symlinks there lead."""
+    """Return a path, everything below it, and all that the symlinks there pass through."""
     found: set[Path] = set()
     walked: set[Path] = set()  # symlinks may lead in a circle
     left = [top]
@@ -164,7 +164,7 @@ def _changeable_in_image(layout: Layout, python: str) -> Path | None:
 
 
 def is_changeable(state: os.stat_result, group: int = 0) -> bool:
-    """Return whether users other than the owner and the members of a group can change a file.
+    """Return whether more users can change a file than its owner and the members of a group.
 
     A folder with the sticky bit may be writable, because other users can't replace its owner's
     files.

@@ -96,7 +96,7 @@ def _rule_row(rule: StaticRule) -> str:
 
 
 def _keep_row(keep: Keep) -> str:
-    """Return a row with the pattern as an awk regex, the pattern itself, and the gateway."""
+    """Return a row for ``keep``: the pattern as an awk regex, the pattern itself, the gateway."""
     return f"keep {_expression([keep.dev])} {keep.dev} {keep.gateway or INHERITED}"
 
 
@@ -175,7 +175,7 @@ _NONE = "/"
 
 
 def _expression(patterns: Iterable[str]) -> str:
-    """Return an awk regex without anchors that matches the same names as these shell patterns.
+    """Return an awk regex, without anchors, for the names that these shell patterns match.
 
     Bracket expressions are expanded to alternatives, because awk implementations and fnmatch
     disagree on some of them.

@@ -223,7 +223,7 @@ class Systemctl:
         raise UnitError(f"`{command}` failed: {reason or f'exit code {done.returncode}'}")
 
     def _call(self, argv: Sequence[str], command: str) -> CompletedProcess[str]:
-        """Run a program that calls systemd, unless a call has just timed out.
+        """Run a program that calls systemd. If systemd has timed out before, fail at once.
 
         After a timeout, later calls fail at once. Otherwise, each rollback step would wait for the
         full timeout while the run holds the lock.

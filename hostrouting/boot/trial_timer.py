@@ -30,7 +30,7 @@ _RETRY_SECONDS = 60
 
 
 def read_trial(path: Path) -> dict[str, Any] | None:
-    """Return the document of a trial's file, with deadline and config, or None without a trial.
+    """Return the document in a trial's file: deadline and config. Without a trial, return None.
 
     Raises:
         FileError: the file can't be parsed.

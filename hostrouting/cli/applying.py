@@ -158,7 +158,7 @@ def _try_routes(
     config: Config,
     host: Host,
 ) -> Result | int:
-    """Try the routes, print how to confirm them and, on a terminal, wait for Enter to do so."""
+    """Try the routes, and print how to confirm them. On a terminal, wait for Enter."""
     from hostrouting.boot.trial_timer import end_trial, trial_deadline
     from hostrouting.tasks.trial import TryRoutes
 

@@ -99,7 +99,7 @@ class Paint(NamedTuple):
     ink: int = 16
 
     def on(self, text: str) -> str:
-        """Return the text on cells of one colour, with only the middle character in another colour.
+        """Return text that fills cells of one colour. Only its middle character is visible.
 
         If a user copies the cells from the terminal, the copy contains the whole text.
         """
@@ -148,7 +148,7 @@ def legend(
     default_devs: Sequence[str],
     meanings: tuple[str, str] = ("expected", "shadow"),
 ) -> dict[CellKind | None, Paint]:
-    """Assign a symbol and a colour to each kind of cell, and repeat them only if there are too few.
+    """Assign a symbol and a colour to each kind of cell. If there are too few, they repeat.
 
     Args:
         drawn: the kinds of the cells, in the order in which they appear.
@@ -182,7 +182,7 @@ def legend_lines(paints: Mapping[CellKind | None, Paint]) -> list[str]:
 
 
 def dev_words(devs: Sequence[str]) -> str:
-    """Return the first interfaces of a list, and how many more there are."""
+    """Return words for a list of interfaces: the first ones, and the number of the others."""
     return shortened(devs, ",", _NAMES)
 
 

@@ -71,7 +71,7 @@ def applied_text(report: ConfigureReport, ending: str, *, is_verbose: bool) -> s
 
 
 def plan_text(plan: Plan, config: Config, *, is_verbose: bool) -> str:
-    """Return the planned changes to routes, files and units, and whether the consumer could start.
+    """Return the text about a plan: changes to routes, files and units, and the next start.
 
     Args:
         plan: the plan.
@@ -182,7 +182,7 @@ def _lines(
     marks: Mapping[str, str],
     kind: str = "",
 ) -> Iterator[str]:
-    """Yield one line per change, prefixed with its mark or action, and with a word for its kind."""
+    """Yield a line for each change: its mark or action, a word for its kind, and its subject."""
     # Thousands of lines may have the same action, so its word is coloured only once.
     for action, alike in groupby(changes, attrgetter("action")):
         word = marks.get(action) or action.ljust(len("unchanged"))
@@ -199,7 +199,7 @@ def _unchanged_lines(
     is_changed: bool,
     is_verbose: bool,
 ) -> list[str]:
-    """Return lines with our unchanged routes, or their number, and other programs' routes."""
+    """Return lines on our unchanged routes (or their number), and on other programs' routes."""
     lines = [f"{clean(str(route))}  (another program's, already there)" for route in plan.foreign]
     if is_verbose:
         routes = (clean(str(route)) for route in plan.unchanged_routes)

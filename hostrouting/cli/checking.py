@@ -155,7 +155,7 @@ def _check_text(
 
 
 def _with_removals(report: OverlapReport, chosen: Chosen, host: Host) -> OverlapReport:
-    """Return the report, with a caution that names the routes that ``apply`` would remove."""
+    """Return the report, with a caution on the routes that ``apply`` would remove."""
     if chosen.document is None or report.verdict is Verdict.UNKNOWN:
         return report
     try:
@@ -253,7 +253,7 @@ def _about_planned_start(
 
 
 def _refused_policy(plan: RoutePlan, host: Host) -> str:
-    """Return why another program's rule decides before ours, and what to do, or an empty string."""
+    """Return which other program's rule decides before ours, and what to do; or an empty string."""
     from hostrouting.kernel.model import UnknownFactError
     from hostrouting.routes.verify_policy import verify_policy
 
@@ -272,7 +272,7 @@ def _uplinks_to_set(
     document: dict[str, Any] | None,
     report: OverlapReport,
 ) -> list[str]:
-    """Return a line with the uplinks of --uplink, if the printed routes need them in CONFIG."""
+    """Return a line with the uplinks of --uplink, if the printed routes need these in CONFIG."""
     uplinks = [*options.uplink]
     is_set = document is not None and (document.get(SECTION) or {}).get("uplinks") == uplinks
     if not uplinks or is_set or not report.fix.routes:
@@ -373,7 +373,7 @@ def _answer_boot_script(verdict: Verdict, host: Host) -> Result:
 
 
 def _installed_routes(host: Host) -> StaticRoutes:
-    """Return the installed config's routes, or an empty value if the manifest is broken."""
+    """Return the installed config's routes; none if the manifest is broken."""
     try:
         return _installed(host).static_routes
     except FileError as error:
@@ -649,7 +649,7 @@ def _write_in_place(
 
 
 def _written_lines(changes: Changes, report: OverlapReport, config: str) -> list[str]:
-    """Return what --in-place has written, and a last line that points back at cautions."""
+    """Return lines on what --in-place has written. The last one points back at cautions."""
     lines = changes_lines(changes) or [NOTHING]
     count = len(report.fix.consequences)
     if report.findings and count:

@@ -22,7 +22,7 @@ from hostrouting.model.errors import ConfigError, HostRoutingError
 
 
 def refuse_to_remove(document: Mapping[str, Any], host: Host) -> None:
-    """Raise an error if the default CONFIG lacks our key, but something of ours is there.
+    """Raise an error if the default CONFIG lacks our key, but our routes or scripts are there.
 
     After a reset by AKSFlexNode, which removes all scripts, there is no error: what is left of the
     installation only holds back starts.

@@ -152,7 +152,7 @@ def _ranges_text(ranges: Sequence[IpNetwork]) -> str:
 
 
 def _beside(around: IpNetwork, ranges: Sequence[IpNetwork]) -> Iterator[IpNetwork]:
-    """Yield the parts of a CIDR that lie between the ranges in it, at its start and at its end."""
+    """Yield the parts of a CIDR that are in none of its ranges."""
     address = Family.of(around).address
     lasts = [int(around.network_address) - 1, *(int(each.broadcast_address) for each in ranges)]
     firsts = [*(int(each.network_address) for each in ranges), int(around.broadcast_address) + 1]

@@ -60,7 +60,7 @@ def fleet_text(report: FleetReport, width: int | None, *, is_verbose: bool = Fal
 
 
 def _host_lines(group: HostGroup, *, is_verbose: bool) -> Iterator[str]:
-    """Yield a line with the hosts, and one with the names that differ in their snapshots."""
+    """Yield a line with the hosts, and a line with those whose snapshots have another host name."""
     yield _names(group.hosts, is_verbose=is_verbose)
     pairs = [
         f"{clean(name)} is {clean(own)}"
@@ -73,7 +73,7 @@ def _host_lines(group: HostGroup, *, is_verbose: bool) -> Iterator[str]:
 
 
 def _is_domain_alone(name: str, own: str) -> bool:
-    """Return whether one of two names is the other without its domain."""
+    """Return whether two names differ only in that one lacks the domain."""
     return own.startswith(f"{name}.") or name.startswith(f"{own}.")
 
 
@@ -109,7 +109,7 @@ def _counts(report: FleetReport) -> str:
 
 
 def _remarks(report: FleetReport, *, is_verbose: bool) -> list[str]:
-    """Return lines on snapshots with an odd time or host, and on hosts without a later snapshot."""
+    """Return lines on odd snapshots (by time or host), and on hosts without a later snapshot."""
     newest = f"more than a day older than the newest ({clean(report.newest or '')})"
     newer = "newer than the later snapshot, so what came is shown as what went"
     remarks = (

@@ -112,7 +112,7 @@ def _refuse_misplaced_config(given: list[str]) -> None:
 
 
 def readable_elsewhere(path: str) -> Snapshot | str:
-    """Return the path, or the snapshot if only this process can read it, as from standard input.
+    """Return the path. If only this process can read it, as standard input, return the snapshot.
 
     Raises:
         ConfigError: the snapshot can't be read.
@@ -228,14 +228,14 @@ def _introduce(error: ConfigError, options: argparse.Namespace, host: Host) -> N
 
 
 def _hint_on_cidrs(options: argparse.Namespace, host: Host) -> str:
-    """Return a hint on --cidr if CONFIG is a CIDR or doesn't exist, or an empty string."""
+    """Return a hint on --cidr for a CONFIG that is a CIDR or doesn't exist; empty for any other."""
     if options.config is not None and _is_cidr(options.config):
         return f"to expect this CIDR: --cidr {options.config}"
     return "" if has_config(options, host) else _NAME_ONE
 
 
 def _hint_on_config(options: argparse.Namespace, host: Host) -> str:
-    """Return a hint on which CONFIG to name if the default CONFIG is used, or an empty string."""
+    """Return a hint to name another CONFIG than the default one, or an empty string."""
     if options.config is None and _has_manifest(host):
         return f"to use the installed config, name it: {host.layout.manifest}"
     return "" if has_config(options, host) else "this is the default CONFIG; name another"
@@ -331,7 +331,7 @@ def _choose(options: argparse.Namespace, host: Host, *, is_needed: bool, verb: s
 
 
 def _choose_installed(installed: Config, host: Host, verb: str) -> Chosen:
-    """Return the installed config, inside the default CONFIG's document if there is one."""
+    """Return the installed config. Its document is the default CONFIG's, if there is one."""
     path = host.layout.config
     document: dict[str, Any] = {}
     ending = ""

@@ -8,8 +8,8 @@ from typing import Any
 from hostrouting.doctor.check_types import DoctorFinding, Severity
 from hostrouting.doctor.examine import DoctorReport
 
-# The preflights of AKSFlexNode and of unbounded show no values of the config.
-# So a message only has fixed text: what the check expects, and the kinds of findings.
+# The preflights of AKSFlexNode and of unbounded show no values of the config. So a message has only
+# fixed text: what the check expects, and which kinds of findings it has.
 _PREFIX = "host-"
 _TARGET = "host"
 _ALL = "all"

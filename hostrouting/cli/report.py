@@ -74,7 +74,7 @@ def fix_lines(
     shows_entries: bool = False,
     is_verbose: bool = False,
 ) -> list[str]:
-    """Return lines with the verdict, the failures, why no route fixes some of them, and cautions.
+    """Return lines on the verdict, the failures, the reasons why no route fixes some, and cautions.
 
     Args:
         report: the check's report.
@@ -106,7 +106,7 @@ def unexpected_lines(config: Config) -> list[str]:
 
 
 def _more(remarks: Iterable[str], *, is_verbose: bool) -> list[str]:
-    """Return a line that names -v, if details of cautions or notes are omitted."""
+    """Return a line that names -v, if it would show more details of cautions or notes."""
     if is_verbose or all("; ".join(brief(remark)) == remark for remark in remarks):
         return []
     return [dim("-v says more about these")]
@@ -160,7 +160,7 @@ def verdict_line(report: OverlapReport) -> str:
 
 
 def _counts(report: OverlapReport) -> str:
-    """Return a clause with the number of failing CIDRs, and of those without a verdict."""
+    """Return a clause with two numbers: of failing CIDRs, and of CIDRs without a verdict."""
     verdicts = Counter(map(report.verdict_on, report.cidrs))
     failing = verdicts[Verdict.OVERLAP]
     unjudged = verdicts[Verdict.UNKNOWN]
@@ -236,7 +236,7 @@ _AS_ABOVE = "  the answers are those above"
 
 
 def _unfixable_lines(report: OverlapReport) -> list[str]:
-    """Return why no entry fixes some addresses, one clause a line, without repeating clauses."""
+    """Return why no entry fixes some addresses: a line for each clause, and each clause once."""
     told = reasons(report)
     lines: list[str] = []
     for unfixable, reason in zip(report.fix.unfixable[:_ROWS], told, strict=False):

@@ -142,7 +142,7 @@ def _read_at_most(file: BinaryIO, count: int) -> bytes:
 
 
 def _likely_cause(text: str, error: json.JSONDecodeError, what: str) -> str:
-    """Return a clause on why a document isn't JSON, or an empty string if the cause is unclear.
+    """Return a clause on why a document isn't JSON. If the cause isn't clear, it is empty.
 
     Args:
         text: the document.

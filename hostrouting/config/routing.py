@@ -212,7 +212,7 @@ def _expected(
 
 
 def _is_within(pattern: str, patterns: tuple[str, ...]) -> bool:
-    """Return whether shell patterns match every name that another shell pattern matches.
+    """Return whether shell patterns cover another one: they match every name that it matches.
 
     For example, ``eth*`` matches every name that ``eth1*`` matches. In doubt, return False.
     """
@@ -302,8 +302,8 @@ class Keep(Section):
     """Interfaces that keep the packets sent from their own IPv4 addresses.
 
     A packet from an interface's address leaves through this interface if its destination is in the
-    connected network. If there is a gateway, a packet for which table main has only a default route
-    leaves through the interface, too. All other packets are sent as without this entry.
+    connected network. With a gateway, a packet for which table main has only a default route leaves
+    through it, too. All other packets are sent as without this entry.
 
     Args:
         dev: a shell pattern for the interfaces.

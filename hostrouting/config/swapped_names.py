@@ -50,7 +50,7 @@ _SHOWN_PLACES = 4
 
 
 def swapped_uplinks(config: Config, links: Sequence[Link]) -> tuple[Swap, ...]:
-    """Return the verified uplinks of which ``uplinks`` contains only the former name."""
+    """Return the verified uplinks that ``uplinks`` names only by their former name."""
     return find_swapped(config.verified, links, config.uplinks or ())
 
 
@@ -74,7 +74,7 @@ def swapped_devs(
     links: Sequence[Link],
     failing: Iterable[tuple[tuple[str, ...], tuple[str, ...]]],
 ) -> tuple[Swap, ...]:
-    """Return the verified uplinks whose former or present name in ``devs`` means another NIC.
+    """Return the verified uplinks whose former or present name is wrong in ``devs``.
 
     Args:
         config: the config.
@@ -212,7 +212,7 @@ def _edit(
     *,
     may_mean_uplink: bool = True,
 ) -> Iterator[str]:
-    """Yield the edit of a place in the config, if its patterns name the wrong interface."""
+    """Yield the edit of one place in a config, if the patterns there name the wrong interface."""
     uplink, name = swap
     if _has_only_present(patterns, uplink, [name]):
         yield f"in {place} name {uplink.name}"

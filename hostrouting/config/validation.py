@@ -54,7 +54,7 @@ def _rules(cls: type) -> tuple[dict[str, _Rule], dict[str, object]]:
 
 
 def checked_at_once(_class: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
-    """Take the converters off fields, for ``Section`` to run (an attrs ``field_transformer``)."""
+    """Remove the fields' converters, which ``Section`` runs (an attrs ``field_transformer``)."""
     deferred = []
     for field in fields:
         if field.converter:
@@ -129,7 +129,7 @@ Read = TypeVar("Read", bound=Section)
 
 
 def below(parent: str, refusal: ConfigError | ValueError) -> list[Problem]:
-    """Return an exception's problems, each path beginning with the key of the rejected value."""
+    """Return an exception's problems. Each path begins with the key of the rejected value."""
     if not isinstance(refusal, ConfigError):
         return [(parent, str(refusal))]
     problems = []

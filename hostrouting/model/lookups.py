@@ -80,7 +80,7 @@ class Lookup:
 
     @property
     def discarded_by(self) -> RouteType | None:
-        """Return the route type whose lookups fail with the errno, or None for other errnos."""
+        """Return the type of the discarding routes for which a lookup has this errno, or None."""
         return None if self.errno is None else _TYPE_OF_ERRNO.get(self.errno)
 
     def __reduce__(self) -> tuple[type[Lookup], tuple[IpAddress, Route | None, int | None]]:

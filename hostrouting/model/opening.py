@@ -16,7 +16,7 @@ class NotRegularError(OSError):
 
 @contextlib.contextmanager
 def translate_errors(attempt: str, *ignored: int) -> Iterator[None]:
-    """Translate an ``OSError`` into a ``FileError``, or suppress it if its errno is ignored."""
+    """Translate an ``OSError`` into a ``FileError``. Suppress it if its errno is to be ignored."""
     try:
         yield
     except OSError as error:

@@ -66,7 +66,7 @@ def reserved_blocks(family: Family) -> tuple[IpNetwork, ...]:
 
 
 def reserved_block(network: IpNetwork) -> str | None:
-    """Return a description of the special-purpose block that contains a network, if any."""
+    """Return a description of the special-purpose block that contains a network, or None."""
     for block, words in RESERVED[Family.of(network)].items():
         if is_inside(network, block):
             return words
@@ -253,7 +253,7 @@ def _masked(family: Family, prefix: Prefix) -> IpNetwork:
 
 
 def is_device(value: object) -> bool:
-    """Return whether a value is a name of a network interface that can't harm a shell script.
+    """Return whether a value is an interface name that can't do harm in a shell script.
 
     A harmless name has 1-15 characters from ``[A-Za-z0-9_.-]``, and isn't ``.`` or ``..``. The
     kernel is more permissive: ``dev_valid_name`` in net/core/dev.c only rejects ``/``, ``:`` and

@@ -110,7 +110,7 @@ class Rule:
 
     @property
     def has_table(self) -> bool:
-        """Return whether the rule looks up a fixed table rather than a VRF's."""
+        """Return whether the rule looks up a fixed table, not that of the packet's VRF."""
         return self.action is RuleAction.TO_TABLE and not self.is_l3mdev
 
     def __str__(self) -> str:

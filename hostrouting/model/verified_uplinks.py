@@ -188,7 +188,7 @@ def is_vpn_instead(
     links: Sequence[Link],
     devs: Iterable[str],
 ) -> bool:
-    """Return whether one of ``devs`` is a VPN's, and the verified uplinks are gone.
+    """Return whether the verified uplinks are gone, and one of ``devs`` is a VPN's.
 
     If all of the verified uplinks were VPNs' interfaces, too, return False.
     """
@@ -247,10 +247,10 @@ def find_replaced(
     verified: Iterable[VerifiedUplink],
     links: Sequence[Link],
 ) -> tuple[tuple[VerifiedUplink, Link], ...]:
-    """Return the verified uplinks whose MAC address is gone, each with its namesake.
+    """Return the verified uplinks whose MAC address is gone, each with the link of its name.
 
-    If the namesake is a port, its topmost bridge or bond is returned instead. A bond with ports
-    isn't replaced by a change of its MAC address.
+    If that link is a port, its topmost bridge or bond is returned instead. A bond with ports isn't
+    replaced by a change of its MAC address.
     """
     by_name = {link.name: link for link in links}
     macs = {link.mac for link in links}

@@ -1,6 +1,6 @@
 """Converters for the arguments of all tasks: the config and the host.
 
-A converter rejects a value of another type, and hints how to make the right one.
+A converter rejects a value of another type. Its error says how to make a right one.
 """
 
 from __future__ import annotations

@@ -547,7 +547,7 @@ def _uplinks_to_record(
     devs: Iterable[str],
     links: Sequence[Link],
 ) -> list[VerifiedUplink]:
-    """Return the uplinks of a check, and the recorded ones that are missing now."""
+    """Return the uplinks of a check, and recorded uplinks that are missing at the moment."""
     macs = {link.name: link.mac for link in links}
     uplinks = [VerifiedUplink(dev, macs.get(dev)) for dev in devs]
     if config.uplinks is None and find_verified(config.verified, links):
@@ -584,7 +584,7 @@ class _Former:
 
 
 def _restore(former: _Former, host: Host) -> None:
-    """Restore the former routes and rules, unless all are in place."""
+    """Restore the former routes and rules, if any of them isn't in place."""
     if not _are_in_place(former.routes, host):
         with locked(host.layout.lock, CancelScope()):
             for backend in host.backends({route.family for route in former.routes}):

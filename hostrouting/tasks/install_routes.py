@@ -99,7 +99,7 @@ def _waited_in_vain(missing: str, config: Config, host: Host) -> RouteError:
 
 
 def _ways_to_another_uplink(missing: str, config: Config, host: Host) -> tuple[str, ...]:
-    """Return how to name another uplink, if the verified uplink or its default route is missing."""
+    """Return how to name another uplink, for a missing verified uplink or default route."""
     verified = find_verified(config.verified, host.routes.facts().links)
     names = ",".join(verified)
     is_missing = bool(verified) and missing.startswith(f"the default route on {names} ")
@@ -213,7 +213,7 @@ def _change_rules(
     scope: CancelScope,
     undo: Undo,
 ) -> None:
-    """Change rules and side tables once table main has all wanted routes, before any is removed."""
+    """Change rules and side tables, between the additions to table main and its removals."""
     for policy in plan.policies:
         apply_policy(policy, backend, scope, undo)
     _verify_early(plan, backend)
@@ -232,7 +232,7 @@ def verify_policies(plan: RoutePlan, *backends: RouteBackend) -> None:
 
 
 def _verify_early(plan: RoutePlan, backend: RouteBackend) -> None:
-    """Verify the wanted routes before old routes are removed that a rollback couldn't restore.
+    """Verify the wanted routes early, if the plan removes old routes that couldn't be restored.
 
     A rollback can't put a removed route back in front of another program's next hops or entries.
     """

@@ -215,7 +215,7 @@ def _outcome(
     missing: str | None,
     scope: CancelScope,
 ) -> _Outcome:
-    """Return the check's report for a plan, or why there is none (see ``_Outcome``)."""
+    """Return the report of a check of the planned host, or why there is none (``_Outcome``)."""
     if planned is None:
         hint = missing_hint(missing or "", config, host.planned_backends(config))
         return f"the static routes can't be installed without {missing}; {hint}"

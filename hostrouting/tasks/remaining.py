@@ -93,7 +93,7 @@ def _is_rule_in_place(change: Change, rules: set[str]) -> bool:
 
 
 def _was_of_go_package(change: Change) -> bool:
-    """Return whether a route was the Go package's, which has another protocol than ours."""
+    """Return whether a route was the Go package's: it has another protocol than ours."""
     former = change.was or change.what
     return isinstance(former, Route) and former.protocol != Protocol.HOSTROUTING
 

@@ -118,7 +118,7 @@ class _Pair(SimpleNamespace):
 
 
 def pair(backend: RouteBackend, *, world: Kernel) -> Kernel:
-    """Return a ``Kernel`` with a backend's route methods, and another kernel's other methods.
+    """Return a ``Kernel`` that takes its route methods from a backend, and the rest from a kernel.
 
     The backend and the kernel must be in the same network namespace. If the backend lacks a method,
     a ``TypeError`` is raised.
@@ -198,7 +198,7 @@ class ConformanceMachine(RuleBasedStateMachine):
 
     @initialize(is_furnished=st.sampled_from((True, True, True, False)))
     def furnish(self, is_furnished: bool) -> None:
-        """Start with three interfaces, two of them with a subnet, or without any interfaces."""
+        """Start with three interfaces, of which two have a subnet, or with none."""
         if is_furnished:
             for dev in strategies.DEVICES:
                 self._both(methodcaller("add_link", dev, mac=strategies.mac_of(dev)))
@@ -430,7 +430,7 @@ def _refusals(failures: Iterable[RouteFailure | RuleFailure]) -> list[_Refusal]:
 
 
 def _difference(what: str, expected: Sequence[object], actual: Sequence[object]) -> str:
-    """Return the lines that differ, in ip's words, or as reprs if ip's words are equal."""
+    """Return the lines that differ, in ip's words. If these are equal, return reprs."""
     # Equal values may have different words, such as two messages for an errno. So show each actual
     # value in the words of the expected value that equals it.
     actual = [next((each for each in expected if each == value), value) for value in actual]

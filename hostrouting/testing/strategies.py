@@ -291,7 +291,7 @@ _networks = st.sampled_from(
 
 
 def our_rules() -> st.SearchStrategy[Rule]:
-    """Draw a rule like the project's own rules. Most of these rules overlap."""
+    """Draw a rule like those that hostrouting adds. Most of these rules overlap."""
     return st.builds(
         Rule,
         preference=st.sampled_from((10, 2170, 2170, 2172)),

@@ -161,7 +161,7 @@ def of_moves(before: Sequence[Replacement], now: Sequence[Replacement]) -> Itera
 
 
 def of_uplinks(before: OverlapReport | None, now: OverlapReport) -> Iterator[Event]:
-    """Yield an event if another interface's default route wins over the verified uplink's.
+    """Yield an event if a default route of another interface wins over the verified uplink's.
 
     Args:
         before: the previous report, or None on the first check.
@@ -206,7 +206,7 @@ _CHANGED = {
 
 
 def of_rules(policy: PolicyRepair | None) -> Iterator[Event]:
-    """Yield events for rules, and routes in side tables, that were restored or removed."""
+    """Yield events for restored and removed rules, and for such routes in side tables."""
     changes = Changes() if policy is None else policy.changes
     for kind, (actions, what) in _CHANGED.items():
         rules = [str(change.what) for change in changes.rules if change.action in actions]

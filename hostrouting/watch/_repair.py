@@ -67,7 +67,7 @@ class Repair:
 
 @attrs.define
 class Reconciler:
-    """A reconciler that keeps our routes in the table and tracks their state between checks.
+    """A reconciler that keeps our routes in the table. It remembers how often each was lost.
 
     Args:
         in_place: our routes that were in the table after the last repair, by route key.
@@ -148,7 +148,7 @@ class Reconciler:
         backends: Iterable[RouteBackend],
         scope: CancelScope,
     ) -> Repair:
-        """Write the routes that are due, and set ``due`` to when the next of the others is.
+        """Write the routes that are due, and set ``due`` to the time at which the next one is due.
 
         A route that was lost once or twice is due at once. If the route keeps getting lost, or the
         kernel refuses it, the route's failure counter makes the route wait.
@@ -201,7 +201,7 @@ class Reconciler:
         outdated: Container[Hashable],
         now: float,
     ) -> dict[Failures, list[Route]]:
-        """Count a failure for each lost route, and return those that must wait now, by counter."""
+        """Count a failure for each lost route. Return the routes that must wait now, by counter."""
         lost_again: dict[Failures, list[Route]] = {}
         for key, route in _writes(plan).items():
             is_lost = key in self.in_place and key not in outdated
@@ -219,7 +219,7 @@ class Reconciler:
         refused: Mapping[Route, str],
         now: float,
     ) -> None:
-        """Count a failure for each refused route, and forget former refusals of written routes."""
+        """Count a failure for each refused route. For written routes, forget former refusals."""
         for route, reason in refused.items():
             self.failures[route.key] = self.failures[route.key].again(now, reason)
         for key in _writes(written):
@@ -228,7 +228,7 @@ class Reconciler:
                 del self.failures[key]
 
     def _remember(self, plan: RoutePlan, unmoved: Iterable[Replacement]) -> None:
-        """Update ``former``, in which a lost route stays as long as the route is wanted."""
+        """Update ``former``. A lost route stays in it as long as the route is wanted."""
         wanted = {*_writes(plan), *(move.new.key for move in unmoved)}
         still_wanted = {key: route for key, route in self.former.items() if key in wanted}
         unmoved_routes = {move.old.key: move.old for move in unmoved}
@@ -275,7 +275,7 @@ def _by_drift(written: RoutePlan, outdated: Container[Hashable]) -> dict[Drift, 
 
 
 def _waiting(plan: RoutePlan, postponed: Mapping[Hashable, Failures]) -> tuple[Route, ...]:
-    """Return the lost routes that have to wait, without routes that the kernel has refused."""
+    """Return the lost routes that have to wait; not those that the kernel has refused."""
     wanted = _writes(plan).items()
     return tuple(route for key, route in wanted if key in postponed and not postponed[key].reason)
 
@@ -382,7 +382,7 @@ def _moves(
     inheriting: Container[tuple[IpNetwork, int]],
     usable: Set[str],
 ) -> bool:
-    """Return whether a route that inherits its interface would move to another one without need.
+    """Return whether a route that inherits its interface would move, although it needn't.
 
     Args:
         pair: the route as it is, and as planned.

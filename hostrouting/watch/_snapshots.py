@@ -1,4 +1,4 @@
-"""Keep snapshots of the host: of the last verdict ``ok``, and of the first other one after it."""
+"""Keep two snapshots of the host: when it was last ``ok``, and when it first wasn't any more."""
 
 from __future__ import annotations
 
@@ -89,5 +89,5 @@ class LastSnapshots:
 
 
 def _is_newer(path: Path, than: Path) -> bool:
-    """Return whether a file exists, and the other file is older or missing."""
+    """Return whether a file exists and is newer than the other one, which may be missing."""
     return exists(path) and (not exists(than) or path.stat().st_mtime > than.stat().st_mtime)

@@ -131,7 +131,7 @@ class WatchHostRouting:
 
 @attrs.define
 class _Subscription:
-    """A listener for changes of the host, replaced when the config's families change."""
+    """A listener for changes of the host. It is replaced when the config's families change."""
 
     host: Host
     _family: Family | None = attrs.field(default=None, init=False)

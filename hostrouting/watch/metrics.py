@@ -1,4 +1,4 @@
-"""Make metrics of a check's report, and write them in Prometheus's exposition format 0.0.4.
+"""Turn a check's report into metrics, and write these in Prometheus's exposition format 0.0.4.
 
 docs/reference/watch.md lists the metrics.
 """

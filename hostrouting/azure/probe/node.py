@@ -15,7 +15,7 @@ class ProbeNode(Protocol):
     """A node's IPv6 configuration. All methods raise ``LoadBalancerProbeError`` on failure."""
 
     def assigned_addresses(self, scope: CancelScope) -> tuple[IPv6Address, ...]:
-        """Return the IPv6 addresses that Azure's metadata service lists for all NICs, if any."""
+        """Return the IPv6 addresses that Azure's metadata service lists, for all NICs together."""
 
     def listing(self) -> str | None:
         """Return nft's listing of our table, without counters; None if there is no table."""

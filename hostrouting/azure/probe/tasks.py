@@ -131,7 +131,7 @@ def _refuse_port(device: str, links: Iterable[Link]) -> None:
 
 
 def _in_place(route: str | None) -> str | None:
-    """Return the route that our route would replace, without trailing flags, or None."""
+    """Return the route that our route would replace, or None. Its trailing flags are left out."""
     return match[0] if (match := _HOST_ROUTE.match(route or "")) else None
 
 

@@ -111,7 +111,7 @@ def plan_cleaning(
 
 
 class _Planner:
-    """A planner, which decides by a node's state what is removed and what is kept."""
+    """A planner. By a node's state, it decides which rules and neighbours to remove."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class _Planner:
         return self._owner(rule.address, macs)
 
     def _dnat_macs(self, address: IpAddress) -> set[str]:
-        """Return the MACs in the DNAT rules for an address, each of which identifies a pod."""
+        """Return the MACs in the DNAT rules for an address. Each of them identifies a pod."""
         return {
             rule.mac
             for _, rule in self._rules
