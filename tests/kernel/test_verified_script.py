@@ -341,6 +341,13 @@ CASES = {
         starts=True,
         is_boot=True,
     ),
+    "L3 gone, and two others have a default route": Case(
+        f"ip link set eth0 down address 02:00:00:00:00:99\n"
+        f"{renamed('eth0', 'ens3')}\n{lease('ens3')}\n{STORAGE}\n{STORAGE_LEASE}",
+        devs="eth1",
+        is_boot=True,
+        way_out="contested-default: ",
+    ),
     "L4 a bridge with its address": Case(
         BRIDGE.format(f"address {MAC} "), devs="br0", starts=True, is_boot=True
     ),
