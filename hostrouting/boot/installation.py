@@ -149,17 +149,20 @@ def _writes_units(plan: BootPlan, layout: Layout) -> bool:
 
 
 def _write_files(plan: BootPlan, host: Host, undo: Undo) -> None:
+    """Write the files, the gate's drop-ins after its scripts.
+
+    A rollback goes backwards: it removes the drop-ins, reloads systemd, removes the other files,
+    and reloads systemd again, if there are units among them. Without the first reload, systemd
+    would still run the gate's commands while the rollback removes their scripts.
+    """
     reload = host.units.within(CancelScope()).reload
+    drop_ins = plan.manifests.new.gates(host.layout)
+    first_drop_in = next((file for file in plan.files.write if file.path in drop_ins), None)
     if _writes_units(plan, host.layout):
         undo.push(reload)
-    drop_ins = plan.manifests.new.gates(host.layout)
-    has_drop_in = False
     for file in plan.files.write:
-        if file.path in drop_ins and not has_drop_in:
-            # A rollback first removes the drop-ins, then reloads systemd, and then removes the
-            # gate's scripts. Without the reload, systemd would still run the gate's commands.
+        if file is first_drop_in:
             undo.push(reload)
-            has_drop_in = True
         _write(file, undo)
 
 

@@ -92,18 +92,21 @@ def start_timer(host: Host, seconds: int) -> None:
     host.units.run_later(_UNIT, seconds, ["/bin/bash", "-p", script])
 
 
-def forget_trial(host: Host) -> None:
-    """Remove the leftovers of an ended trial.
+def remove_trial_leftovers(host: Host) -> None:
+    """Remove what an ended trial has left: a confirmation's file, the timer and the script.
 
-    The caller holds the run lock, so that no other trial begins.
+    If a trial is still in progress, its timer and script stay. The caller holds the run lock, so
+    that no other trial begins.
     """
     # With this file, the trial's timer would start a confirmation, which would replace what the
     # caller has installed.
     remove(host.layout.confirmed)
-    if is_present(host.layout.trial_script) and not is_present(host.layout.trial):
-        _stop_timer(host)
-        for path in matching(host.layout.run_dir, f"{host.layout.trial_script.name}*"):
-            remove(path)
+    is_in_progress = is_present(host.layout.trial)
+    if is_in_progress or not is_present(host.layout.trial_script):
+        return
+    _stop_timer(host)
+    for path in matching(host.layout.run_dir, f"{host.layout.trial_script.name}*"):
+        remove(path)
 
 
 def _stop_timer(host: Host) -> None:

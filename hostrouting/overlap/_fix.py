@@ -113,7 +113,7 @@ def _routes_and_rules(
 ) -> tuple[FoundRoutes, tuple[StaticRule, ...], Collection[IpAddress]]:
     """Find the routes and rules of a fix, and the probes of the places that the rules help."""
     route_search = RouteSearch(moment, config.route_overlap, why_no_default)
-    found = route_search.explained(route_search.find(findings), findings, {})
+    found = route_search.with_reasons(route_search.find(findings), findings, {})
     if not found.blocked:
         return found, (), ()
     return _SearchWithRules(found, findings, moment, config, why_no_default).find()
@@ -170,7 +170,7 @@ class _SearchWithRules:
             self._wanted |= newly_wanted
             self._leave_out(useless)
         first = self._first
-        found = first.route_search.explained(first.proposed, self._findings, self._unruled)
+        found = first.route_search.with_reasons(first.proposed, self._findings, self._unruled)
         return found, (), ()
 
     def _leave_out(self, places: Mapping[IpAddress, Obstacle]) -> None:
@@ -185,7 +185,7 @@ class _SearchWithRules:
         left, _ = findings_and_notes(self._overlap, moment.state, moment.places)
         without_rules = self._rule_search.now
         route_search = RouteSearch(moment, self._overlap, self._why_no_default, without_rules)
-        found = route_search.explained(route_search.find(left), left, self._unruled)
+        found = route_search.with_reasons(route_search.find(left), left, self._unruled)
         after = _with_all_changes(self._now, found.host)
         return attrs.evolve(found, lost=losses(self._now, after, _ranges(self._findings)))
 

@@ -364,7 +364,8 @@ class _Comparison:
     def _losses(self, change: _Change, spans: Sequence[Span]) -> Iterator[Loss]:
         """Yield a loss for each source whose packets a change loses."""
         network = change.network
-        lost = [address for address in self._sources(change, spans) if not _stays(address, change)]
+        losing = self._losing_sources(change, spans)
+        lost = [address for address in losing if not _stays(address, change)]
         if not lost:
             return
         ranges, is_partial = self._ranges(spans, network)
@@ -391,22 +392,27 @@ class _Comparison:
         devs = tuple(self._networks[numbers(network)])
         return tuple(dev for dev in devs if dev not in self._uplinks) or devs
 
-    def _sources(self, change: _Change, spans: Iterable[Span]) -> Sequence[Address | None]:
+    def _losing_sources(
+        self,
+        change: _Change,
+        spans: Iterable[Span],
+    ) -> Sequence[Address | None]:
         """Return the sources whose packets a change loses; None for packets without a source.
 
-        An intended change loses packets to neighbours. If this host itself received the packets
-        before the change, only those without a source are losses.
+        - A change that isn't intended loses the packets from all sources.
+        - An intended change of packets to neighbours loses those from near sources, except from
+          the cluster's interfaces.
+        - An intended change of packets that this host has received itself loses those without a
+          source, if a local route leads to them, and none if they go to this host's own addresses.
         """
         if not change.is_intended:
             return change.senders.addresses
-        if change.devs == (self._loopback,):
-            # Before the change, this host receives these packets. Packets to its own addresses
-            # aren't losses here. Of packets to a prefix that a local route leads to, those without
-            # a source are losses.
-            is_own = all(span.place.probe in self._own_addresses for span in spans)
-            return [] if is_own else [each for each in change.senders.addresses if each is None]
-        near = change.senders.near(change.devs, change.network)
-        return [each for each in near if each is None or each.dev not in self._of_cluster]
+        if change.devs != (self._loopback,):
+            near = change.senders.near(change.devs, change.network)
+            return [each for each in near if each is None or each.dev not in self._of_cluster]
+        if all(span.place.probe in self._own_addresses for span in spans):
+            return []
+        return [each for each in change.senders.addresses if each is None]
 
     def _ranges(
         self,

@@ -169,7 +169,7 @@ class RouteSearch:
             judged = proposal.host.judged(self._overlap)
         return JudgedProposal(proposal, judged, lost)
 
-    def explained(
+    def with_reasons(
         self,
         proposed: JudgedProposal,
         findings: Collection[Finding],
@@ -184,30 +184,40 @@ class RouteSearch:
                 table main, by their probes.
         """
         proposal = proposed.proposal
-        fix = proposal.fix
+        unproposed = proposal.fix.unfixable
         unfixed = self._unfixable_spans(proposal.fixable, unruled)
         still_failing = self._still_failing(proposed, unruled)
         unfixable = [
             *self._unfixable(unfixed),
-            *fix.unfixable,
+            *unproposed,
             *self._unfixable(still_failing),
         ]
-        unfixable += [*self._unexplained(self.with_routes(findings, fix), unfixable)]
-        fix = attrs.evolve(fix, unfixable=tuple(unfixable))
+        unfixable += [*self._unexplained(self.with_routes(findings, proposal.fix), unfixable)]
+        fix = attrs.evolve(proposal.fix, unfixable=tuple(unfixable))
         blocked: dict[IpAddress, int] = {}
         stuck: dict[IpAddress, Obstacle] = {}
-        for (_, obstacle), spans in (*unfixed.items(), *still_failing.items()):
-            for place in distinct(spans):
-                if obstacle.rule is None:
-                    stuck[place.probe] = obstacle
-                else:
-                    preference = obstacle.rule.preference
-                    blocked[place.probe] = min(preference, blocked.get(place.probe, preference))
-        for each in proposal.fix.unfixable:
-            for part in each.ranges:
-                for place in distinct(self._places.overlapping(numbers(part))):
-                    stuck[place.probe] = each.obstacle
+        for spans, obstacle in self._reasons(unfixed, still_failing, unproposed):
+            probes = [place.probe for place in distinct(spans)]
+            if obstacle.rule is None:
+                stuck |= dict.fromkeys(probes, obstacle)
+                continue
+            preference = obstacle.rule.preference
+            for probe in probes:
+                blocked[probe] = min(preference, blocked.get(probe, preference))
         return FoundRoutes(self, proposed, fix, proposal.host, proposed.lost, blocked, stuck)
+
+    def _reasons(
+        self,
+        unfixed: _Unfixed,
+        still_failing: _Unfixed,
+        unproposed: Iterable[Unfixable],
+    ) -> Iterator[tuple[Iterable[Span], Obstacle]]:
+        """Yield the spans that the fix leaves failing, with each reason."""
+        for (_, obstacle), spans in (*unfixed.items(), *still_failing.items()):
+            yield spans, obstacle
+        for each in unproposed:
+            for part in each.ranges:
+                yield self._places.overlapping(numbers(part)), each.obstacle
 
     # --- the proposal ---------------------------------------------------------------------------
 
@@ -310,7 +320,7 @@ class RouteSearch:
 
         Args:
             fixable: for each entry, the first address of each part of a span that it fixes.
-            unruled: see ``explained``.
+            unruled: see ``with_reasons``.
         """
         in_the_way = Obstacle("an unused route has the same destination and metric: remove it")
         by_constraint: dict[tuple[tuple[str, ...], Obstacle], list[Span]] = {}

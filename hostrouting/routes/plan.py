@@ -572,23 +572,27 @@ def _refuse_to_follow_vpn(
     backend: RouteBackend,
     backends: Iterable[RouteBackend],
 ) -> None:
-    """Raise an error if our installed routes would move from an interface to a VPN.
+    """Raise an error if our installed routes would follow the default route to a VPN.
 
-    Our routes would move if a VPN's default route has a lower metric than another interface's, and
-    no uplink is configured or verified.
+    Routes follow the default route if no uplink is configured or verified. A VPN's default route
+    wins if it has a lower metric than another interface's.
 
     Raises:
-        RouteError: some of our routes would move.
+        RouteError: some of our routes would move to the VPN.
     """
-    is_known = config.uplinks is not None or bool(find_verified(config.verified, links))
-    if is_known or not config.keeps_uplinks:
+    if config.uplinks is not None or find_verified(config.verified, links):
         return
+    if not config.keeps_uplinks:
+        return
+    # IPv6 routes follow the IPv4 default route, if there is one.
     ipv4 = next((each for each in backends if each.family is Family.IPV4), backend)
     defaults = main if backend is ipv4 else read_default_routes(ipv4) or main
     vpn = _vpn_beside(defaults)
-    moved = _devs_of_inheriting(config.static_routes, backend.family, main) - {(), vpn}
-    if vpn is not None and moved:
-        devs = sorted({dev for each in moved for dev in each})
+    if vpn is None:
+        return
+    following = _our_following_routes(config.static_routes, backend.family, main)
+    devs = sorted({dev for route in following if route.devs != vpn for dev in route.devs})
+    if devs:
         why = f"the default route that wins is a VPN's, by the name of {','.join(vpn)}"
         raise RouteError(
             f"{_CANT_INSTALL}{why}, and our routes leave through {','.join(devs)}",
@@ -596,19 +600,19 @@ def _refuse_to_follow_vpn(
         )
 
 
-def _devs_of_inheriting(
+def _our_following_routes(
     static: StaticRoutes,
     family: Family,
     main: Iterable[Route],
-) -> set[tuple[str, ...]]:
-    """Return the interfaces of our installed routes for which the config names no ``dev``."""
+) -> list[Route]:
+    """Return our installed routes that follow the default route: the config names no ``dev``."""
     inheriting = {
         (numbers(route.destination), route.metric or family.usual_metric)
         for route in static.of(family)
         if route.dev is None
     }
     ours = (route for route in main if route.is_ours)
-    return {each.devs for each in ours if (numbers(each.destination), each.metric) in inheriting}
+    return [each for each in ours if (numbers(each.destination), each.metric) in inheriting]
 
 
 def _vpn_beside(defaults: Sequence[Route]) -> tuple[str, ...] | None:

@@ -24,7 +24,7 @@ from hostrouting.boot.locks import Done, exclusive_run, locked
 from hostrouting.boot.parts import Wanted
 from hostrouting.boot.plan import BootPlan, plan_next_boot
 from hostrouting.boot.python import why_unsuitable
-from hostrouting.boot.trial_timer import forget_trial
+from hostrouting.boot.trial_timer import remove_trial_leftovers
 from hostrouting.config.routing import Config, OverlapMode, StaticRoute
 from hostrouting.host_files.managers import NETWORKD, keeps_foreign_rules
 from hostrouting.kernel.port import read_routes
@@ -222,7 +222,7 @@ def configure(
         plan = install(scope)
         if not host.is_image:
             # The trial is over, even if the check fails.
-            forget_trial(host)
+            remove_trial_leftovers(host)
         overlap = finish(scope)
     return ConfigureReport.of(plan, overlap, done.changes, run.warnings)
 

@@ -26,9 +26,9 @@ from hostrouting.boot.python import python_of
 from hostrouting.boot.render import fill, render_no_routes
 from hostrouting.boot.trial_timer import (
     end_trial,
-    forget_trial,
     is_overdue,
     read_trial,
+    remove_trial_leftovers,
     start_timer,
     times_of,
     trial_deadline,
@@ -174,7 +174,7 @@ class ConfirmTrial(HostTask):
             try:
                 overlap = run.finish(scope)
             finally:
-                forget_trial(host)
+                remove_trial_leftovers(host)
         return ConfigureReport.of(plan, overlap, done.changes, run.warnings)
 
 

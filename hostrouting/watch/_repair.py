@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Set
 from itertools import chain
+from typing import NamedTuple
 
 import attrs
 
@@ -162,15 +163,10 @@ class Reconciler:
         # Count the losses first, because ``_is_due`` reads the counters.
         lost_again = self._count_losses(plan, outdated, now)
         attempted = plan.only(lambda route: self._is_due(route, now))
-        written, refused = _write_possible(attempted, backends, scope)
+        written, refused, settled = _write_possible(attempted, backends, scope)
         self._count_refusals(written, refused, now)
         self.in_place = {route.key: route for route in plan.unchanged} | _writes(written)
-
-        # Without a refusal, all attempts have succeeded, even removals that ``written`` lacks
-        # because the route was gone or another program's by then. After a refusal, no route of the
-        # same family was removed, so only ``written`` has succeeded.
-        succeeded = _changes(written if refused else attempted)
-        postponed = {key: self.failures[key] for key in _changes(plan) if key not in succeeded}
+        postponed = {key: self.failures[key] for key in _changes(plan) if key not in settled}
         self.due = min((failures.due for failures in postponed.values()), default=None)
         return Repair(
             len(self.in_place),
@@ -235,19 +231,29 @@ class Reconciler:
         self.former = still_wanted | self.in_place | unmoved_routes
 
 
+class _Attempt(NamedTuple):
+    """The result of an attempt to carry out a plan.
+
+    Args:
+        written: the part of the plan that was carried out.
+        refused: the routes that the kernel refused, each with the reason.
+        settled: the keys of the routes that need no further attempt.
+    """
+
+    written: RoutePlan
+    refused: Mapping[Route, str]
+    settled: Set[Hashable]
+
+
 def _write_possible(
     plan: RoutePlan,
     backends: Iterable[RouteBackend],
     scope: CancelScope,
-) -> tuple[RoutePlan, dict[Route, str]]:
-    """Carry out as much of a plan as the kernel accepts.
-
-    Returns:
-        The part of the plan that was carried out, and the routes that the kernel refused, each with
-        the reason.
-    """
+) -> _Attempt:
+    """Carry out as much of a plan as the kernel accepts."""
     written = RoutePlan()
     refused: dict[Route, str] = {}
+    settled: set[Hashable] = set()
     try:
         with all_or_nothing() as undo:
             for backend in backends:
@@ -255,9 +261,12 @@ def _write_possible(
                 applied, failed = apply_possible(of_family, backend, scope, undo)
                 written |= applied
                 refused |= failed
+                # A route to remove may have been gone, or another program's, by then. It is settled
+                # although ``applied`` lacks it. After a refusal, no route was removed at all.
+                settled.update(_changes(applied if failed else of_family))
     except RouteError as error:
-        return RoutePlan(), dict.fromkeys(_changes(plan).values(), error.clause)
-    return written, refused
+        return _Attempt(RoutePlan(), dict.fromkeys(_changes(plan).values(), error.clause), set())
+    return _Attempt(written, refused, settled)
 
 
 def _by_drift(written: RoutePlan, outdated: Container[Hashable]) -> dict[Drift, list[Route]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import attrs
@@ -50,17 +51,13 @@ class LastSnapshots:
             verdict: the verdict.
             scope: cancels the reads. Its clock tells the time.
         """
-        layout = self.host.layout
         is_ok = verdict is Verdict.OK
         if is_ok is not self.was_ok:
-            is_restart = self.was_ok is None and not is_ok
-            self.is_due = not (is_restart and _is_newer(layout.bad, layout.good))
+            self.is_due = is_ok or not self._is_kept_already()
             self.was_ok = is_ok
-        path = layout.good if is_ok else layout.bad
+        path = self.host.layout.good if is_ok else self.host.layout.bad
         now = scope.clock.monotonic()
-        age = now - self.written.get(path, -_HOUR_SECONDS)
-        is_hourly = is_ok and age >= _HOUR_SECONDS
-        if not is_hourly and not (self.is_due and age >= _PAUSE_SECONDS):
+        if not self._is_time(path, now):
             return
         self.is_due = False
         self.written[path] = now
@@ -69,6 +66,18 @@ class LastSnapshots:
             self.problem = ""
         except HostRoutingError as error:
             self.problem = error.clause
+
+    def _is_kept_already(self) -> bool:
+        """Return whether an earlier watcher has kept a snapshot of the failure that goes on."""
+        is_first = self.was_ok is None
+        return is_first and _is_newer(self.host.layout.bad, self.host.layout.good)
+
+    def _is_time(self, path: Path, now: float) -> bool:
+        """Return whether to write a file now."""
+        age = now - self.written.get(path, -math.inf)
+        if self.was_ok and age >= _HOUR_SECONDS:
+            return True
+        return self.is_due and age >= _PAUSE_SECONDS
 
     def _write(self, path: Path, scope: CancelScope) -> None:
         # Estimate the size first, because taking a snapshot of a million routes takes gigabytes of

@@ -317,7 +317,7 @@ def test_an_end_names_a_config_that_stays(
     before = ours(kernel)
     phases.run(TryRoutes(NEW, 60, host=host))
     with monkeypatch.context() as killed:
-        killed.setattr("hostrouting.tasks.trial.forget_trial", lambda _: None)
+        killed.setattr("hostrouting.tasks.trial.remove_trial_leftovers", lambda _: None)
         phases.run(ConfirmTrial(host=host))
     with pytest.raises(RouteError) as caught:
         phases.run(EndTrial(host=host))
