@@ -336,6 +336,16 @@ WRONG_VALUES: dict[str, tuple[Callable[[Any], object], object, str]] = {
     "a path of a snapshot": (Host.recorded, "a.json", r"takes a Snapshot, .*Snapshot\.load"),
     "a check's name": (lambda it: examine(checks=it), ["gate"], "takes checks .* not 'gate'"),
     "a root for units": (FakeSystemd, "/srv", r"takes a Layout, such as Layout\('/srv'\)"),
+    "running units without a layout": (
+        lambda it: FakeSystemd(running=it),
+        ["kubelet.service"],
+        r"layout .* FakeSystemd\(Layout\(FOLDER\), running=\['kubelet.service'\]\)",
+    ),
+    "one running unit": (
+        lambda it: FakeSystemd(Layout("/srv"), running=it),
+        "kubelet.service",
+        "takes a list of units, not 'kubelet.service'",
+    ),
     "no backend to wrap": (ForwardingBackend, 5, "takes a RouteBackend, not 5"),
     "a destination's words": (Route, "10/8", "expected .* or IPv6Network as Route.destination"),
     "words of IPv6": (Route6, "fd00::/8", "expected .* as Route6.destination, not 'fd00::/8'"),

@@ -26,7 +26,8 @@ class FakeSystemd:
 
     Args:
         layout: the layout to read unit files and drop-ins from, or None to read nothing.
-        running: the loaded units, for example ``systemd-nspawn@kube1.service``.
+        running: the loaded units, for example ``systemd-nspawn@kube1.service``. They need a layout:
+            it has the gate's drop-ins for them.
 
     No program runs: a start or restart only marks the unit as active, so a trial can't be ended.
     ``properties`` holds unit properties that don't come from a file.
@@ -35,8 +36,15 @@ class FakeSystemd:
     def __init__(self, layout: Layout | None = None, *, running: Iterable[str] = ()) -> None:
         if not isinstance(layout, Layout | None):
             raise TypeError(f"FakeSystemd takes a Layout, such as Layout({shown(layout)})")
-        self._layout = Layout("/nonexistent") if layout is None else layout
+        if isinstance(running, str):
+            raise TypeError(f"FakeSystemd(running=…) takes a list of units, not {running!r}")
         self._running = tuple(running)
+        if layout is None and self._running:
+            raise TypeError(
+                "FakeSystemd(running=…) also takes the layout from which these units are loaded: "
+                f"FakeSystemd(Layout(FOLDER), running={[*self._running]})"
+            )
+        self._layout = Layout("/nonexistent") if layout is None else layout
         self._loaded: dict[str, dict[str, list[str]]] = {}
         self.enabled: set[str] = set()
         self.active: set[str] = set()

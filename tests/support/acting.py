@@ -21,11 +21,11 @@ class ActingSystemd(FakeSystemd):
     call before it.
 
     Args:
-        layout: the layout to read unit files from, or None to read nothing.
+        layout: the layout to read unit files from.
         act: the function; if it raises an exception, the call fails with it.
     """
 
-    def __init__(self, layout: Layout | None, act: Callable[..., object] = lambda *_: None) -> None:
+    def __init__(self, layout: Layout, act: Callable[..., object] = lambda *_: None) -> None:
         super().__init__(layout, running=[MACHINE])
         self.act = act
         for name in ("reload", "enable", "disable", "restart", "start", "run_later", "show"):
