@@ -21,6 +21,7 @@ from hostrouting.doctor.check_types import (
     DoctorFinding,
     ExaminedHost,
     Severity,
+    has_no_programs,
     missing_tools,
     stale_files,
 )
@@ -331,6 +332,8 @@ def agents(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 def tools(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the programs used by the scripts exist, and that /bin/bash really is bash."""
+    if has_no_programs(examined):
+        return
     missing = list(missing_tools(examined, _TOOLS, "the scripts"))
     yield from missing
     # The programs of an image can't be run on the build host.

@@ -247,6 +247,12 @@ _PROPERTIES = (
 )
 
 
+def has_no_programs(examined: ExaminedHost) -> bool:
+    """Return whether a host is only a test's folder, in which no script runs."""
+    folders = [examined.layout.followed(folder) for folder in _PATH]
+    return not (examined.host.is_image or any(folder.exists() for folder in folders))
+
+
 def missing_tools(
     examined: ExaminedHost,
     tools: Mapping[str, str],
@@ -259,6 +265,8 @@ def missing_tools(
         tools: maps each required program to the package that contains it.
         who: a noun phrase for the components that need the programs.
     """
+    if has_no_programs(examined):
+        return
     for tool, package in tools.items():
         if not any(
             os.access(examined.layout.followed(f"{folder}/{tool}"), os.X_OK) for folder in _PATH

@@ -128,6 +128,15 @@ def node(healthy: Node, tmp_path: Path) -> Node:
     return Node(kernel, units, Layout(tmp_path))
 
 
+def test_a_host_of_fakes_is_healthy(tmp_path: Path) -> None:
+    """docs/howto/embed.md has such a host: a folder without any program."""
+    layout = Layout(tmp_path)
+    host = Host(shadowed_kernel(), FakeSystemd(layout, running=[MACHINE]), layout)
+    phases.run(Configure(config(SHADOWED), host=host))
+    report = examine(host=host)
+    assert (kinds(report), report.is_broken) == (["no-restart"], False)
+
+
 def kinds(report: DoctorReport) -> list[str]:
     return [finding.kind for finding in report.findings]
 
