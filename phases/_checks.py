@@ -74,7 +74,7 @@ def check_plain(role: str, function: Any) -> None:
 
     Args:
         role: the beginning of the error's sentence, such as `a task is`.
-        function: the function.
+        function: the function to call later.
 
     Raises:
         TypeError: it is an async function or a generator function.
@@ -96,7 +96,7 @@ def finished(role: str, result: T) -> T:
 
     Args:
         role: the beginning of the error's sentence, such as `a task is`.
-        result: the result.
+        result: what the function has returned.
 
     Raises:
         TypeError: the result is a coroutine or a generator, which has done nothing yet. It is

@@ -112,7 +112,7 @@ class StaleAzureVnet(Section):
         cidrs: the pod CIDRs, IPv4 or IPv6, without host bits. Addresses outside the pod CIDRs are
             never touched.
         keep: addresses inside the pod CIDRs whose rules and neighbours stay.
-        bridge: azure-vnet's bridge interface.
+        bridge: the name of azure-vnet's bridge.
         uplink: the NIC attached to the bridge.
         lock_wait_seconds: the timeout for acquiring azure-vnet's own lock, from 0 to 600.
 

@@ -108,7 +108,7 @@ def list_text(manifest: Manifest, scripts: Mapping[str, bytes]) -> str:
     script's checksum. So a new script changes the list, and a gate that is running starts over.
 
     Args:
-        manifest: the installation's manifest.
+        manifest: the manifest, whose parts have the scripts.
         scripts: the scripts' contents by part name. A missing script's row has no checksum.
     """
     gated = {name: part for name, part in manifest.parts.items() if part.is_gated}
@@ -126,7 +126,7 @@ def with_other_scripts(text: str, places: Mapping[str, str]) -> str:
     """Return a script list with some of its paths replaced.
 
     Args:
-        text: the original list.
+        text: the list as it is.
         places: replacement paths, keyed by the original path.
     """
     rows = []

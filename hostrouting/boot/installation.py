@@ -463,7 +463,7 @@ def requiring_units(host: Host, *names: str) -> dict[str, tuple[str, ...]]:
     """Return the units that require a part's oneshot, and so can't start without it.
 
     Args:
-        names: names of parts.
+        names: the names of the parts.
 
     Returns:
         For each required oneshot, the sorted names of the units that require it.

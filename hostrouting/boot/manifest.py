@@ -84,7 +84,7 @@ class Manifest:
     """The record of an installation.
 
     Args:
-        consumer: the gated unit.
+        consumer: the unit whose starts the gate checks.
         parts: the installed parts by name, in the order in which they are started and checked.
         folders: folders created by the installation, as absolute paths on the running system.
         former: previous consumers that still have the gate's drop-ins.

@@ -225,7 +225,7 @@ class Wanted:
     Args:
         names: the parts to install or remove. Other parts stay as they are.
         parts: the parts to install. The rest of ``names`` is removed.
-        consumer: the gated unit.
+        consumer: the unit whose starts the gate checks.
         record: the record of verified uplinks to restore. If it is empty, the record is removed; if
             it is None, the record stays as it is.
     """

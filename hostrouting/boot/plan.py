@@ -25,7 +25,7 @@ class Manifests:
     """The manifests before, during and after the changes.
 
     Args:
-        old: the installed manifest.
+        old: the manifest before the changes.
         interim: the manifest while changes are in progress. The interim manifest lists the files of
             both the old and the new manifest.
         new: the manifest at the end.

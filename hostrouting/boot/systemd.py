@@ -84,7 +84,7 @@ class UnitManager(Protocol):
 
         Args:
             unit: the unit's name.
-            names: property names.
+            names: the names of the properties.
         """
 
     def show_each(
@@ -97,7 +97,7 @@ class UnitManager(Protocol):
 
         Args:
             units: the units' names.
-            names: property names.
+            names: the names of the properties.
             consumers: consumers, each of which stands for its ``instances``.
         """
 

@@ -113,7 +113,7 @@ def _applied(
 
     Args:
         options: the command's options.
-        task: the task.
+        task: the task to run.
         host: the host or the image.
         ending: a line for the end of the output, or an empty string.
         source: the path of the config; None for the default CONFIG; an empty string if the path

@@ -152,7 +152,7 @@ def legend(
 
     Args:
         drawn: the kinds of the cells, in the order in which they appear.
-        default_devs: the expected interfaces.
+        default_devs: the interfaces that the CIDRs are expected on.
         meanings: the legend's word for expected interfaces, and its word for other interfaces.
 
     Returns:

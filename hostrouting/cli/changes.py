@@ -74,8 +74,8 @@ def plan_text(plan: Plan, config: Config, *, is_verbose: bool) -> str:
     """Return the text about a plan: changes to routes, files and units, and the next start.
 
     Args:
-        plan: the plan.
-        config: the planned config.
+        plan: the plan to show.
+        config: the config that was planned.
         is_verbose: whether to list each unchanged route, and to show the files as diffs.
     """
     marks = {"added": "+", "replaced": "~", "removed": "-"}
@@ -121,7 +121,7 @@ def boot_lines(boot: Changes, *, is_verbose: bool) -> list[str]:
     """Return one line per planned change of a file or a unit.
 
     Args:
-        boot: the planned changes.
+        boot: the planned changes of files and units.
         is_verbose: whether to show the files as diffs.
     """
     lines: list[str] = []

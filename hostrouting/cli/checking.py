@@ -230,9 +230,9 @@ def _about_planned_start(
     """Return why a start would be held, or what the host lacks or has outdated, or nothing.
 
     Args:
-        config: the config.
+        config: the config that was checked.
         backends: the backends of its families.
-        host: the host.
+        host: the host that would start its node.
         apply: how to bring the host up to date, or an empty string if apply would fail.
 
     Raises:
@@ -539,7 +539,7 @@ def _is_left(report: OverlapReport, config: Config, *, adds: bool) -> bool:
 
     Args:
         report: the report with the fix.
-        config: the config.
+        config: the config to fix.
         adds: whether the proposal adds anything, or is in the file that apply installs.
     """
     is_contested = config.uplinks is None and bool(_contested_lines(report))

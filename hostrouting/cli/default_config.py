@@ -28,7 +28,7 @@ def refuse_to_remove(document: Mapping[str, Any], host: Host) -> None:
     installation only holds back starts.
 
     Args:
-        document: the default CONFIG.
+        document: the default CONFIG's document.
         host: the host or the image.
 
     Raises:
@@ -66,9 +66,9 @@ def refuse_in_place(document: Mapping[str, Any], config: Config, host: Host) -> 
     Applying the default CONFIG must change nothing but routes, rules and kept interfaces.
 
     Args:
-        document: the default CONFIG.
+        document: the default CONFIG's document.
         config: the config in the document.
-        host: the host.
+        host: the host with the installation.
 
     Raises:
         ConfigError: CONFIG lacks our key, or asks for something else than is installed.

@@ -34,7 +34,7 @@ def difference_page(report: DiffReport, width: int | None, *, is_verbose: bool =
     """Return a page with all CIDRs; those whose lookups differ come first.
 
     Args:
-        report: the differences.
+        report: the report on the differences.
         width: the terminal's width in columns; None if the output isn't a terminal.
         is_verbose: whether the changes that explain no difference are listed, and not only counted.
     """

@@ -165,7 +165,7 @@ class _Member(NamedTuple):
     """A key of a JSON object, as it stands in the text.
 
     Args:
-        name: the key.
+        name: the key's text, without quotes.
         start: the position of the value.
         end: the position after the value.
         indent: the blanks before the key; None if the key doesn't begin its line.

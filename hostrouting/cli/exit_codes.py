@@ -27,7 +27,7 @@ def exit_of_error(error: HostRoutingError, failed: int) -> int:
     """Return the exit code for an error.
 
     Args:
-        error: the error.
+        error: the error that ended the command.
         failed: the command's code for failures; for an error without a code of its own.
     """
     if isinstance(error, UsageError):

@@ -17,7 +17,7 @@ class Row(NamedTuple):
     """A table row on a page.
 
     Args:
-        mark: a single character.
+        mark: the character at the row's start.
         label: the row's heading, such as a CIDR.
         said: the paragraphs to the right of the label.
     """

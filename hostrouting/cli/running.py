@@ -66,8 +66,8 @@ class Result(NamedTuple):
     Args:
         document: a function that returns the JSON document. By default, the document is empty.
         text: a function that returns the text. An empty text isn't printed.
-        code: the exit code.
-        warnings: one sentence each.
+        code: the command's exit code.
+        warnings: warnings for stderr, one sentence each.
     """
 
     document: Callable[[], dict[str, Any]] = dict

@@ -145,8 +145,8 @@ def _likely_cause(text: str, error: json.JSONDecodeError, what: str) -> str:
     """Return a clause on why a document isn't JSON. If the cause isn't clear, it is empty.
 
     Args:
-        text: the document.
-        error: the parser's error.
+        text: the document's text.
+        error: the JSON parser's error.
         what: as for ``read_document``.
     """
     found = text[error.pos :]

@@ -540,7 +540,7 @@ class FormerUplinkRecord(UplinkRecord):
     ``attrs.evolve``, goes with the host's own record again.
 
     Args:
-        config: the unchanged config.
+        config: the config as it was returned.
         restored: the record to restore, even if the config doesn't need it.
     """
 

@@ -58,7 +58,7 @@ def ports_named(config: Config, devs: Iterable[str], links: Sequence[Link]) -> t
     """Return the named uplinks, each with its master, if all of them are ports; otherwise none.
 
     Args:
-        config: the config.
+        config: the config with ``uplinks``.
         devs: the names of the uplinks.
         links: the host's links.
     """
@@ -77,7 +77,7 @@ def swapped_devs(
     """Return the verified uplinks whose former or present name is wrong in ``devs``.
 
     Args:
-        config: the config.
+        config: the config with expected CIDRs and verified uplinks.
         links: the host's links.
         failing: for each CIDR with packets that don't leave through its ``devs``, a pair of
             interface lists: these ``devs``, and where the packets leave instead.
@@ -111,7 +111,7 @@ def swapped_routes(
     """Return the verified uplinks whose former or present name in ``staticRoutes`` is wrong.
 
     Args:
-        config: the config.
+        config: the config with static routes and verified uplinks.
         links: the host's links.
         is_lacking: whether a static route can't be installed because, for example, its gateway
             isn't in a network of its interface.

@@ -238,7 +238,7 @@ def read_section(cls: type[Read], document: object, section: str) -> Read | None
     Args:
         cls: a subclass of ``Section``.
         document: the parsed JSON document.
-        section: the key.
+        section: the key of the section.
 
     Returns:
         The instance; None if the key is missing or ``null``.

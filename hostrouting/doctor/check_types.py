@@ -54,7 +54,7 @@ class DoctorFinding(JsonObject):
         subject: the affected file, unit, route or interface.
         message: the problem and its consequences, without the subject.
         hint: how to fix the problem, possibly in several lines.
-        severity: the problem's severity.
+        severity: whether something is broken, unknown or only a risk.
         cause: the reason why a check couldn't run; empty for other findings. Several checks may
             have the same cause. Not included in the JSON.
     """

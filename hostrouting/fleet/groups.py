@@ -41,8 +41,8 @@ class GroupFailure(JsonObject):
     """A failure shared by all hosts in a group.
 
     Args:
-        kind: type of failure.
-        cidr: the expected CIDR.
+        kind: the type of failure.
+        cidr: the expected CIDR that fails.
         devs: the interfaces that packets leave through now, or would leave through if the matching
             routes were removed, sorted by name. Empty if packets don't leave the host. Of several
             similar interfaces, such as ib0 and ib1, different ones may win on the hosts of a group.
@@ -61,7 +61,7 @@ class SharedReason(JsonObject):
     """A reason that some hosts of a group share.
 
     Args:
-        reason: the reason.
+        reason: the reason, in words.
         hosts: the names of the hosts.
         detail: the reason without its kind; the kind is the same for all hosts of a group.
     """
@@ -190,7 +190,7 @@ class FleetReport(JsonObject):
         """Group hosts by their results, and by the changes behind differing lookups.
 
         Args:
-            hosts: the hosts.
+            hosts: the judged hosts.
             now: Unix timestamp of the judging.
         """
         members: dict[Hashable, _Members] = {}

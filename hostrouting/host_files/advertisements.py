@@ -27,7 +27,7 @@ class IgnoredAdvertisements:
     """An interface on which the kernel ignores router advertisements.
 
     Args:
-        dev: the interface.
+        dev: the name of the interface.
         reason: why the kernel ignores the advertisements, as a clause.
         command: a command that makes the kernel accept the next advertisement.
         is_due_to_forwarding: whether the reason is that the host forwards packets.

@@ -82,8 +82,8 @@ def check_methods(value: object, port: type, argument: str) -> None:
     """Raise a ``TypeError`` unless an object has all attributes of a port.
 
     Args:
-        value: the object.
-        port: the protocol class.
+        value: the object to check.
+        port: the protocol class that the object must implement.
         argument: the call that takes the object, such as ``pair()``, for the message.
     """
     if isinstance(value, type):
@@ -111,7 +111,7 @@ def check_returned(backend: object, method: str, value: object, asked: object = 
 
     Args:
         backend: the backend, whose class the error names.
-        method: the method's name.
+        method: the name of the backend's method.
         value: the value that the method has returned.
         asked: the first argument of ``lookup`` or ``sources``, which must have returned one item
             for each of the argument's items. Ignored for other methods.

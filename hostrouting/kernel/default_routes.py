@@ -227,7 +227,7 @@ def default_beside_main(
 
     Args:
         routes: entries from any tables.
-        tables: the tables.
+        tables: the numbers of the tables to search.
         by: see ``default_route``.
     """
     for route in routes:

@@ -258,7 +258,7 @@ class Fib:
         the rule suppressed it, the lookup would go on. So the later rules are yielded, too.
 
         Args:
-            flow: the lookup key.
+            flow: the key of the lookup.
             positions: the positions of the rules to evaluate, by default those of ``rules_around``.
             host_route_dev: the interface of a host route that may be added to table main, or None.
 
@@ -300,7 +300,7 @@ class Fib:
         """Return whether a rule that finds an entry in main would suppress a host route there.
 
         Args:
-            rule: the rule.
+            rule: a rule that looks up a table.
             found: the entry that the rule finds; None if it finds none.
             dev: the host route's interface; None if no host route is to be judged.
         """

@@ -196,7 +196,7 @@ class Fib6(Fib):
         See ip6_route_get_saddr.
 
         Args:
-            address: the destination.
+            address: the destination of the packets.
             route: the entry, whose interface's addresses the kernel prefers. None if no entry
                 matches.
         """
@@ -223,7 +223,7 @@ class Fib6(Fib):
         the labels don't decide: a tuple has all addresses that are otherwise equally good.
 
         Args:
-            address: the destination.
+            address: the destination of the packets.
             route: the entry, or None if no entry matches; see ``sources_to``.
             is_ordered: whether the host's addresses are in the order in which the kernel considers
                 them. If the order is unknown, each tuple has the first of the equally good

@@ -110,7 +110,7 @@ class IpCommands:
         such as octal numbers (``metric 010``), are refused.
 
         Args:
-            commands: the commands.
+            commands: a text with a command on each line.
 
         Raises:
             RouteError: the kernel rejected a command. The effects of earlier commands stay.
@@ -351,7 +351,7 @@ def split_route(
     """Return the type, destination, next hops and options of a route of either family.
 
     Args:
-        text: the route's words.
+        text: the route in ip's words, without the command.
         more: the words of options that IPv4 routes don't have.
 
     Raises:

@@ -22,9 +22,9 @@ class KnownHost:
     """The known state of a host in one address family.
 
     Args:
-        family: the address family.
+        family: the family that addresses, rules and routes belong to.
         links: the links, sorted by index.
-        addresses: the addresses.
+        addresses: the host's addresses.
         rules: the policy rules, in evaluation order.
         routes: the entries in all tables, in the kernel's order, including the hops of nexthop
             objects. For a live host, only the entries that matter to the check.

@@ -187,10 +187,10 @@ class FakeKernel(IpCommands, Kernel):
         """Add an interface with a carrier.
 
         Args:
-            name: the interface name.
+            name: the name of the new interface.
             up: whether to set the interface up.
             kind: the link kind, such as ``veth`` or ``bridge``; None for a physical interface.
-            hardware: the ARPHRD number.
+            hardware: the hardware type (ARPHRD).
             master: the name of the bridge or other master, or None.
             mac: the MAC address in lower case with colons, or None.
 
@@ -238,7 +238,7 @@ class FakeKernel(IpCommands, Kernel):
         """Add an address to an interface.
 
         Args:
-            dev: the interface.
+            dev: the interface that gets the address.
             address: the address, like ``10.1.0.4/24``.
             peer: the peer address of a point-to-point link. The prefix length then applies to the
                 peer.
@@ -265,7 +265,7 @@ class FakeKernel(IpCommands, Kernel):
         """Remove an address from an interface.
 
         Args:
-            dev: the interface.
+            dev: the interface that has the address.
             address: the address and prefix length, as added.
 
         Raises:

@@ -175,7 +175,7 @@ class NamespaceKernel(IpCommands, NetlinkBackend):
         """Add an address to an interface.
 
         Args:
-            dev: the interface.
+            dev: the interface that gets the address.
             address: the address, like ``10.1.0.4/24``. For an IPv6 address, the interface must be
                 up. When this method returns, the address is usable.
             peer: the peer address of a point-to-point link. The prefix length then applies to the
@@ -223,7 +223,7 @@ class NamespaceKernel(IpCommands, NetlinkBackend):
         """Remove an address from an interface.
 
         Args:
-            dev: the interface.
+            dev: the interface that has the address.
             address: the address and prefix length, as added.
 
         Raises:
@@ -333,7 +333,7 @@ class NamespaceKernel(IpCommands, NetlinkBackend):
         Args:
             attempt: a description for error messages.
             kind: the message type, RTM_*.
-            flags: the flags, NLM_F_*.
+            flags: the request's flags, NLM_F_*.
             fields: values for fields of the body. Other fields are zero.
             attributes: (name, value) pairs. Nested attributes have the form ``{"attrs": [...]}``.
         """

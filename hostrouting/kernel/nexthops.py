@@ -36,7 +36,7 @@ def hops_of(nexthop: NexthopObject, by_id: Mapping[int, NexthopObject]) -> tuple
     """Return a nexthop object's hops, as the kernel shows them in a route with this object.
 
     Args:
-        nexthop: the object.
+        nexthop: the nexthop object.
         by_id: all nexthop objects by ID, to look up group members.
 
     Returns:

@@ -118,7 +118,7 @@ class Lookups(Protocol):
         means that the lookup itself has failed. Then a ``RouteError`` is raised.
 
         Args:
-            addresses: the destinations.
+            addresses: the destinations to look up.
             source: the packet's source address; None (or 0.0.0.0) if the kernel hasn't chosen one
                 yet. If this host doesn't have the address, the lookup fails with ENETUNREACH; from
                 a multicast or broadcast address, with EINVAL.
@@ -220,7 +220,7 @@ class RouteBackend(Lookups, Protocol):
 
         Args:
             change: ``ADD`` or ``DELETE``. The kernel can't replace a rule.
-            rules: the rules.
+            rules: the rules to add or delete.
 
         Returns:
             The failed rules, in the same order. An empty tuple means success.

@@ -18,7 +18,7 @@ class NetlinkError(Exception):
     """Exception raised when the kernel rejects a request. The exception never leaves the backend.
 
     Args:
-        errno: the error number.
+        errno: the kernel's errno.
         message: the kernel's extended ACK message, or a description of the errno.
         is_by_kernel: whether the kernel, and not the backend, rejects the request.
     """

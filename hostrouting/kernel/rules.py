@@ -40,7 +40,7 @@ class Flow(NamedTuple):
     """A lookup key (struct flowi4, flowi6) for a gateway, or for a packet without mark and tos.
 
     Args:
-        address: the destination.
+        address: the destination: of the packet, or the gateway.
         source: the source address, or ``NO_SOURCE``.
         protocol: UDP, TCP, or 0 for a gateway lookup, which ignores missing carriers.
         oif: the required output interface, or None.
@@ -102,7 +102,7 @@ def matches(
     """Return whether a rule matches a packet (fib_rule_match, fib4_rule_match).
 
     Args:
-        rule: a policy rule.
+        rule: the rule to match.
         flow: the key for a packet or a gateway lookup.
         loopback: the loopback interface, which is the iif of packets from this host.
         lacks_unknown: whether to assume that unsupported selectors don't match. An inverted rule

@@ -163,7 +163,7 @@ def except_plain(
     """Return the selection of all entries, except plain entries through certain interfaces.
 
     Args:
-        devs: the interface names.
+        devs: the names of these interfaces.
         inside: prefixes in which plain entries are selected, too.
         sources: the host's addresses, from which packets may leave.
         mtus: the interfaces' MTUs. An entry with a larger MTU isn't plain.
@@ -180,7 +180,7 @@ class PlainThrough:
     gateway.
 
     Args:
-        devs: the interface names.
+        devs: the names of these interfaces.
         sources: the host's addresses, from which packets may leave.
         mtus: the interfaces' MTUs. An entry with a larger MTU isn't plain.
     """
@@ -204,7 +204,7 @@ def is_plain(
 
     Args:
         route: the route. Its destination doesn't matter.
-        devs: the interface names.
+        devs: the names of these interfaces.
         sources: the host's addresses, from which packets may leave.
         mtus: the interfaces' MTUs.
     """
@@ -227,7 +227,7 @@ def leaves_through(route: Route, devs: Collection[str], sources: Collection[IpAd
 
     Args:
         route: the entry. Its destination doesn't matter.
-        devs: the interface names.
+        devs: the names of these interfaces.
         sources: the host's addresses, from which packets may leave.
     """
     through = route.devs

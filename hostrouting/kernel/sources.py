@@ -89,7 +89,7 @@ class Sources:
         """Return all sources that an entry may select; empty if only one is possible.
 
         Args:
-            route: the entry.
+            route: the entry that packets match.
             scopes: the scopes of all entries with nexthop objects. Each of these may have set an
                 object's source.
         """
@@ -135,7 +135,7 @@ class Sources:
         Args:
             dev: the hop's interface.
             gateway: the hop's gateway, if any.
-            scope: the entry's scope.
+            scope: the scope of the hop's entry.
             local_scope: an address with a larger scope counts as one with this scope: host, or link
                 with route_localnet.
 

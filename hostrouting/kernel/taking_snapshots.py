@@ -185,7 +185,7 @@ def _addresses_through(route: Route, first: int | None) -> list[IpAddress]:
     """Return consecutive addresses that together exercise all hops of an entry.
 
     Args:
-        route: the entry.
+        route: the entry to exercise.
         first: the first of these addresses. None makes the result empty.
     """
     if first is None:

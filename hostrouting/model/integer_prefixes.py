@@ -20,7 +20,7 @@ class PrefixSet:
 
     Args:
         prefixes: prefixes in any order, possibly nested.
-        bits: the address width.
+        bits: the number of bits of an address.
     """
 
     def __init__(self, prefixes: Iterable[Prefix], bits: int) -> None:
@@ -51,7 +51,7 @@ class PrefixIndex:
 
     Args:
         prefixes: prefixes in any order; duplicates are ignored.
-        bits: the address width.
+        bits: the number of bits of an address.
     """
 
     def __init__(self, prefixes: Iterable[Prefix], bits: int) -> None:
@@ -100,7 +100,7 @@ def uncovered_addresses(prefixes: Iterable[Prefix], bits: int) -> dict[Prefix, i
 
     Args:
         prefixes: prefixes in any order; duplicates are ignored.
-        bits: the address width.
+        bits: the number of bits of an address.
     """
     uncovered: dict[Prefix, int | None] = {}
     all_ones = (1 << bits) - 1

@@ -115,7 +115,7 @@ class Address:
 
     Args:
         dev: name of the interface that has the address.
-        local: the address itself.
+        local: the address, without a prefix length.
         prefix_length: prefix length of the connected network (0-32 or 0-128).
         peer: peer address on a point-to-point link; None if it equals ``local``.
         metric: metric for the connected route; 0 is the kernel's default.
@@ -183,7 +183,7 @@ class AddressLabel:
 
     Args:
         prefix: the addresses that get the label.
-        label: the label.
+        label: the number that addresses in the prefix have as their label.
         dev: the only interface for which the label counts, or None for all interfaces.
     """
 

@@ -30,7 +30,7 @@ def only_regular(path: str, flags: int, *, dir_fd: int | None = None) -> int:
     Use it as the opener in ``open(opener=)``.
 
     Args:
-        path: the file's path.
+        path: the path of the file.
         flags: flags as for open(2).
         dir_fd: file descriptor of the directory that the path is relative to; defaults to the
             working directory.

@@ -42,7 +42,7 @@ class VerifiedUplink:
     """An uplink as it was when the check passed.
 
     Args:
-        name: the interface's name.
+        name: the name that the interface had then.
         mac: the interface's MAC address; None if it had none.
         since: when the uplink was recorded (RFC 3339, UTC, whole seconds); None if that isn't
             known.

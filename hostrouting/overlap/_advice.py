@@ -32,7 +32,7 @@ def with_proven_advice(before: ModelledHost, unfixable: Iterable[Unfixable]) -> 
 
     Args:
         before: the host before any change.
-        unfixable: the failures.
+        unfixable: the failures, of which some have advice.
     """
     left = _PROVEN_MAX
     for each in unfixable:

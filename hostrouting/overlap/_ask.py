@@ -46,7 +46,7 @@ class Sockets:
             separately. If no rule or route matches on the source, servers aren't looked up, and
             clients only for entries with a src that the kernel refuses as a source.
         routes: the entries in all tables, in the kernel's order.
-        family: the address family.
+        family: the address family of the packets.
         called: the addresses at which a server may be called; see ``called_addresses``.
     """
 

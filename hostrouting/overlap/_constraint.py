@@ -152,7 +152,7 @@ class Constraints:
         """Return the prefix length that a route must exceed, or why no route helps.
 
         Args:
-            expected: the expected CIDR.
+            expected: the expected CIDR that the lookup fails for.
             failure: the judgement of a lookup that fails for this CIDR. No question is asked about
                 the failure.
             path: the path of a route for the address.
@@ -223,7 +223,7 @@ class Constraints:
         If no entry in main changes the lookup, return the reason.
 
         Args:
-            lookup: the lookup.
+            lookup: the lookup that must not change.
             next_hops: the new entry's next hops; empty if they aren't known.
         """
         last: Rule | None = None
@@ -258,7 +258,7 @@ class Constraints:
         """Return why no entry in main changes a lookup.
 
         Args:
-            lookup: the lookup.
+            lookup: the lookup that an entry should change.
             last: the last matching rule that the lookup evaluates, or None if no rule matches.
         """
         decision = self._fib.decide(lookup.flow)
@@ -286,7 +286,7 @@ class Constraints:
         """Return why a lookup still fails in the tables after the fix.
 
         Args:
-            place: the place.
+            place: the place with the lookup.
             expected: the expected CIDR that the lookup fails for.
             failure: the judgement of the lookup in ``tables``.
             tables: a model of the tables after the fix.
@@ -327,7 +327,7 @@ def segment_of(span: Span, dev: str | None, bits: int) -> Segment:
     Args:
         span: the span, whose place has a constraint.
         dev: the interface that the prefixes' routes lead through, or None for the uplinks.
-        bits: the address width.
+        bits: the number of bits of an address.
     """
     constraint = span.place.constraint
     if isinstance(constraint, NeedsRoute):

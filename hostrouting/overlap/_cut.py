@@ -41,7 +41,7 @@ class Cutter:
     Args:
         family: the CIDRs' address family.
         cidrs: the CIDRs, which may be nested.
-        plain_devs: the uplinks.
+        plain_devs: the uplinks, through which plain routes lead.
         rules: the policy rules, in evaluation order.
         suspects: prefixes that cut even if no route or rule has them.
         sources: the host's addresses. A route with any other src isn't plain: connections through

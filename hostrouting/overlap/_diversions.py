@@ -103,7 +103,7 @@ class Diversions:
         """Return advice to the owner of each interface that isn't an uplink.
 
         Args:
-            devs: the interfaces.
+            devs: interfaces through which packets leave.
             is_limited: whether the expected CIDR names its interfaces. ``allowedDevs`` has no
                 effect then.
         """

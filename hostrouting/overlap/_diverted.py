@@ -210,7 +210,7 @@ class HasHops:
     """A predicate for entries that send all of their packets to certain next hops.
 
     Args:
-        hops: the next hops.
+        hops: the next hops that count.
     """
 
     hops: tuple[NextHop, ...]

@@ -207,7 +207,7 @@ def _longer_than(segment: Segment, *, otherwise: int) -> int:
     """Return the length that a prefix must exceed to serve a segment that is a target.
 
     Args:
-        segment: the segment.
+        segment: the segment, which may be a target.
         otherwise: what to return if the segment isn't a target.
     """
     return otherwise if segment.longer_than is None else segment.longer_than
@@ -245,7 +245,7 @@ def summary_of(
         failing: the failing spans, in address order.
         spans: all spans, in address order.
         local: the spans of local and broadcast addresses.
-        family: the address family.
+        family: the address family of the spans.
     """
     start = bisect_left(spans, failing[0])
     stop = bisect_right(spans, failing[-1])

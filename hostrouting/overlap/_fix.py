@@ -198,7 +198,7 @@ class _SearchWithRules:
         """Return the wanted places without a good rule: it doesn't help, is refused, or does harm.
 
         Args:
-            rules: the rules.
+            rules: the new rules of this round.
             found: the result of the search for routes on the host with these rules.
             newly_wanted: the result of ``_newly_wanted``.
         """

@@ -43,7 +43,7 @@ def findings_and_notes(
     Args:
         overlap: the expected CIDRs.
         state: the host's state.
-        places: the judged places.
+        places: the places with their judgements.
 
     Returns:
         The findings, in config order and by address within a CIDR, and the notes.

@@ -285,7 +285,7 @@ def sends_packets(lookup: SocketLookup, lookups: Sequence[SocketLookup]) -> bool
     nothing. If an IPv6 socket retries a failed lookup with a source, the failed one sends nothing.
 
     Args:
-        lookup: the lookup.
+        lookup: the lookup of a socket.
         lookups: all lookups of its place.
     """
     if lookup.source is not None:

@@ -46,7 +46,7 @@ def _cut_off(state: State, added: Iterable[Route], after: Fib) -> list[Address]:
 
     Args:
         state: the host's state before the fix.
-        added: the fix's routes.
+        added: the static routes of the fix.
         after: the tables after the fix.
     """
     if state.family is not Family.IPV4:
@@ -133,7 +133,7 @@ class Keeping:
     Args:
         host: the host with the proposed entries.
         lost: the packets that the fix with these entries takes away.
-        keep: the proposed entries.
+        keep: the ``keep`` entries of the fix.
         kept: the interfaces that the proposed entries keep.
         offers: the entries that would keep further interfaces, by interface. Entries that don't
             work are left out.
@@ -267,7 +267,7 @@ def lost_by_keeping(
 
     Args:
         host: the host without the entries.
-        keep: the entries.
+        keep: the entries to try.
         packets: the packets to keep: for each, the destination and the address that sends it.
         config: see ``with_kept``.
     """

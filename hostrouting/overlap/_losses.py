@@ -242,7 +242,7 @@ class _Result:
 
     Args:
         devs: the interfaces that carry the packet; empty if the packet is dropped.
-        hops: the next hops.
+        hops: the next hops through which the packet may leave.
         route: the entry that the packet matches; None if it doesn't matter.
     """
 

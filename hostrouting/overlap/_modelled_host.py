@@ -164,7 +164,7 @@ def host_after(
     Args:
         state: the host's state.
         places: the places, with the lookups before the fix.
-        entries: the proposed entries.
+        entries: the static routes to try.
         targets: the addresses to fix, each with the interface that packets must leave through, or
             None for the uplinks.
     """

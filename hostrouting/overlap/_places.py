@@ -27,7 +27,7 @@ class SocketLookup(NamedTuple):
     """A lookup that a socket makes, and its result.
 
     Args:
-        result: the kernel's result.
+        result: the kernel's result: the entry that it found, or an errno.
         source: the source address of the lookup; None if no source is chosen yet.
         is_tcp: whether the lookup is for TCP rather than UDP.
         is_reply: whether the lookup is only for a server's replies from ``source``. False if the
@@ -64,7 +64,7 @@ class Judgement(NamedTuple):
 
     Args:
         kind: the kind of failure or note; None if the lookup is as expected.
-        lookup: the lookup.
+        lookup: the lookup that was judged.
         devs: the outgoing interfaces to report; for an exemption, only the exempt interfaces.
         route: the matching entry, which may discard packets; None if no entry matches.
         is_lost: whether this local or broadcast address hides an address in the cluster, because it
@@ -175,7 +175,7 @@ class NoRouteFixes(NamedTuple):
     """The constraint of a place that fails, and that no route fixes.
 
     Args:
-        obstacle: the reason.
+        obstacle: why no route fixes the place.
         cover: which other routes may cover the place; by default, none.
     """
 
@@ -254,7 +254,7 @@ class Span(NamedTuple):
     Args:
         first: the first address as an integer.
         last: the last address as an integer.
-        place: the place.
+        place: the place that the range belongs to.
     """
 
     first: int

@@ -236,10 +236,10 @@ class Questions:
         """Return the effect of an answer with which none of a question's addresses fails.
 
         Args:
-            answer: the answer.
+            answer: the answer that was tried.
             outcome: the result of a check with the answer. Other addresses may fail in it.
             unfixable: the addresses that the question is about.
-            question: the question.
+            question: the question that it answers.
         """
         effect = outcome.effect
         if self._moves_ours(answer, unfixable, question):
@@ -507,7 +507,7 @@ def _failing_with(
 
     Args:
         failures: the failures, each with the addresses that fail.
-        uplinks: the answer's uplinks.
+        uplinks: the uplinks that the answer names.
         still: the word before "fails" for addresses that also fail without the answer.
     """
     named = ",".join(uplinks)

@@ -96,7 +96,7 @@ class FoundRoutes:
     """The routes that a search has found.
 
     Args:
-        route_search: the search.
+        route_search: the search that found them.
         proposed: the result of ``RouteSearch.find``, from which ``fix`` was made.
         fix: the routes, and the failures that remain.
         host: the host after the fix.

@@ -77,10 +77,10 @@ class OwnAddresses:
     """This host's own addresses.
 
     Args:
-        addresses: the addresses.
+        addresses: this host's own addresses.
         rules: the policy rules before a change, and those after it.
         routes: the entries in all tables, before and after a change.
-        bits: the address width.
+        bits: the number of bits of an address.
     """
 
     def __init__(

@@ -38,7 +38,7 @@ class State:
     Args:
         family: the CIDRs' address family.
         uplinks: the interfaces that may carry traffic to the cluster.
-        links: all interfaces.
+        links: all interfaces of the host.
         addresses: the host's addresses.
         rules: the policy rules, in evaluation order.
         routes: the entries in all tables. If a table is large, only the routes that can matter.

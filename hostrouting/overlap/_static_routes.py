@@ -202,7 +202,7 @@ class EntryMaker:
         """Return the entry for a prefix whose ``Path`` has no obstacle.
 
         Args:
-            network: the prefix.
+            network: the prefix that the entry leads to.
             dev: see ``Path``.
         """
         if dev is not None:

@@ -149,8 +149,8 @@ def check_host(
     If the record of the verified uplinks can't be read, the verdict is ``unknown``.
 
     Args:
-        config: the config.
-        host: the host.
+        config: the config with the expected CIDRs.
+        host: the host to check.
         scope: see ``check_overlap``.
         backends: a function that returns the kernel to query for a family. None means the host's
             own kernel.

@@ -46,7 +46,7 @@ class LookupResult(JsonObject):
 
     Args:
         type: the matching entry's type, or ``no route``.
-        devs: the interfaces, sorted.
+        devs: the interfaces that the packet leaves through, sorted.
         hops: the next hops in ip-route(8) syntax, without those that the kernel ignores.
         source: the source address; None if the packet doesn't leave.
     """
@@ -73,7 +73,7 @@ class ChangedResult(JsonObject):
             way.
         before: the earlier results. A packet has several results if the kernel chooses among
             default routes or sources.
-        after: the later results.
+        after: the results in the later snapshot.
     """
 
     packets: tuple[str, ...]

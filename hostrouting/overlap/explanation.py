@@ -35,7 +35,7 @@ class Step(JsonObject):
     """A policy rule evaluated during a lookup.
 
     Args:
-        rule: the rule.
+        rule: the policy rule.
         passed: why the lookup continues with the next rule; None if it ends at this rule.
         route: the longest match in the rule's table; None if nothing matches or the rule looks up
             no table.
@@ -99,7 +99,7 @@ class Explanation:
     """A trace of the lookups for an address.
 
     Args:
-        address: the destination.
+        address: the destination that was looked up.
         expected: the expected CIDRs that contain the address. If there are none, the address is
             judged as if it were expected.
         default_devs: sorted names of the uplinks; empty if there is no default route to compare

@@ -200,7 +200,7 @@ class UplinkChoice(NamedTuple):
     """Interfaces to choose as the uplinks.
 
     Args:
-        devs: the interfaces.
+        devs: the names of the interfaces.
         failing: the other interfaces that carry expected packets now, which would then fail.
     """
 

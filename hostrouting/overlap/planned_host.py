@@ -49,7 +49,7 @@ class PlannedHost:
 
     Args:
         host: the host as it is.
-        plan: the plan.
+        plan: the plan that changes the host.
         models: the models of the families whose routes the plan changes.
     """
 
@@ -546,7 +546,7 @@ def on_top(
         report: the report on the host as it is.
         after: the report on the host with all of the config's entries, and no others of ours.
         planned: the host with all of the config's entries, and no others of ours.
-        config: the config.
+        config: the config with these entries.
         scope: cancels the reads of the model.
     """
     if after.verdict is Verdict.UNKNOWN:
@@ -623,9 +623,9 @@ def _without_listed(report: OverlapReport, config: Config, why: str) -> OverlapR
     """Return a report whose fix leaves out the config's entries, with a hint.
 
     Args:
-        report: the report.
+        report: the report on the host as it is.
         config: the config, which ``apply`` can't install.
-        why: the reason.
+        why: why ``apply`` can't install the config.
     """
     static = config.static_routes
     listed = {route.destination for route in static.routes}

@@ -184,7 +184,7 @@ class Unfixable(JsonObject):
     Args:
         ranges: the failing addresses.
         devs: sorted names of the interfaces that packets leave through.
-        obstacle: the reason.
+        obstacle: why no proposed route fixes them.
         about: the prefixes to show instead of ``ranges``. These prefixes are fewer, because they
             also include adjacent local and broadcast addresses. Empty if ``ranges`` is to be shown.
     """

@@ -20,7 +20,7 @@ def snapshot_of(host: Host, scope: CancelScope | None = None) -> Snapshot:
     """Return a snapshot of a host, or the existing one if the host is itself backed by a snapshot.
 
     Args:
-        host: the host.
+        host: the host to read.
         scope: cancels the reads.
 
     Raises:

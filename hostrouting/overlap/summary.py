@@ -66,7 +66,7 @@ def unapplied(fix: Fix, config: str = CONFIG) -> list[str]:
     """Return lines on what ``apply`` installs and removes, if that fixes anything.
 
     Args:
-        fix: the fix.
+        fix: the fix with ``unapplied`` and ``unlisted``.
         config: the argument of the suggested apply command, or an empty string if the command needs
             no argument.
     """

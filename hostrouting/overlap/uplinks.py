@@ -231,7 +231,7 @@ def _won_through(
 
     Args:
         devs: the interfaces of containers and VPNs.
-        defaults: the default routes.
+        defaults: entries that include the default routes.
         live: the default routes with live next hops.
     """
     best = default_route(defaults)

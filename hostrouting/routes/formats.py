@@ -67,8 +67,8 @@ class PlacedRule:
     """A policy rule, and the interface whose netplan or networkd file contains the rule.
 
     Args:
-        rule: the rule.
-        dev: the interface.
+        rule: the rule to write.
+        dev: the interface whose file gets the rule.
     """
 
     rule: Rule

@@ -223,7 +223,7 @@ def _without(route: Route, gone: Collection[Route]) -> Route | None:
     """Return a route without the next hops in ``gone``, or None if it has no others.
 
     Args:
-        route: the route.
+        route: the route with all of its next hops.
         gone: routes as returned by ``route_of_each_hop``.
     """
     parts = [part for part in route_of_each_hop(route) if part not in gone]
@@ -362,7 +362,7 @@ def refuse(verb: str, failures: Sequence[RouteFailure], ours: Sequence[Route] = 
     """If any routes were rejected, raise a RouteError with the reasons.
 
     Args:
-        verb: the attempted change.
+        verb: what was attempted, such as ``add``.
         failures: the rejected routes.
         ours: our routes, of which some may cover a gateway of a rejected route.
     """

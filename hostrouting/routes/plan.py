@@ -261,7 +261,7 @@ class _Sorter:
         """Add a wanted route to the list of the change that it needs, or to ``refusals``.
 
         Args:
-            route: the wanted route.
+            route: the wanted route to sort.
             same: the entries of table main with the route's destination.
         """
         connected = next((entry for entry in same if entry.is_connected), None)
@@ -418,7 +418,7 @@ def refuse_swapped(config: Config, links: Sequence[Link], *, is_lacking: bool = 
     """Raise an error if an interface name in the config belongs to another NIC by now.
 
     Args:
-        config: the config.
+        config: the config with interface names and verified uplinks.
         links: the host's links.
         is_lacking: whether something that a static route needs is missing.
 
@@ -438,7 +438,7 @@ def why_swapped(config: Config, backend: RouteBackend, ipv4: RouteBackend | None
     """Return which interface name belongs to another NIC by now, and what to do; otherwise None.
 
     Args:
-        config: the config.
+        config: the config with interface names and verified uplinks.
         backend: the backend of a family.
         ipv4: the host's IPv4 backend; None if the host has none.
     """

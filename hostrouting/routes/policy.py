@@ -120,7 +120,7 @@ def resolve_policy(
     """Return the rules and side tables that a config needs on a host.
 
     Args:
-        config: the config.
+        config: the config with ``rules`` and ``keep``.
         family: the address family. Only IPv4 has kept interfaces.
         facts: the host's interfaces, addresses and rules.
         defaults: entries that include the default routes of table main, in the kernel's order.

@@ -41,7 +41,7 @@ def resolve(
     ``onlink``, ``src`` and ``mtu``.
 
     Args:
-        wanted: the configured routes.
+        wanted: the config's static routes.
         links: the host's links.
         addresses: the host's addresses.
         main: entries in table main, including the default routes and the routes to gateways.

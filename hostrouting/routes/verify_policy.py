@@ -188,7 +188,7 @@ def _is_kept(answer: Lookup, table: int) -> bool:
 
     Args:
         answer: the lookup, for an address of ``_probes``.
-        table: the side table.
+        table: the number of the address's side table.
     """
     route = answer.route
     is_far = answer.address == ELSEWHERE
@@ -286,7 +286,7 @@ def _movable(rule: Rule, ours: Rule, fib: Fib, first: int) -> list[Rule]:
 
     Args:
         rule: another program's rule, which must move behind ours.
-        ours: our rule.
+        ours: our rule, which the other rule precedes.
         fib: the host's rules.
         first: the new preference of the first returned rule.
     """

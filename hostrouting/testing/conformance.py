@@ -413,8 +413,8 @@ class _Refusal:
 
     Args:
         refused: the route or rule.
-        errno: the errno.
-        message: the backend's message.
+        errno: the errno of the refusal.
+        message: the message of the backend.
     """
 
     refused: Route | Rule

@@ -65,7 +65,7 @@ class Event:
     """An event reported by the watcher.
 
     Args:
-        kind: what happened.
+        kind: what has happened, with a message ID and a priority.
         message: a single line of text.
         fields: additional journal fields: ``CIDR``, ``ROUTE`` (in ``ip route show`` format),
             ``RULE`` (in ``ip rule show`` format), ``DEV``, and ``FIX`` for the suggested

@@ -355,7 +355,7 @@ def without_moves(
     follow.
 
     Args:
-        plan: the plan.
+        plan: the repairs that the routes need.
         config: the wanted routes.
         former: our routes as the watcher last left them in the table, by route key.
         backends: the backends for kernel access, one for each address family.

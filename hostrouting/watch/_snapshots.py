@@ -27,7 +27,7 @@ class LastSnapshots:
     """The snapshots that the watcher keeps for ``diff``.
 
     Args:
-        host: the host.
+        host: the host that the watcher watches.
         problem: why the last snapshot couldn't be kept, or an empty string.
         was_ok: whether the last verdict was ``ok``, or None before the first verdict.
         is_due: whether the verdict has changed to or from ``ok`` since the last snapshot.
@@ -48,7 +48,7 @@ class LastSnapshots:
         failure, it keeps the earlier watcher's snapshot of this failure.
 
         Args:
-            verdict: the verdict.
+            verdict: the verdict of this round.
             scope: cancels the reads. Its clock tells the time.
         """
         is_ok = verdict is Verdict.OK

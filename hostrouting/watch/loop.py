@@ -163,7 +163,7 @@ class _Watch:
         task: the task to run.
         scope: cancels the watcher.
         config: the last valid config.
-        reconciler: the route reconciler.
+        reconciler: the reconciler that restores our routes.
         snapshots: the snapshots for ``diff``.
         report: the last check's report. If its verdict is unknown, it has the findings of the last
             report with a verdict.

@@ -89,7 +89,7 @@ def metrics_text(
     """Render the metrics textfile; the metrics are documented in docs/reference/watch.md.
 
     Args:
-        gate: the gate's metrics.
+        gate: the metrics of the host's gate.
         report: the check's report.
         repair: the result of the last repair.
         counted: counters since the watcher's start: rounds as ``looks``, repaired routes by kind of

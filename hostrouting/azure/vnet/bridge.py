@@ -36,7 +36,7 @@ class Neighbour:
     """A permanent ARP or NDP entry without the flags managed and extern_learn (ip-neighbour(8)).
 
     Args:
-        dev: the interface.
+        dev: the interface behind which the neighbour is.
         address: the neighbour's IP address.
         mac: the neighbour's MAC, as six lower-case hex pairs.
     """
@@ -56,9 +56,9 @@ class NodeState:
     Args:
         rules: the ``-A ...`` lines from ebtables-save for table nat, in order, including
             duplicates.
-        interfaces: all interfaces.
+        interfaces: all interfaces of the node.
         gateways: the gateways of all IPv4 routes.
-        neighbours: the bridge's neighbours.
+        neighbours: the permanent neighbours on the bridge.
         notes: messages about anything that couldn't be read.
     """
 

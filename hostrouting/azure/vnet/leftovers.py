@@ -69,7 +69,7 @@ class AzureVnetReport:
     """The removed and the kept rules and neighbours. Rules come before neighbours.
 
     Args:
-        removed: the stale items.
+        removed: the stale rules and neighbours, with the reasons for their removal.
         kept: all other pod rules and permanent neighbours on the bridge.
         notes: messages about anything that couldn't be read.
         other_rules: number of unrelated rules in table nat, which are always kept.

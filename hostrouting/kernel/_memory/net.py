@@ -222,7 +222,7 @@ def fib_table_insert(net: Net, route: Route, how: WriteMode) -> None:
     """Insert a route into its table, whose entries are sorted by descending tos, then by metric.
 
     Args:
-        net: the namespace.
+        net: the network namespace with the table.
         route: the route as a dump shows it.
         how: what to do if the key already exists.
 

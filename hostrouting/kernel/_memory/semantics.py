@@ -195,8 +195,8 @@ def fib_sync_down_dev(
     """Update the entries through a device that went down, or lost its carrier or last address.
 
     Args:
-        net: the namespace.
-        dev: the device.
+        net: the network namespace with the entries.
+        dev: the device that the entries use.
         is_dead: True if the device went down; False if it only lost its carrier.
         force: whether routes with scope host change, too: the device has lost its last address.
     """
@@ -217,8 +217,8 @@ def fib_sync_up(net: Net, dev: Device, *, revive: bool) -> None:
     """Mark a device's hops as usable again.
 
     Args:
-        net: the namespace.
-        dev: the device.
+        net: the network namespace with the entries.
+        dev: the device that is usable again.
         revive: True if the device came up or got an address, so that dead hops are usable. False if
             the device only regained its carrier.
     """

@@ -63,7 +63,7 @@ class RouteReader:
     """A decoder for entries. To save memory, it doesn't create objects for unwanted entries.
 
     Args:
-        family: the address family.
+        family: the address family of the entries.
         nexthops: a function that returns all nexthop objects by ID. It is called for an entry that
             the kernel sends without hops.
         without_carrier: a function that returns the interfaces that are up, but have no carrier.

@@ -119,7 +119,7 @@ def look_up(
     Without RTA_UID, the kernel would use the caller's uid.
 
     Args:
-        family: the address family.
+        family: the address family of the packets.
         source: the source address; None if the kernel hasn't chosen one yet.
         is_tcp: whether the packets are TCP's.
         ports: the source port and the destination port; None for a missing one.
@@ -190,7 +190,7 @@ class RoutePacker:
 
         Args:
             flags: ADD, APPEND or REPLACE.
-            route: the route.
+            route: the route to add, or to put in place of another.
             sequence: the sequence number, which an error reply repeats.
 
         Raises:
