@@ -50,7 +50,8 @@ def node_or_default(host: Host, given: T | None, real: Callable[[], T]) -> T:
 
 # --- programs: nft(8), ip(8), bridge(8), ebtables(8) ----------------------------------------------
 
-# These programs take milliseconds, unless the system is busy, or another process holds a lock.
+# These programs take milliseconds. On a busy system, or while another process holds a lock, they
+# take longer.
 _RUN_SECONDS = 30.0
 
 _NOT_PERMITTED = ("permission denied", "operation not permitted", "you must be root")

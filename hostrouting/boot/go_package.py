@@ -37,7 +37,7 @@ _INHERITED = ("@@AUTO_DEV@@", "@@AUTO_GW@@", INHERITED)
 
 
 def go_package_links(layout: Layout) -> list[Path]:
-    """Return the symlinks, even dangling ones, with which units require or want our oneshots."""
+    """Return the symlinks that make units require or want our oneshots, even dangling symlinks."""
     # Don't glob for the symlink itself: before Python 3.13, glob skips dangling symlinks, and in an
     # image all of these are dangling.
     links = []

@@ -309,7 +309,7 @@ class Host:
 
         Two kinds of configs need them: a STRICT config with a CIDR, and a config that
         ``is_as_installed`` if the installed check expects them. A config that ``installed_config``
-        has returned keeps those that it had, unless it has been changed since. An image has none.
+        has returned keeps those that it had. Once it is changed, it doesn't. An image has none.
 
         Raises:
             FileError: the record of verified uplinks can't be read.

@@ -156,8 +156,7 @@ def legend(
         meanings: the legend's word for expected interfaces, and its word for other interfaces.
 
     Returns:
-        The paint of each kind: first that of expected cells, then those of failures, of notes and
-        of unchecked cells.
+        The paint of each kind, in this order: expected cells, failures, notes, unchecked cells.
     """
     seen = dict.fromkeys(drawn)
     paints: dict[CellKind | None, Paint] = {}

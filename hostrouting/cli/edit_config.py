@@ -97,8 +97,9 @@ def set_sections(
     Args:
         path: the file's path; it may also contain other components' keys and secrets.
         sections: our keys and their values.
-        known: the file's document from which the values were made. If the file contains another
-            document by now, this is an error. None if the values don't depend on the file.
+        known: the document that the file had when the values were made from it. If the file
+            contains another document by now, this is an error. None if the values don't depend on
+            the file.
 
     Returns:
         The changes; empty if the keys already have these values.

@@ -80,8 +80,8 @@ def _is_domain_alone(name: str, own: str) -> bool:
 def _names(hosts: Sequence[str], *, is_verbose: bool) -> str:
     """Return the names of hosts, with commas for Ansible's --limit if the list is complete.
 
-    A shortened list has no commas between the names, and a parenthesis, so that neither Ansible nor
-    a shell accepts it by mistake.
+    A shortened list must not be used by mistake. So there are no commas between its names, which
+    Ansible needs, and a parenthesis, which a shell rejects.
     """
     names = [*map(clean, hosts)]
     if is_verbose or len(names) <= _SHOWN_HOSTS:

@@ -590,7 +590,7 @@ class Config(Section):
 
     @property
     def former_record(self) -> FormerUplinkRecord | None:
-        """Return the record to restore, or None unless ``installed_config`` returned this config.
+        """Return the record to restore, if ``installed_config`` returned this config, or None.
 
         If the config has been changed since, the result is None, too.
         """

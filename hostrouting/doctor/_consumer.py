@@ -177,7 +177,7 @@ def _bare_instances(examined: ExaminedHost) -> list[str]:
         return []
 
 
-# Within this time, the gate lets a start through, unless it holds the start.
+# Within this time, the gate lets a start through. A start that takes longer is held.
 _LOOK_SECONDS = 3
 
 

@@ -259,13 +259,14 @@ class Fib:
 
         Args:
             flow: the key of the lookup.
-            positions: the positions of the rules to evaluate, by default those of ``rules_around``.
+            positions: the positions of the rules to evaluate; by default, ``rules_around`` selects
+                them.
             host_route_dev: the interface of a host route that may be added to table main, or None.
 
         Yields:
             A rule; whether the rule matches, or None if that isn't known; and the longest match in
-            the rule's table, or None if nothing matches. After a rule of which it isn't known
-            whether it matches, the next rule is yielded, too.
+            the rule's table, or None if nothing matches. If it isn't known whether a rule matches,
+            the next rule is yielded, too.
         """
         next_ = 0
         for position in self.rules_around(flow) if positions is None else positions:
@@ -288,8 +289,8 @@ class Fib:
     def _position_of(self, preference: int | None) -> int:
         """Return the position of the rule to which a goto jumps, or 0 if there is no such rule.
 
-        The caller ignores a jump to 0 or backward. A snapshot may contain a backward goto, although
-        the kernel rejects one (fib_nl2rule), and it must not cause an infinite loop.
+        The caller ignores a jump to 0 or backward. A backward goto must not cause an infinite loop.
+        The kernel rejects one (fib_nl2rule), but a snapshot may contain one.
         """
         for position, rule in enumerate(self.rules):
             if rule.preference == preference:

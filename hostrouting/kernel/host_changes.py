@@ -95,7 +95,7 @@ class RenamedNic(JsonObject):
 def renamed_nics(before: Iterable[Link], after: Iterable[Link]) -> tuple[RenamedNic, ...]:
     """Return the NICs that have another name in a later snapshot, sorted by the earlier name.
 
-    A NIC is recognized by its MAC address, unless several NICs have that address.
+    A NIC is recognized by its MAC address, if no other NIC has the same.
     """
     earlier, later = _nics_by_mac(before), _nics_by_mac(after)
     pairs = sorted((name, later[mac]) for mac, name in earlier.items() if mac in later)
@@ -258,7 +258,7 @@ class HostChanges:
 
         Args:
             mixed: the values of the later host without the undone changes, by key.
-            undone: the keys whose values are those of the earlier snapshot.
+            undone: the keys whose values come from the earlier snapshot.
             addresses: the addresses in ``mixed``.
         """
         local = {address.local for address in addresses}

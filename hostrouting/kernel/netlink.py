@@ -324,7 +324,7 @@ class NetlinkBackend(RouteBackend):
         return self._new(rtnl.ADD, routes)
 
     def _replace(self, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
-        """Add routes, each replacing the first existing route with the same ``key``, if any.
+        """Add routes. Each replaces the first existing route with its ``key``, if there is one.
 
         The kernel compares only the key, so a connected route or another daemon's route may be
         replaced.

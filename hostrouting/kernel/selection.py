@@ -222,8 +222,8 @@ def leaves_through(route: Route, devs: Collection[str], sources: Collection[IpAd
     """Return whether every packet that matches an entry leaves through certain interfaces.
 
     The entry must be unicast, and all its live hops on these interfaces. It must have neither an
-    encapsulation (``Route.encap``) nor a source prefix. Its ``src``, if any, must be in
-    ``sources``, but no gateway may be.
+    encapsulation (``Route.encap``) nor a source prefix. If it has a ``src``, this must be in
+    ``sources``. None of its gateways may be in ``sources``.
 
     Args:
         route: the entry. Its destination doesn't matter.

@@ -94,7 +94,7 @@ def prefix_around(first: int, last: int, bits: int) -> Prefix:
 
 
 def uncovered_addresses(prefixes: Iterable[Prefix], bits: int) -> dict[Prefix, int | None]:
-    """Map each prefix to its first address outside of nested prefixes. None if there is none.
+    """Map each prefix to its first address outside of nested prefixes, or None if these cover it.
 
     A lookup of this address finds the prefix itself, because the longest match wins.
 

@@ -2,12 +2,13 @@
 
 The theory of operation. The kernel knows by which route each packet leaves, so a check asks the
 kernel, and compares the results with the expected interfaces. The expected interfaces are the
-*uplinks* (``uplinks``), unless a CIDR names its own. The uplinks are named by the config, or are
-those with which the check has passed before, or else the interfaces of main's default route.
+*uplinks* (``uplinks``), unless a CIDR names its own. The config may name the uplinks. If it
+doesn't, they are those with which the check has passed before. Until it has passed, they are the
+interfaces of main's default route.
 
 A check has five steps, each with a module: cut, ask, judge, group, fix. ``check`` runs them for
-each address family. The report has the findings of both families and the worse verdict, of which
-``unknown`` is the worst.
+each address family. The report has the findings of both families, and the worse of their verdicts.
+The worst is ``unknown``.
 
 ``_read.read_once`` runs cut and ask, because all reads and lookups must be of one moment. Next,
 ``_local_delivery`` tells whether this host receives packets to its own addresses. It may miss some

@@ -23,7 +23,7 @@ _LOCAL_AND_MAIN = {Table.LOCAL, Table.MAIN}
 
 
 def affected(addresses: Iterable[Address], before: Fib, after: Fib) -> list[Address]:
-    """Return those of this host's addresses whose packets may take another route after a change.
+    """Return the addresses of this host whose packets may take another route after a change.
 
     Args:
         addresses: the addresses of this host to select from.

@@ -200,7 +200,7 @@ class Constraints:
 
         Args:
             failure: the judgement of the lookup that fails for the address.
-            length: the maximum prefix length with which a new entry in main doesn't change the
+            length: the maximum prefix length at which a new entry in main doesn't change the
                 lookup.
         """
         address = failure.address
@@ -218,7 +218,7 @@ class Constraints:
         lookup: SocketLookup,
         next_hops: tuple[NextHop, ...],
     ) -> int | Obstacle:
-        """Return the maximum prefix length with which a new entry in main doesn't change a lookup.
+        """Return the maximum prefix length at which a new entry in main doesn't change a lookup.
 
         If no entry in main changes the lookup, return the reason.
 
@@ -377,7 +377,7 @@ def unmodelled(address: IpAddress, family: Family, source: IpAddress | None = No
 
 
 def _longest_ignored(rule: Rule, found: Route | None) -> int:
-    """Return the maximum prefix length with which a rule doesn't find a new entry in main.
+    """Return the maximum prefix length at which a rule doesn't find a new entry in main.
 
     Return -1 if the rule finds a new entry with any prefix around the address.
 

@@ -138,7 +138,7 @@ class Diversions:
             return Obstacle("", is_withheld=True, question=Question(devs, is_ours=True))
         near = self._near(failure.address, devs, route)
         doubtful = self._doubtful(devs, route, subnet)
-        # Unless the config names uplinks, the cluster may be behind any interface with a default
+        # If the config names no uplinks, the cluster may be behind any interface with a default
         # route.
         rival = self._rival_around(failure.address)
         if rival is not None:

@@ -114,7 +114,7 @@ def fewest_prefixes(
     def smallest_around(inner: slice, first: int, length: int) -> tuple[int, int, bool]:
         """Return the smallest prefix around ``segments[inner]``, and whether they fill it.
 
-        The segments count only as far as they lie in the prefix ``first``/``length``.
+        Only the parts of the segments that lie in the prefix ``first``/``length`` count.
         """
         begin = max(first, firsts[inner.start])
         end = min(first + size(length) - 1, lasts[inner.stop - 1])

@@ -144,10 +144,10 @@ class _SearchWithRules:
         self._why_no_default = why_no_default
         self._rule_search = RuleSearch(moment, config)
         self._now = host_now(moment.state, moment.places)
-        # Maps the probe of each place about which main must decide to a preference: that of the
-        # rule that decides now.
+        # For each place about which main must decide, by its probe: the preference of the rule that
+        # decides now.
         self._wanted = dict(first.blocked)
-        # Maps the probe of each place for which no rule is proposed to the reason.
+        # For each place without a proposed rule, by its probe: the reason.
         self._unruled: dict[IpAddress, Obstacle] = {}
 
     def find(self) -> tuple[FoundRoutes, tuple[StaticRule, ...], Collection[IpAddress]]:

@@ -253,7 +253,7 @@ def _renamed(state: State) -> Iterable[Note]:
 
 
 def _moved(state: State) -> Iterable[Note]:
-    """Yield a note if another interface's default route wins over that of the verified uplinks."""
+    """Yield a note if another interface's default route wins over the verified uplinks'."""
     best = default_route(state.defaults)
     uplinks = state.uplinks
     if best is None:
@@ -289,7 +289,7 @@ def _moved(state: State) -> Iterable[Note]:
 
 
 def _how_to_accept(devs: tuple[str, ...], state: State) -> str:
-    """Return the advice with which the interfaces of a default route become the uplinks."""
+    """Return advice on how the interfaces of a default route become the uplinks."""
     # If one of ``devs`` was the name of a verified uplink, the gate refuses it in ``uplinks``.
     if find_swapped(state.uplinks.verified, state.links, devs):
         return f"rm /{VERIFIED_PATH} && hostrouting apply"

@@ -111,7 +111,7 @@ class Rejudged(NamedTuple):
 def why_ineffective(judged: Iterable[Rejudged], fixed: Container[int]) -> str:
     """Return why a fix fails its purpose, or an empty string.
 
-    A place that doesn't fail now must not fail after the fix, and neither must a place in
+    Two kinds of places must not fail after the fix: places that don't fail now, and those in
     ``fixed``. All other places may fail as before.
 
     Args:

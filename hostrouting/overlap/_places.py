@@ -75,8 +75,8 @@ class Judgement(NamedTuple):
             string.
         uplink_subnet: in words, the uplink's subnet around an exempt network or an answered
             address; empty if there is none.
-        gateway: the local address that is the gateway of ``route``, if any. If packets are sent to
-            that address itself, ``route`` is the default route.
+        gateway: the local address that is also the gateway of ``route``; None if no address is. If
+            packets are sent to that address itself, ``route`` is the default route.
         port: the expected interface that sends the packets, while its master takes the replies;
             usually None.
         would_be_exempt: whether the address fails only because the expected CIDR has its own

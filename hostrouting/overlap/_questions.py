@@ -233,7 +233,7 @@ class Questions:
         unfixable: Unfixable,
         question: Question,
     ) -> str:
-        """Return the effect of an answer with which none of a question's addresses fails.
+        """Return the effect of an answer after which no address of its question fails.
 
         Args:
             answer: the answer that was tried.

@@ -1,4 +1,4 @@
-"""Find the fewest new rules with which table main decides, where another rule decides before main.
+"""Where another rule decides before table main, find the fewest new rules that let main decide.
 
 This module does no I/O.
 
@@ -381,7 +381,7 @@ def _priority_before(preference: int) -> int:
 
 
 def _decided(targets: Iterable[Place]) -> Iterator[Prefix]:
-    """Yield the destinations of the entries by which targets fail."""
+    """Yield the destinations of the entries that make targets fail."""
     for place in targets:
         for judgements in place.judgements.values():
             for judgement in judgements:

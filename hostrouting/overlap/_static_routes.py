@@ -130,7 +130,7 @@ class EntryMaker:
         return next(self._nested_subnets.around((int(address), self._bits)), None)
 
     def next_hops(self, expected: ExpectedCidr, address: IpAddress) -> tuple[NextHop, ...]:
-        """Return the next hops by which packets reach an address as expected, or an empty tuple."""
+        """Return the next hops that lead packets to an address as expected, or an empty tuple."""
         path = self.path(expected, address)
         return () if isinstance(path, Obstacle) else path.next_hops
 

@@ -189,7 +189,7 @@ class PlannedHost:
         return [*filter(_changes_only_gateways, found)]
 
     def outdated(self, config: Config) -> list[str]:
-        """Return a clause for each gateway that static routes still use, though it was inherited.
+        """Return a clause for each old gateway that static routes have inherited and still use.
 
         Args:
             config: the planned config.

@@ -148,7 +148,7 @@ class Obstacle(NamedTuple):
     """The reason why no route in table main fixes some addresses.
 
     Args:
-        reason: the reason, including how to fix it unless the cause is a policy rule. With a
+        reason: the reason. If the cause isn't a policy rule, it includes how to fix it. With a
             question, it may be empty until ``Questions.answered`` fills it in.
         rule: the policy rule that decides before main; None if the cause isn't a rule.
         is_withheld: whether a route could fix the addresses, but isn't proposed because the traffic

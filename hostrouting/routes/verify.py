@@ -280,7 +280,7 @@ def unproven(
     main: Sequence[Group],
     local: Iterable[Route],
 ) -> list[tuple[Route, IpAddress | None]]:
-    """Return the routes that may not be in effect, as far as the tables show.
+    """Return the routes of which the tables don't prove that they are in effect.
 
     Args:
         wanted: the routes in table main that must be in effect.

@@ -36,7 +36,7 @@ _SHOWN_DEVS = 8
 ELSEWHERE = IPv4Address("198.51.100.1")
 
 _ONLY_LATER = "our rule decides only if that one has a higher preference"
-# The preference to which a hint moves another program's rule, unless our rule comes later.
+# A hint moves another program's rule to this preference, or behind our rule if that comes later.
 _LATER = 5000
 # Words that are safe to paste into a shell.
 _PASTEABLE = re.compile(r"[\w./: -]+")
@@ -214,7 +214,7 @@ def _why_beaten(
     fib: Fib,
     source: IpAddress | None = None,
 ) -> Refusal:
-    """Return where packets go, because of which rule they bypass ours, and what to do."""
+    """Return where packets go instead, which rule makes them bypass ours, and what to do."""
     where = f"by {answer.route}"
     if answer.route is None:
         where = f"nowhere ({os.strerror(answer.errno or 0)})"
@@ -281,8 +281,8 @@ def _movable(rule: Rule, ours: Rule, fib: Fib, first: int) -> list[Rule]:
     """Return a rule and the rules between it and ours, or an empty list if one of them can't move.
 
     A rule that looks up no table, or can't be written as a command, can't move. The rules can't
-    move either if they would come behind table main's rule, or behind another program's rule that
-    is behind ours now.
+    move either if they would then come behind table main's rule, or behind another program's rule
+    that comes after ours now.
 
     Args:
         rule: another program's rule, which must move behind ours.

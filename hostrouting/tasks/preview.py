@@ -263,7 +263,7 @@ def _failure_of(report: OverlapReport) -> str | None:
 
 
 def _rehearse(planned: PlannedHost) -> None:
-    """Raise the error that installing the routes would raise, if any.
+    """If installing the routes would raise an error, raise the same one.
 
     Raises:
         RouteError: a route can't be installed, or the kernel wouldn't use it.

@@ -87,7 +87,7 @@ class Reconciler:
     due: float | None = None
 
     def repair(self, config: Callable[[], Config], host: Host, scope: CancelScope) -> Repair:
-        """Restore our routes as far as currently possible, without touching other programs' routes.
+        """Restore those of our routes that can be restored now. Leave other programs' routes alone.
 
         Args:
             config: a function that returns the wanted config. The function is called with the lock

@@ -214,7 +214,7 @@ class _Watch:
                 write(report, done)
             except FileError as error:
                 self.problems.append(error.clause)
-        # Without a verdict, keep the last findings, with which the next round compares its own.
+        # Without a verdict, keep the last findings: the next round compares its own with them.
         if report.verdict is Verdict.UNKNOWN and report.cidrs and self.report:
             report = attrs.evolve(
                 report,

@@ -21,7 +21,7 @@ from hostrouting.model.jsonable import fields_in_json
 # azure-vnet's name prefix for the host end of a pod's veth pair.
 _VETH_PREFIX = "azv"
 
-# The reason why a rule or neighbour is kept, and the interface, if any, that the reason names.
+# The reason why a rule or neighbour is kept, and the interface that the reason names or None.
 Why: TypeAlias = "tuple[str] | tuple[str, str]"
 
 _ALIKE = "no rule says where frames for the pod behind an interface go: this one may be the pod's"

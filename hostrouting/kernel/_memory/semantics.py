@@ -76,8 +76,9 @@ def _refuse_hops(hops: tuple[NextHop, ...]) -> None:
 def _shared_hops(net: Net, route: Route) -> tuple[NextHop, ...]:
     """Return a route's hops with the flags (dead, linkdown) that they have in existing routes.
 
-    Routes with the same attributes share one fib_info, and so the flags of its hops. The flags can
-    only differ from those of new hops if the route has several hops, or an IPv6 gateway.
+    Routes with the same attributes share one fib_info, and so the flags of its hops. For most
+    routes, these are the flags of new hops. They can differ for a route with several hops or with
+    an IPv6 gateway.
     """
     is_gateway6 = any(isinstance(hop.gateway, IPv6Address) for hop in route.hops)
     if len(route.hops) > 1 or is_gateway6:

@@ -432,7 +432,7 @@ class Listener(Socket):
 
     @rtnl.as_route_errors(LISTENING)
     def wait(self, scope: CancelScope) -> None:
-        """Wait for an event, unless ``happened`` has read a relevant event since the last wait."""
+        """Wait for an event, if ``happened`` has read no relevant one since the last wait."""
         if not self._has_news:
             scope.wait(self)
             self.drain()
