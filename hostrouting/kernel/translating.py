@@ -107,26 +107,37 @@ class _Translating(_Checking):
         except _NEVER_TRANSLATED:
             raise
         except Exception as error:
-            failed = f"{_attempt(*args)}{type(self.inner).__name__}.{name} failed"
-            if isinstance(error, OSError):
-                reason = os.strerror(error.errno) if error.errno else str(error)
-                raise RouteError(f"{failed}: {reason}", errno=error.errno) from error
+            backend = type(self.inner).__name__
             reason = f"{type(error).__name__}: {error}"
-            raise RouteError(f"{failed}: {reason}") from error
+            errno = None
+            if isinstance(error, OSError):
+                errno = error.errno
+                reason = os.strerror(errno) if errno else str(error)
+            raise RouteError(
+                f"can't {_attempt(name, *args)}: {backend}.{name} failed: {reason}",
+                hint=f"{backend} isn't a backend of hostrouting: its own error is the __cause__",
+                errno=errno,
+            ) from error
 
 
-def _attempt(*args: object) -> str:
-    """Return the attempt to change routes or rules, such as ``can't add 10.0.0.0/8 dev eth0: ``.
+_ATTEMPTS = {
+    "facts": "read the links, addresses and rules",
+    "entries": "read the routes",
+    "lookup": "look up routes",
+    "sources": "look up source addresses",
+    "write": "change routes",
+    "write_rules": "change rules",
+    "changes": "listen for changes",
+}
 
-    Args:
-        args: the arguments of the backend's method. For other methods than ``write`` and
-            ``write_rules``, the result is empty.
-    """
+
+def _attempt(name: str, *args: object) -> str:
+    """Return what a call of a backend's method attempts, such as ``add 10.0.0.0/8 dev eth0``."""
     match args:
-        case Write() as change, [*items]:
-            return f"can't {change} {shortened([*map(str, items)], ', ', NAMED_MAX)}: "
+        case Write() as change, [_, *_] as items:
+            return f"{change} {shortened([*map(str, items)], ', ', NAMED_MAX)}"
         case _:
-            return ""
+            return _ATTEMPTS[name]
 
 
 @attrs.frozen(eq=False, repr=False)

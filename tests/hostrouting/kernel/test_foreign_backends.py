@@ -134,6 +134,8 @@ def test_an_os_error_of_a_backend_becomes_a_route_error(
     except RouteError as error:
         assert error.errno == errno.ECONNREFUSED
         assert error.__cause__ in raised
+        assert error.message.startswith("can't ")
+        assert "Leaking isn't a backend of hostrouting" in error.hint
         told = error.message
     assert (f"Leaking.{method} failed: Connection refused" in told) == bool(raised)
 
