@@ -28,7 +28,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Sequence
 from functools import cache
 from ipaddress import summarize_address_range
-from itertools import accumulate, chain
+from itertools import accumulate
 from typing import NamedTuple
 
 from hostrouting.model.family import Family, IpNetwork
@@ -88,72 +88,37 @@ def fewest_prefixes(
     Returns:
         The prefixes in address order. Outer prefixes precede those nested in them.
     """
-    bits = family.bits
-    firsts = [segment.first for segment in segments]
-    lasts = [segment.last for segment in segments]
-    lengths_max = [segment.length_max for segment in segments]
-    # The length that a prefix must exceed to serve each segment. A segment that isn't a target
-    # counts as served by every prefix in ``for_all``, and by none in ``for_any``.
-    for_all = [_longer_than(each, otherwise=_NOT_NEEDED) for each in segments]
-    for_any = [_longer_than(each, otherwise=_ANY_LENGTH) for each in segments]
-    # How many gaps between segments precede each segment.
-    is_behind_gap = (first != last + 1 for first, last in zip(firsts, [-1, *lasts], strict=False))
-    gaps = list(accumulate(is_behind_gap))
+    search = _Search(segments, family.bits, taken)
+    return list(map(family.network, search.cheapest(0, 0, _NONE_CHOSEN).prefixes))
 
-    def size(length: int) -> int:
-        return 1 << bits >> length
 
-    def part(first: int, length: int) -> slice:
-        """Return the slice of the segments that overlap a prefix."""
-        return slice(bisect_left(lasts, first), bisect_left(firsts, first + size(length)))
+class _Cover(NamedTuple):
+    """The prefixes chosen in a prefix."""
 
-    def serves_all(length: int, inner: slice) -> bool:
-        """Return whether a chosen prefix of a length serves all targets in ``segments[inner]``."""
-        return max(for_all[inner], default=_NOT_NEEDED) < length
+    cost: int
+    prefixes: tuple[Prefix, ...] = ()
 
-    def smallest_around(inner: slice, first: int, length: int) -> tuple[int, int, bool]:
-        """Return the smallest prefix around ``segments[inner]``, and whether they fill it.
 
-        Only the parts of the segments that lie in the prefix ``first``/``length`` count.
-        """
-        begin = max(first, firsts[inner.start])
-        end = min(first + size(length) - 1, lasts[inner.stop - 1])
-        smallest = bits - (begin ^ end).bit_length()
-        is_whole = end - begin + 1 == size(smallest) and gaps[inner.start] == gaps[inner.stop - 1]
-        return begin >> (bits - smallest) << (bits - smallest), smallest, is_whole
+class _Search:
+    """The search for the fewest prefixes. The arguments are those of ``fewest_prefixes``."""
 
-    def is_enough(
-        first: int,
-        length: int,
-        chosen_length: int,
-        inner: slice,
-    ) -> bool:
-        """Return whether a prefix serves all targets in it, and no smaller one would be better.
+    def __init__(self, segments: Sequence[Segment], bits: int, taken: Container[Prefix]) -> None:
+        self._bits = bits
+        self._taken = taken
+        self._firsts = [segment.first for segment in segments]
+        self._lasts = [segment.last for segment in segments]
+        self._lengths_max = [segment.length_max for segment in segments]
+        # The length that a prefix must exceed to serve each segment. A segment that isn't a target
+        # counts as served by every prefix in ``_for_all``, and by none in ``_for_any``.
+        self._for_all = [_longer_than(each, otherwise=_NOT_NEEDED) for each in segments]
+        self._for_any = [_longer_than(each, otherwise=_ANY_LENGTH) for each in segments]
+        # How many gaps between segments precede each segment.
+        ends = zip(self._firsts, [-1, *self._lasts], strict=False)
+        self._gaps = list(accumulate(first != last + 1 for first, last in ends))
+        self.cheapest = cache(self._cheapest)
 
-        A smaller prefix covers fewer addresses that aren't targets. So if only one half of the
-        prefix has targets that aren't served yet, a prefix in that half is better. But if prefixes
-        of any length may cover all the addresses here, none is better than another.
-
-        Args:
-            first: the first address of the prefix.
-            length: the length of the prefix.
-            chosen_length: see ``cheapest``.
-            inner: the slice of the segments in the prefix.
-        """
-        if not serves_all(length, inner):
-            return False
-        if min(lengths_max[inner]) >= bits:
-            return True
-        halves = (first, first + size(length + 1))
-        return not any(serves_all(chosen_length, part(half, length + 1)) for half in halves)
-
-    @cache
-    def cheapest(
-        outer_first: int,
-        outer_length: int,
-        chosen_length: int,
-    ) -> tuple[int, tuple[Prefix, ...]]:
-        """Return how many more prefixes serve all targets in an outer prefix, and which ones.
+    def _cheapest(self, outer_first: int, outer_length: int, chosen_length: int) -> _Cover:
+        """Return the fewest more prefixes that serve all targets in an outer prefix.
 
         The search goes on with the smallest prefix around the same segments. There are five cases:
 
@@ -169,38 +134,84 @@ def fewest_prefixes(
             chosen_length: the length of the innermost chosen prefix around the outer prefix, or
                 _NONE_CHOSEN.
         """
-        inner = part(outer_first, outer_length)
-        if serves_all(chosen_length, inner):
-            return 0, ()
+        inner = self._part(outer_first, outer_length)
+        if self._serves_all(chosen_length, inner):
+            return _Cover(0)
         # In all larger prefixes, these segments are in the same half.
-        first, length, is_whole = smallest_around(inner, outer_first, outer_length)
-        is_useful = min(for_any[inner]) < length
-        can_choose = is_whole and is_useful and length <= min(lengths_max[inner])
-        can_choose = can_choose and (first, length) not in taken
-        if can_choose and is_enough(first, length, chosen_length, inner):
-            return 1, ((first, length),)
-        if length == bits or (is_whole and min(for_all[inner]) >= length + _SPLITS):
-            return _TOO_MUCH, ()
-        without = cheapest_halves(first, length, chosen_length)
+        first, length, is_whole = self._smallest_around(inner, outer_first, outer_length)
+        can_choose = is_whole and self._can_choose((first, length), inner)
+        if can_choose and self._is_enough(first, length, chosen_length, inner):
+            return _Cover(1, ((first, length),))
+        if length == self._bits:
+            return _Cover(_TOO_MUCH)
+        if is_whole and min(self._for_all[inner]) >= length + _SPLITS:
+            return _Cover(_TOO_MUCH)
+        without = self._cheapest_halves(first, length, chosen_length)
         # A single smaller prefix is better, because it covers fewer addresses.
-        if not can_choose or without[0] <= 1:
+        if not can_choose or without.cost <= 1:
             return without
         # If this prefix is chosen, the halves need prefixes only for what it doesn't serve.
-        cost_inside, inside = cheapest_halves(first, length, length)
-        if 1 + cost_inside < without[0]:
-            return 1 + cost_inside, ((first, length), *inside)
+        inside = self._cheapest_halves(first, length, length)
+        if 1 + inside.cost < without.cost:
+            return _Cover(1 + inside.cost, ((first, length), *inside.prefixes))
         return without
 
-    def cheapest_halves(
-        first: int,
-        length: int,
-        chosen_length: int,
-    ) -> tuple[int, tuple[Prefix, ...]]:
+    def _cheapest_halves(self, first: int, length: int, chosen_length: int) -> _Cover:
         """Return the results of ``cheapest`` for both halves of a prefix, added up."""
-        halves = (first, first + size(length + 1))
-        return _sum(cheapest(half, length + 1, chosen_length) for half in halves)
+        low = self.cheapest(first, length + 1, chosen_length)
+        high = self.cheapest(first + self._size(length + 1), length + 1, chosen_length)
+        return _Cover(low.cost + high.cost, low.prefixes + high.prefixes)
 
-    return list(map(family.network, cheapest(0, 0, _NONE_CHOSEN)[1]))
+    def _can_choose(self, prefix: Prefix, inner: slice) -> bool:
+        """Return whether a prefix may cover all segments in it, and serves any."""
+        _, length = prefix
+        is_useful = min(self._for_any[inner]) < length
+        return is_useful and length <= min(self._lengths_max[inner]) and prefix not in self._taken
+
+    def _is_enough(self, first: int, length: int, chosen_length: int, inner: slice) -> bool:
+        """Return whether a prefix serves all targets in it, and no smaller one would be better.
+
+        A smaller prefix covers fewer addresses that aren't targets. So if only one half of the
+        prefix has targets that aren't served yet, a prefix in that half is better. But if prefixes
+        of any length may cover all the addresses here, none is better than another.
+
+        Args:
+            first: the first address of the prefix.
+            length: the length of the prefix.
+            chosen_length: see ``_cheapest``.
+            inner: the slice of the segments in the prefix.
+        """
+        if not self._serves_all(length, inner):
+            return False
+        if min(self._lengths_max[inner]) >= self._bits:
+            return True
+        halves = (first, first + self._size(length + 1))
+        parts = (self._part(half, length + 1) for half in halves)
+        return not any(self._serves_all(chosen_length, part) for part in parts)
+
+    def _size(self, length: int) -> int:
+        return 1 << self._bits >> length
+
+    def _part(self, first: int, length: int) -> slice:
+        """Return the slice of the segments that overlap a prefix."""
+        behind = first + self._size(length)
+        return slice(bisect_left(self._lasts, first), bisect_left(self._firsts, behind))
+
+    def _serves_all(self, length: int, inner: slice) -> bool:
+        """Return whether a chosen prefix of a length serves all targets in a slice of segments."""
+        return max(self._for_all[inner], default=_NOT_NEEDED) < length
+
+    def _smallest_around(self, inner: slice, first: int, length: int) -> tuple[int, int, bool]:
+        """Return the smallest prefix around a slice of segments, and whether they fill it.
+
+        Only the parts of the segments that lie in the prefix ``first``/``length`` count.
+        """
+        begin = max(first, self._firsts[inner.start])
+        end = min(first + self._size(length) - 1, self._lasts[inner.stop - 1])
+        smallest = self._bits - (begin ^ end).bit_length()
+        is_full = end - begin + 1 == self._size(smallest)
+        is_whole = is_full and self._gaps[inner.start] == self._gaps[inner.stop - 1]
+        return begin >> (self._bits - smallest) << (self._bits - smallest), smallest, is_whole
 
 
 def _longer_than(segment: Segment, *, otherwise: int) -> int:
@@ -211,11 +222,6 @@ def _longer_than(segment: Segment, *, otherwise: int) -> int:
         otherwise: what to return if the segment isn't a target.
     """
     return otherwise if segment.longer_than is None else segment.longer_than
-
-
-def _sum(halves: Iterable[tuple[int, tuple[Prefix, ...]]]) -> tuple[int, tuple[Prefix, ...]]:
-    costs, found = zip(*halves, strict=True)
-    return sum(costs), tuple(chain.from_iterable(found))
 
 
 def networks_of(spans: Iterable[Span], family: Family) -> tuple[IpNetwork, ...]:
