@@ -149,8 +149,8 @@ def _end(started: Sequence[subprocess.Popen[bytes]]) -> None:
             # Wait until the whole group has closed its pipes.
             with suppress(subprocess.TimeoutExpired):
                 process.communicate(timeout=_TERM_SECONDS)
-            # The group may have ended. Its ID still can't belong to another group, because the
-            # kernel allocates PIDs cyclically.
+            # The group may have ended. The group's ID still can't belong to another group, because
+            # the kernel allocates PIDs cyclically.
             _signal(process, signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_KILL_SECONDS)

@@ -176,7 +176,7 @@ def rewrite(path: Path, edit: Callable[[BinaryIO], str | None]) -> bool:
 
     Raises:
         FileError: the file can't be read or written, or another file has replaced it in the
-            meantime. It keeps its old content.
+            meantime. The file keeps its old content.
     """
     with translate_errors(f"write {path}"):
         resolved = _followed(path) if os.geteuid() == 0 else path.resolve(strict=True)

@@ -45,8 +45,8 @@ _LAST = ("ExecStartPre", "+", f"{_SCRIPT} last")
 _PASS = f"/{RUN_DIR}/passed/${{INVOCATION_ID}}"
 _PASSED = ("ExecStartPre", "+", f"/usr/bin/test -f {_PASS} -o -e {Layout().gate_off}")
 # systemd ignores a failure of _HOLD, so _AGAIN repeats the check then. An instance's drop-in that
-# resets ExecStartPre= removes _AGAIN, which the gate can do without. It doesn't remove _LAST and
-# _PASSED, which are in a later drop-in.
+# resets ExecStartPre= removes _AGAIN, which the gate can do without. Such a drop-in doesn't remove
+# _LAST and _PASSED, which are in a later drop-in.
 _NEEDED = (_HOLD, _LAST, _PASSED)
 
 _HEAD = f"""\

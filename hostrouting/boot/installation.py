@@ -395,7 +395,7 @@ _START_POLL_SECONDS = 0.1
 def _wait_for_starts(units: UnitManager, consumers: Iterable[str], scope: CancelScope) -> None:
     """Wait until no instance is running its pre-start commands, but not for ever.
 
-    systemd may run a command that a reload removes. It then skips the commands that follow.
+    systemd may run a command that a reload removes. systemd then skips the commands that follow.
     """
     instances: list[str] = []
     for consumer in filter(None, consumers):

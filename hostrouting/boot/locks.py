@@ -175,7 +175,8 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_installing: bool) -> Ite
         ended = StoppedRun(end.reason) if isinstance(end, Cancelled) else OverdueRun(end.seconds)
         raise _instead_of(end, ended, done.changes) from end
     except BaseException as error:  # such as KeyboardInterrupt
-        # It may arrive after an attempt has succeeded, but before that was recorded.
+        # The interrupt may arrive after an attempt has succeeded, but before its success was
+        # recorded.
         if changes := done.changes | done.attempted:
             vars(error)["changes"] = changes
         raise

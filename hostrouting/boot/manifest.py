@@ -2,8 +2,8 @@
 
 With the manifest, ``remove`` needs no config. Later runs, the doctor and the watcher use the
 manifest, too. The manifest lists each part's files and flags, and the config values that the part
-was rendered from. These values are stored under the ``hostRouting`` key, so a manifest can also be
-parsed as a config.
+was rendered from. The config values are stored under the ``hostRouting`` key, so a manifest can
+also be parsed as a config.
 """
 
 from __future__ import annotations

@@ -69,7 +69,8 @@ class FilesPlan:
         write: the changed files, in write order.
         remove: the paths to remove at the end.
         access_errors: an error message for each path that should be removed, but can't be accessed.
-            These paths stay in the manifest. So it is kept, even if no part is installed any more.
+            Such paths stay in the manifest. So the manifest is kept, even if no part is installed
+            any more.
     """
 
     links: tuple[Path, ...] = ()
@@ -171,8 +172,8 @@ def _plan_manifests(layout: Layout, wanted: Wanted) -> Manifests:
     former: set[str] = set()
     if old.parts:
         former = {old.consumer, *old.former} - {new.consumer, ""}
-    # Some programs parse the manifest as a config, for example the watcher. These programs must not
-    # see the values of removed parts.
+    # Some programs parse the manifest as a config, for example the watcher. So it must not contain
+    # the values of removed parts.
     removed = {
         name: attrs.evolve(part, config={})
         for name, part in old.parts.items()

@@ -43,8 +43,8 @@ def why_unsuitable(layout: Layout) -> str:
     Another user may own PYTHONPATH's folders, the working directory or the user's site-packages.
     Units and scripts therefore run Python with ``-I``, which ignores all of these. At boot, this
     Python judges hosts that the scripts can't judge, so it needs the same protection as the
-    scripts. It is unsuitable in two cases: it doesn't find hostrouting with ``-I``, or another user
-    can change a file that it imports.
+    scripts. A Python is unsuitable in two cases: it doesn't find hostrouting with ``-I``, or
+    another user can change a file that it imports.
 
     Raises:
         FileError: running the interpreter times out, or this user can't look at Python's files.

@@ -190,8 +190,8 @@ class Systemctl:
         """Return the units that each loaded or enabled unit is ordered after."""
         if self._root is not None:
             return {}
-        # systemd unloads stopped units, and units that it left out of a cycle. Their Before= is
-        # then unloaded, too. So name the enabled units in the call.
+        # systemd unloads stopped units, and units that it left out of a cycle. The Before= of an
+        # unloaded unit is unloaded, too. So name the enabled units in the call.
         names = sorted({*units, *_enabled()})
         after: dict[str, set[str]] = {}
         for properties in self._show(("Id", "After", "Before", "LoadState"), "*", *names):
@@ -262,7 +262,7 @@ def _without_systemd() -> str:
 
 @cache
 def running_systemd() -> Systemctl:
-    """Return this host's service manager. It is always the same one, and remembers a hang."""
+    """Return this host's service manager, always the same object, which remembers a hang."""
     return Systemctl()
 
 

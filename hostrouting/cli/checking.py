@@ -467,10 +467,10 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     CONFIG's routes, rules and kept interfaces count as installed. If apply alone fixes everything,
     the command says so, and exits with 1. With --cidr alone, the document has only the CIDRs and
     the fix. If systemd-networkd would remove rules of the fix, CONFIG gets the watcher. Without
-    CONFIG, --in-place updates the default CONFIG. It doesn't if that differs from what is installed
-    in more than routes, rules and kept interfaces. --format netplan or networkd warns if an
-    interface has more than 8,000 routes, because systemd-networkd drops the rest and reports
-    success.
+    CONFIG, --in-place updates the default CONFIG. It refuses a default CONFIG that differs from
+    what is installed in more than routes, rules and kept interfaces. --format netplan or networkd
+    warns if an interface has more than 8,000 routes, because systemd-networkd drops the rest and
+    reports success.
 
     It exits with 0 on success, and with 2 if there is no verdict. It exits with 1, and still prints
     the rest, if some failures can't be fixed, or if several default routes make it unclear which
@@ -744,7 +744,7 @@ def judge(options: argparse.Namespace, host: Host) -> Result:
     Each FILE is the output of hostrouting snapshot from one host, and a FOLDER holds such files
     (*.json). Without CONFIG, the CIDRs of --cidr are expected, or those that are installed on this
     host; beside --cidr, CONFIG needs the key hostRouting. Hosts with the same failures (kind, CIDR,
-    interfaces) and the same fix are one group. They are listed by the names of their files, as
+    interfaces) and the same fix are one group. Hosts are listed by the names of their files, as
     Ansible's --limit takes them; -v lists all. A FILE that can't be read, or takes too much time or
     memory, has the verdict unknown, with the reason. With --since, hosts are also grouped by what
     has changed their lookups since the earlier snapshots in that folder. The command uses all

@@ -389,8 +389,8 @@ def _hides_needed(destination: str, layout: Layout, *, hides_programs: bool) -> 
     """Return whether a mount at a destination hides a path that the gate uses.
 
     Args:
-        hides_programs: whether programs at the destination can't be run any more. They can be if
-            the destination is mounted onto itself, even read-only.
+        hides_programs: whether programs at the destination can't be run any more. A destination
+            that is mounted onto itself, even read-only, doesn't hide its programs.
     """
     mounted = layout.of(destination).resolve()
     ours = (layout.manifest.parent, layout.config.parent, layout.run_dir)
@@ -480,8 +480,8 @@ def ordering(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 def find_cycle(after: Mapping[str, Iterable[str]], through: Iterable[str]) -> tuple[str, ...]:
     """Return an ordering cycle through one of the given units, as short as possible.
 
-    systemd breaks a cycle by dropping the job of one unit. It may be a different unit at each boot,
-    and systemd doesn't always log it.
+    systemd breaks a cycle by dropping the job of one unit. The unit may be a different one at each
+    boot, and systemd doesn't always log it.
 
     Args:
         after: for each unit, the units it is ordered after.

@@ -79,7 +79,7 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         _verify_complete(plan.policies, backends)
         verify_routes((*plan.unchanged, *plan.foreign), *backends)
     except RouteError as error:
-        # Read the tables again. This raises the error if the kernel can't be queried. If it can,
+        # Read the tables again. Reading raises the error if the kernel can't be queried. If it can,
         # the routes are the problem.
         for backend in backends:
             read_routes(backend)

@@ -242,8 +242,8 @@ def default_beside_main(
 def unicast_defaults(routes: Iterable[Route]) -> list[Route]:
     """Return the unicast default routes in table main that match any packet, including dead ones.
 
-    They have tos 0 and no source prefix. Routes that only lead to the loopback interface are left
-    out.
+    Routes with a tos or a source prefix are left out, and so are routes that only lead to the
+    loopback interface.
     """
     return [route for route in routes if route.table == Table.MAIN and _is_default(route)]
 

@@ -18,8 +18,8 @@ This module adds guarantees that the kernel doesn't give:
 - *The kernel drops an error reply if the socket's buffer is full.* So requests are sent in batches
   that are small enough for the buffer to hold an error for each request.
 - *A deletion matches loosely.* In a request, metric 0 matches any metric, and a missing gateway
-  matches any gateway. So ``_delete`` first reads the entries. It refuses to delete a route that
-  isn't among them (``refusals.Deletable``).
+  matches any gateway. So ``_delete`` first reads the entries. A route that isn't among the entries
+  isn't deleted (``refusals.Deletable``).
 - *A lookup has no ports.* A rule such as ``dport 1-65534`` matches every packet, but no lookup
   without ports. So on a host with a rule for all ports, ``lookup`` sends a port that no other rule
   selects.

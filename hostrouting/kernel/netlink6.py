@@ -185,7 +185,7 @@ class NetlinkBackend6(NetlinkBackend):
         changes, the route is missing for a moment.
 
         If another program has added a next hop to a route, the route isn't changed, and fails with
-        EEXIST. It fails with ENOTRECOVERABLE if an old next hop was deleted and couldn't be
+        EEXIST. A route fails with ENOTRECOVERABLE if an old next hop was deleted and couldn't be
         restored after a failure.
         """
         if not routes:

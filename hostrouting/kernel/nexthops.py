@@ -59,8 +59,8 @@ def with_shares(route: Route, lacks_carrier: Callable[[str], bool]) -> Route:
 
     With the sysctl ignore_routes_with_linkdown, the kernel shows hops without a carrier as dead.
     But only the loss of a carrier changes the hops' shares (fib_rebalance). So if the sysctl was
-    set after the carrier was lost, such a hop still gets its share of packets. This doesn't apply
-    to a hop of a nexthop object, or of a route without any carrier: it gets no packets.
+    set after the carrier was lost, such a hop still gets its share of packets. But a hop of a
+    nexthop object, or of a route without any carrier, gets no packets.
 
     Args:
         route: the route as the kernel shows it.

@@ -6,7 +6,7 @@ address changes, but its name doesn't.
 
 A bond is recognized by its name, because it may take the MAC address of any of its NICs. A bridge
 takes a NIC's MAC address, too. But the NIC with that address may be in no bridge by now. Then the
-NIC is the uplink, and not the bridge: two NICs may have swapped their names, so that the wrong NIC
+NIC is the uplink, and not the bridge. Two NICs may have swapped their names, so that the wrong NIC
 was added to the bridge.
 
 The boot scripts follow these rules, too.

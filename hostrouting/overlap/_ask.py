@@ -106,8 +106,8 @@ class Sockets:
     ) -> Iterator[SocketLookup]:
         for source, probes in sorted(by_source.items()):
             # Without rules or routes that match on sources, a source changes nothing, except if the
-            # kernel refuses to send from it. It then refuses for all destinations, so one probe is
-            # enough.
+            # kernel refuses to send from it. The kernel then refuses for all destinations, so one
+            # probe is enough.
             if not self._has_source and self._can_send(source, probes[0], is_tcp=is_tcp):
                 continue
             for result in self._look_up(probes, source=source, is_tcp=is_tcp):

@@ -67,9 +67,9 @@ def diverted(
 ) -> Diverted:
     """Return the packets that a plan diverts.
 
-    Packets to failing expected addresses are meant to be diverted. They only count if an interface
-    other than an uplink has their source, or if the address is the gateway of another program's
-    route.
+    Packets to failing expected addresses are meant to be diverted. Such packets only count if an
+    interface other than an uplink has their source, or if the address is the gateway of another
+    program's route.
 
     Args:
         config: the planned config.

@@ -243,7 +243,7 @@ def _still_failing(
     Args:
         found: the result of the search for routes on the host with the new rules.
         wanted: the places about which main must decide.
-        newly_wanted: the places that ``_newly_wanted`` returned. They aren't given up yet.
+        newly_wanted: the places that ``_newly_wanted`` returned. These places aren't given up yet.
     """
     blocked = {probe for probe in found.blocked if probe not in newly_wanted}
     still = wanted & {*found.stuck, *blocked}

@@ -200,7 +200,8 @@ def _part(cidr: IpNetwork, ranges: _Networks) -> str:
 def _behind(judgement: Judgement, expected: ExpectedCidr, state: State) -> set[str]:
     """Return the unexpected interfaces that packets would use without the matching route.
 
-    These are several if the next route is unexpected, too, and so on up to the first expected one.
+    If the next route is unexpected, too, its interfaces are added, and so on up to the first
+    expected route.
     """
     route = judgement.route
     if judgement.kind is not FindingKind.OVERLAP or route is None:

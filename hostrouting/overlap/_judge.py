@@ -98,8 +98,8 @@ class Judge:
     ) -> list[Judgement]:
         """Judge the lookups that send packets: BLACKHOLE where TCP refuses to connect."""
         judgements = [self._judge_alone(lookup, expected) for lookup in lookups]
-        # If a datagram's address is local or broadcast, report only that. It doesn't matter then
-        # whether TCP is refused.
+        # If a datagram's address is local or broadcast, report only that. Whether TCP is refused
+        # doesn't matter then.
         if judgements[0].is_local:
             return judgements
         return [

@@ -3,7 +3,7 @@
 This module does no I/O.
 
 A route that precedes an interface's connected route diverts all packets to the interface's network.
-These include packets from the interface's own address: answers to neighbours, and connections of
+Among them are packets from the interface's own address: answers to neighbours, and connections of
 programs that have bound the address. With ``keep``, packets from the interface's addresses follow a
 table of their own.
 """
@@ -114,8 +114,8 @@ def entries_for(devs: Sequence[str], state: State) -> tuple[Keep, ...]:
     """Return entries of ``staticRoutes.keep`` for some interfaces.
 
     Usually, each interface has an entry. But if ``devs`` are all InfiniBand interfaces in use, and
-    more than one, a single entry has the pattern for InfiniBand. It may also match interfaces that
-    aren't up or have no address yet.
+    more than one, a single entry has the pattern for InfiniBand. The pattern may also match
+    interfaces that aren't up or have no address yet.
     """
     ready = {link.name for link in state.links if link.is_up}
     ready.intersection_update(address.dev for address in state.addresses)
@@ -285,7 +285,7 @@ def lost_by_keeping(
         return None
     # Entries of keep are meant to take their interfaces' packets from the uplinks. But inside a
     # kept interface's network, another program's longer route may have led packets to an uplink.
-    # These are lost.
+    # Such packets are lost.
     uplinks = host.state.uplinks.devs
     return taken_away(
         loss for loss in lost if loss.before != uplinks or _is_inside(loss, host.state.addresses)

@@ -4,10 +4,10 @@ This module does no I/O.
 
 ``_cautions`` puts the losses into words. Each proposed change is proven by this comparison of two
 models of the host, before and after the change: it must take away only the packets that its text
-names. Only the prefixes that the change may affect are compared. These are cut into places wherever
-a route or rule of one of the models begins or ends. Then both models are asked about one address of
-each place. Three kinds of packets are compared: without a source, from each of the host's own
-addresses, and from outside.
+names. Only the prefixes that the change may affect are compared. The prefixes are cut into places
+wherever a route or rule of one of the models begins or ends. Then both models are asked about one
+address of each place. Three kinds of packets are compared: without a source, from each of the
+host's own addresses, and from outside.
 
 A packet to a failing address isn't a loss, because the change is meant to divert the packet. But in
 two cases, the packet may be wanted on the interface that carries it now, and is a loss: the
@@ -57,8 +57,8 @@ class Loss:
 
     Args:
         ranges: the packets' destinations, or a prefix around them if these are many.
-        source: the local address that sends the packets. It may be an example of several addresses
-            of its interface. None for packets without a chosen source.
+        source: the local address that sends the packets. The source may be an example of several
+            addresses of its interface. None for packets without a chosen source.
         sender: the interface that has the source, or an empty string.
         arrives_on: the interface through which packets from outside come in, or an empty string for
             packets from this host.

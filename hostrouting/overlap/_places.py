@@ -48,8 +48,8 @@ class SocketLookup(NamedTuple):
     def route(self) -> Route | None:
         """Return the matching entry, or None if the packet isn't sent.
 
-        It isn't sent if no entry matches, or if an entry discards it. The kernel doesn't report
-        which entry discards a packet.
+        A packet isn't sent if no entry matches, or if an entry discards it. The kernel doesn't
+        report which entry discards a packet.
         """
         return self.result.route
 

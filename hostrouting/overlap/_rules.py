@@ -10,8 +10,8 @@ rules, with all of main's routes, including those to this host's pods::
     entry              to 192.168.1.0/24 priority 5269     main decides: dev eth0
 
 An entry may also cover places that don't fail, if main gives the same results. But some packets
-that no check looks up may match a later rule. These are marked packets, packets from a pod or from
-another interface's address, and packets that come in. If such packets go to a place, no entry
+that no check looks up may match a later rule. Such packets are marked, come from a pod or from
+another interface's address, or come in from other hosts. If such packets go to a place, no entry
 covers the place.
 """
 

@@ -267,8 +267,8 @@ def check_overlap(
         scope: cancellation scope for the check.
         ipv4: the host's IPv4 backend, for a check of IPv6. If the config names no uplinks, the
             interfaces of the IPv4 default route are also the uplinks for IPv6.
-        host: the host, or None to read no files. Its files tell which other traffic a fix moves and
-            why there is no IPv6 default route. (A snapshot doesn't tell the latter.)
+        host: the host, or None to read no files. The host's files tell which other traffic a fix
+            moves and, except in a snapshot, why there is no IPv6 default route.
         started: when the run started, in seconds on the scope's clock. The check then waits for a
             default route on an uplink and for InfiniBand addresses, as long as the config says.
             With None, it doesn't wait.

@@ -55,12 +55,12 @@ class Uplinks:
     Args:
         devs: the uplinks' sorted names.
         named: the uplinks' name patterns, if they aren't those of the family's default route;
-            otherwise None. They come from the config or the verified uplinks. For IPv6, they can
-            also be the interfaces of the IPv4 default route, because any router on a link can
-            advertise an IPv6 default route.
-        default: the default route to compare with, or None if there is none. It has only live next
-            hops on uplinks. If the uplinks are named, a default route through another interface may
-            precede it.
+            otherwise None. The patterns come from the config or the verified uplinks. For IPv6,
+            they can also be the interfaces of the IPv4 default route, because any router on a link
+            can advertise an IPv6 default route.
+        default: the default route to compare with, or None if there is none. Its hops are limited
+            to live ones on uplinks. If the uplinks are named, a default route through another
+            interface may precede it.
         contested: default routes that make the expected interface ambiguous. Either several default
             routes with the lowest metric lead through different interfaces, or one through a
             container's interface precedes the others. For IPv6, these may be IPv4 default routes.

@@ -2,8 +2,8 @@
 
 An entry of ``rules`` names a CIDR about which table main decides before other programs' policy
 rules. The entry becomes two rules of the kernel. The first rule looks up table local, so that
-packets to the host's own addresses stay. This matters if another program has moved table local's
-default rule behind ours. The second rule looks up table main.
+packets to the host's own addresses stay. The first rule is needed if another program has moved
+table local's default rule behind ours. The second rule looks up table main.
 
 An entry of ``keep`` names an interface on which packets from its own addresses stay. A kept
 interface has a side table, with routes to its connected networks and to its gateway. For an

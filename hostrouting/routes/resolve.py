@@ -54,9 +54,9 @@ def resolve(
         there is then a phrase that names each missing item and a route that needs it.
 
     Raises:
-        RouteError: some routes can never be installed. The error lists them. Their device is a port
-            of a bridge or bond, or their gateway is a local address. Or they name no device, and
-            the default route has several.
+        RouteError: some routes can never be installed. The error lists these routes. Such a route's
+            device is a port of a bridge or bond, or its gateway is a local address. Or it names no
+            device, and the default route has several.
     """
     resolver = _resolver(wanted, links, addresses, main, uplinks)
     # Thousands of routes may have the same device and gateway.

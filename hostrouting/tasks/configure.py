@@ -206,8 +206,8 @@ def configure(
     Raises:
         HostRoutingError: the run failed. If the installation failed, it is rolled back. The error
             lists the changes that remain.
-        StoppedRun, OverdueRun: the run was cancelled, or its deadline passed. It had already made
-        some changes, which remain.
+        StoppedRun, OverdueRun: the run was cancelled, or its deadline passed. Changes that the run
+            had already made remain.
     """
     host = host.within(scope)
     wanted = Wanted.of(config, host.layout, *names)

@@ -22,8 +22,8 @@ from hostrouting.overlap.node_ip import notes_on
 from hostrouting.tasks.arguments import to_config, to_host, to_scope
 from phases import CancelScope
 
-# A check doesn't need some modules. They are imported in the functions that need them: at the top
-# of this module, their imports would add 30 ms to the 210 ms of a passing check.
+# Modules that a check doesn't need are imported by the functions that need them. At the top of this
+# module, the imports would add 30 ms to the 210 ms of a passing check.
 if TYPE_CHECKING:
     from hostrouting.kernel.port import RouteBackend
     from hostrouting.kernel.snapshot import Snapshot

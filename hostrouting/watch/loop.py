@@ -283,9 +283,9 @@ class _Watch:
 
     def _write_markers(self, report: OverlapReport, _: Repair) -> None:
         if report.cidrs:
-            # During this round, `hostrouting remove` may have deleted the check and its markers. It
-            # takes this lock, too. So read the config again: if it no longer expects CIDRs, write
-            # no markers.
+            # During this round, `hostrouting remove` may have deleted the check and its markers.
+            # That command takes this lock, too. So read the config again: if it no longer expects
+            # CIDRs, write no markers.
             with locked(self.task.host.layout.lock, self.scope):
                 if self._reread().route_overlap.expected_cidrs:
                     write_markers(self.task.host.layout, report)

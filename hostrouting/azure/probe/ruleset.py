@@ -78,8 +78,9 @@ def host_route(device: str) -> str:
 # --- files for the next boot ----------------------------------------------------------------------
 
 _HEADER = "# Written by hostrouting; to uninstall: hostrouting lb-probe remove\n"
-# This command loads our rules. It is added to other units that flush all rules. With "-", a failure
-# of the command doesn't affect the unit. With "+", the command runs outside the unit's sandbox.
+# This command loads our rules. The command is added to other units that flush all rules. With "-",
+# a failure of the command doesn't affect the unit. With "+", the command runs outside the unit's
+# sandbox.
 _GIVE_BACK = f"-+/usr/sbin/nft -f /etc/aks-flex-node/{PROBE}.nft"
 FLUSH_DROP_INS = {
     # This service flushes the ruleset when it starts, reloads and stops.

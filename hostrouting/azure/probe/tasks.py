@@ -131,7 +131,7 @@ def _refuse_port(device: str, links: Iterable[Link]) -> None:
 
 
 def _in_place(route: str | None) -> str | None:
-    """Return the route that our route would replace, or None. Its trailing flags are left out."""
+    """Return the route, without its trailing flags, that our route would replace, or None."""
     return match[0] if (match := _HOST_ROUTE.match(route or "")) else None
 
 

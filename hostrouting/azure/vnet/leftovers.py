@@ -180,8 +180,8 @@ class _Planner:
             return (f"it is for frames from {rule.uplink}, not from {self._config.uplink}",)
         if why := self._why_address_stays(rule.address):
             return why
-        # A new pod may have the address before its DNAT rules exist. This is possible even if an
-        # old pod's DNAT rule exists.
+        # A new pod may have the address before its DNAT rules exist. Even then, an old pod's DNAT
+        # rule may exist.
         if rule.is_tunnel and self._half_done:
             return _ALIKE, self._half_done[-1]
         macs = self._dnat_macs(rule.address) if rule.is_tunnel else {rule.mac}

@@ -84,8 +84,8 @@ class LinuxBridgeNode(Programs):
     def _rules(self) -> tuple[str, ...]:
         """Return the rules of table nat in the format that ``remove_rules`` takes."""
         lines = self.run(_READ_RULES, "ebtables-nft-save -t nat").splitlines()
-        # ebtables-nft-save may not understand a rule of another program. It then omits the whole
-        # table, and still exits with 0.
+        # ebtables-nft-save may not understand a rule of another program. ebtables-nft-save then
+        # omits the whole table, and still exits with 0.
         if "*nat" not in lines:
             printed = " ".join(lines)[:80]
             raise AzureVnetError(

@@ -64,8 +64,8 @@ class RouteReader:
 
     Args:
         family: the address family of the entries.
-        nexthops: a function that returns all nexthop objects by ID. It is called for an entry that
-            the kernel sends without hops.
+        nexthops: a function that returns all nexthop objects by ID. The function is called for an
+            entry that the kernel sends without hops.
         without_carrier: a function that returns the interfaces that are up, but have no carrier.
         arrange: a function that returns the next hops of an IPv6 entry in the wanted order.
         selection: the entries to decode.
