@@ -308,8 +308,8 @@ class Host:
         """Return a config with this host's verified uplinks; unchanged if it doesn't need them.
 
         Two kinds of configs need them: a STRICT config with a CIDR, and a config that
-        ``is_as_installed`` if the installed check expects them. A config that ``installed_config``
-        has returned keeps those that it had. Once it is changed, it doesn't. An image has none.
+        ``is_as_installed`` if the installed check expects them. A config from ``installed_config``
+        keeps the uplinks that it came with, until the config is changed. An image has none.
 
         Raises:
             FileError: the record of verified uplinks can't be read.

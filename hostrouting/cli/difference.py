@@ -171,7 +171,8 @@ def renamed_words(renamed: Sequence[RenamedNic]) -> Iterator[str]:
 def cause_lines(change: HostChange) -> Iterable[str]:
     """Yield a line for each object that went or came. If only the order changed, yield one line."""
     if change.before == change.after:
-        # The same interface was made again. Only its index has changed, which no line shows.
+        # The same interface was made again. Only its index has changed, and lines don't show the
+        # index.
         yield f"by another index: {change.kind} {', '.join(change.after)}"
         return
     if sorted(change.before) == sorted(change.after):

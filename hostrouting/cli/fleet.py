@@ -73,7 +73,7 @@ def _host_lines(group: HostGroup, *, is_verbose: bool) -> Iterator[str]:
 
 
 def _is_domain_alone(name: str, own: str) -> bool:
-    """Return whether two names differ only in that one lacks the domain."""
+    """Return whether one name is the other plus a domain, such as ``a`` and ``a.example``."""
     return own.startswith(f"{name}.") or name.startswith(f"{own}.")
 
 

@@ -308,8 +308,8 @@ class HostChanges:
     ) -> dict[SourceKey, tuple[IpAddress, ...]]:
         """Return the sources that the kernel reported while the host had these links and addresses.
 
-        A snapshot with the same links and addresses is one of the two that are compared. Links and
-        addresses determine the sources, so these also apply to the other snapshot's entries.
+        Links and addresses determine the sources. So if a compared snapshot has these links and
+        addresses, its sources also apply to the other snapshot's entries.
         """
         sources: dict[SourceKey, tuple[IpAddress, ...]] = {}
         earlier, later = self._known
@@ -367,7 +367,7 @@ def _values(known: KnownHost) -> dict[ChangeKey, tuple[Any, ...]]:
 
 
 def _nexthop_lines(before: tuple[Any, ...], after: tuple[Any, ...]) -> tuple[str, ...] | None:
-    """Return an entry's old and new next hops, or None if not only its nexthop object changed."""
+    """Return an entry's old and new next hops if only its nexthop object changed, or else None."""
     if not (
         len(before) == len(after) == 1
         and isinstance(before[0], Route)

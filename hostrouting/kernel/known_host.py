@@ -42,8 +42,8 @@ class KnownHost:
         is_ordered: whether IPv6 addresses are in the order in which the kernel considers them.
         is_recorded: whether hostrouting, and not ip, took this snapshot. Another snapshot by
             hostrouting would show no more facts.
-        is_live: whether the kernel itself has just answered for this state. Then a fact that isn't
-            known is no error: an unsupported selector counts as not matching, and the model returns
+        is_live: whether the kernel itself has just answered for this state. The model then accepts
+            unknown facts: an unsupported selector counts as not matching, and the model returns
             every source that the kernel may choose.
     """
 

@@ -63,7 +63,7 @@ def _reports_main(addresses: Sequence[Address], asked: Lookups) -> bool | None:
     """Return whether the kernel reports table main for the host's first address.
 
     With the default rules, the kernel reports main if tables local and main share one trie. The
-    result is None without an address to ask about, or if the kernel doesn't treat it as local.
+    result is None if the host has no address, or if the kernel doesn't treat the address as local.
     """
     for found in asked.lookup([address.local for address in addresses[:1]]):
         if found.route is not None and found.route.type is RouteType.LOCAL:

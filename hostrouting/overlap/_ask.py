@@ -43,8 +43,8 @@ class Sockets:
     Args:
         kernel: the kernel to query.
         rules: the host's policy rules. If none matches on the protocol, TCP isn't looked up
-            separately. If no rule or route matches on the source, servers aren't looked up, and
-            clients only for entries with a src that the kernel refuses as a source.
+            separately. If no rule or route matches on the source, servers aren't looked up. Clients
+            are then only looked up for entries with a src that the kernel refuses as a source.
         routes: the entries in all tables, in the kernel's order.
         family: the address family of the packets.
         called: the addresses at which a server may be called; see ``called_addresses``.

@@ -38,9 +38,9 @@ from hostrouting.overlap._places import Span
 # The cost of leaving a target uncovered. Any number of prefixes costs less.
 _TOO_MUCH = 1 << 40
 
-# If all addresses in a prefix need prefixes that are more than 12 bits longer, the prefix stays
-# uncovered. A fix with more than 4,096 routes for one prefix wouldn't be of use, and a search for
-# billions of routes would never end.
+# A prefix stays uncovered if all its addresses need prefixes that are more than 12 bits longer: in
+# a /8, longer than /20. A fix with more than 4,096 routes for one prefix wouldn't be of use, and a
+# search for billions of routes would never end.
 _SPLITS = 12
 
 # The maximum prefix length in either family.

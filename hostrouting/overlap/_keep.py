@@ -113,9 +113,9 @@ def _leaves(fib: Fib, to: IpAddress, address: Address) -> bool:
 def entries_for(devs: Sequence[str], state: State) -> tuple[Keep, ...]:
     """Return entries of ``staticRoutes.keep`` for some interfaces.
 
-    Usually, each interface has an entry. But if ``devs`` are all InfiniBand interfaces in use, and
-    more than one, a single entry has the pattern for InfiniBand. The pattern may also match
-    interfaces that aren't up or have no address yet.
+    Usually, there is one entry for each interface. But if ``devs`` are all InfiniBand interfaces in
+    use, and more than one, a single entry has the pattern for InfiniBand. The pattern may also
+    match interfaces that aren't up or have no address yet.
     """
     ready = {link.name for link in state.links if link.is_up}
     ready.intersection_update(address.dev for address in state.addresses)

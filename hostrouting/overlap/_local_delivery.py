@@ -376,11 +376,11 @@ def _have_local_asked(flow: Flow, state: State, cidrs: Sequence[Prefix]) -> str:
 
 
 def _behind_vrfs(flow: Flow, state: State, cidrs: Sequence[Prefix]) -> int:
-    """Return the preference behind the VRFs' rule for a new rule that looks up table local, or 0.
+    """Return a preference behind the VRFs' rule for a new rule that looks up table local, or 0.
 
     A packet in a VRF must stay in the VRF, even if its destination is an address of this host
     outside of the VRF. So on a host with VRFs, the new rule should come behind the VRFs' rule. The
-    result is 0 if the host has no VRFs, or if the new rule can't help there.
+    result is 0 on a host without VRFs, or if the new rule fixes nothing there.
     """
     decides = state.fib.decide(flow).rule
     of_vrfs = [rule.preference for rule in state.rules if rule.is_l3mdev]

@@ -153,7 +153,7 @@ def host_after(
     entries: Sequence[StaticRoute],
     targets: Mapping[int, str | None],
 ) -> ModelledHost | str:
-    """Return the model of a host with routes for entries, or why these routes don't work.
+    """Return the model of a host with the routes of some entries, or why these routes don't work.
 
     The result proves two things for datagrams. Packets to each target leave through its interface.
     Packets to every other address that an entry covers leave as before.

@@ -321,7 +321,7 @@ class Questions:
 
     @cached_property
     def _exempting(self) -> set[ExpectedCidr]:
-        """Return the expected CIDRs with parts that are exempt, or beyond an exemption's bounds.
+        """Return the expected CIDRs with exempt parts, or with parts beyond an exemption's bounds.
 
         For example, pods' networks are exempt. A CIDR with named interfaces has no exemptions, so
         no answer may name interfaces for such a CIDR.
@@ -458,7 +458,7 @@ def _count(number: int, name: str) -> str:
 
 
 def _joined(more: Iterable[Unfixable], places: Places) -> Iterator[Unfixable]:
-    """Join the failures with further questions into one for each group of interfaces.
+    """Join the failures with further questions, so that each group of interfaces has one failure.
 
     A user who has answered the first questions runs the check again, and sees the next ones.
     """

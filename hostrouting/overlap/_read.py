@@ -47,7 +47,7 @@ from phases import CancelScope
 if TYPE_CHECKING:
     from hostrouting.kernel.model import Model
 
-# The shortest IPv4 prefix of an uplink's subnet whose plain routes are read.
+# The plain routes inside an uplink's IPv4 subnet are read only if its prefix is at least this long.
 _NEIGHBOURS_LENGTH_MIN = 16
 
 
@@ -136,7 +136,7 @@ def read_once(
 
 
 def moment_with(config: Config, moment: Moment, model: Model) -> Moment:
-    """Return the moment of a host that a check with another config would have read.
+    """Return the moment that a check with another config would have read.
 
     Args:
         config: the other config. It names other uplinks, or other interfaces for expected CIDRs.

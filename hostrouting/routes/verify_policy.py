@@ -187,7 +187,7 @@ def _is_kept(answer: Lookup, table: int) -> bool:
     """Return whether a lookup from a kept address has a result that the rules of ``keep`` allow.
 
     Args:
-        answer: the lookup, for an address of ``_probes``.
+        answer: the lookup from the kept address to one of ``_probes``.
         table: the number of the address's side table.
     """
     route = answer.route

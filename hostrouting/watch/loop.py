@@ -3,7 +3,6 @@
 Each round has four steps. It repairs our routes, checks the CIDRs, writes the markers, the report
 and the metrics, and reports what has changed since the last round. No step stops a running machine,
 and an error in a step never terminates the watcher.
-error in a step never terminates the watcher.
 """
 
 from __future__ import annotations
