@@ -76,8 +76,8 @@ fixes; `diff` found a difference; `doctor` found something broken, or couldn't e
 `azure-vnet plan` found something to change.
 
 3
-: `check --output nagios` has no verdict. It exits with 1 on a failure in WARN mode or
-if a start would be held, and with 2 on a failure in STRICT mode.
+: `check --output nagios` has no verdict. It exits with 1 on a failure in WARN mode, on the
+note `MOVED` or if a start would be held, and with 2 on a failure in STRICT mode.
 
 64
 : the arguments are wrong.

@@ -87,7 +87,7 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
 
     It exits with 0 on success, with 2 if there is no verdict, and with 1 if a CIDR is shadowed, has
     no route or is discarded. With --output nagios it exits with 0 (OK), 1 (failures in WARN mode,
-    or a start would be held), 2 (failures in STRICT mode) or 3 (unknown).
+    the note MOVED, or a start would be held), 2 (failures in STRICT mode) or 3 (unknown).
 
       hostrouting check                         the installed CIDRs, or those in /etc/aks-flex-node/config.json
       hostrouting check --cidr 172.16.0.0/16 --cidr 10.96.0.0/12     without a config file

@@ -23,6 +23,7 @@ from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.text import clean, counted, shortened
 from hostrouting.overlap.findings import (
     FindingKind,
+    Note,
     NoteKind,
     OverlapReport,
     Verdict,
@@ -381,6 +382,9 @@ def _entry_lines(fix: Fix) -> list[str]:
 _OK, _WARNING, _CRITICAL, _UNKNOWN = range(4)
 _WORDS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 
+# The notes that raise a warning although nothing fails.
+_WARNINGS = (NoteKind.MOVED, NoteKind.START)
+
 # If the line were longer, NRPE and NSCA would cut off the performance data at its end.
 _TEXT_CHARACTERS = 400
 
@@ -395,9 +399,9 @@ def nagios(report: OverlapReport) -> tuple[int, str]:
         report: the check's report.
 
     Returns:
-        The exit code, and a line. Codes: 0 OK, 1 failures in WARN mode or a note START, 2 failures
-            in STRICT mode, 3 unknown. The line has the status, the failures and, after ``|``, the
-            number of failing CIDRs.
+        The exit code, and a line. Codes: 0 OK, 1 failures in WARN mode or a note MOVED or START,
+            2 failures in STRICT mode, 3 unknown. The line has the status, the failures and, after
+            ``|``, the number of failing CIDRs.
     """
     if not report.cidrs:
         return nagios_unknown("no CIDRs are expected: there is nothing to check")
@@ -405,19 +409,26 @@ def nagios(report: OverlapReport) -> tuple[int, str]:
         return nagios_unknown(_why_unknown(report))
     is_strict = report.mode is OverlapMode.STRICT
     failing = {finding.cidr for finding in report.findings}
-    start = [note.message for note in report.notes if note.kind is NoteKind.START]
+    warnings = [note for note in report.notes if note.kind in _WARNINGS]
     if failing:
         status = _CRITICAL if is_strict else _WARNING
         said = f"{_counts(report)}: {report.findings[0].message}"
     else:
-        status = _WARNING if start else _OK
-        decisions = [f"{note.kind}: {brief(note.message)[0]}" for note in report.decisions]
-        said = "; ".join((*start, _all_leave(report), *decisions))
+        status = _WARNING if warnings else _OK
+        others = (note for note in report.decisions if note.kind not in _WARNINGS)
+        said = "; ".join((*map(_told, warnings), _all_leave(report), *map(_told, others)))
     # With a threshold of 0, any other value raises an alert. In STRICT mode, 0 is the critical
     # threshold, and in WARN mode the warning threshold.
     thresholds = ";0" if is_strict else "0;"
     performance = f"failing={len(failing)};{thresholds};0;{len(report.cidrs)}"
     return status, f"{_text(status, said)} | {performance}"
+
+
+def _told(note: Note) -> str:
+    """Return a note as a clause of the line."""
+    if note.kind is NoteKind.START:
+        return note.message
+    return f"{note.kind}: {brief(note.message)[0]}"
 
 
 def _all_leave(report: OverlapReport) -> str:

@@ -477,7 +477,8 @@ def test_a_replaced_uplink_is_told(node: Node, name: str, more: dict[str, Any], 
     assert f"MOVED: {says}\n  {IF_RIGHT}\n" in shown
     assert f"expected interface: {name}\n" in shown  # the check hasn't passed with this NIC
     line = said(node, "check", str(path), "--output", "nagios")
-    assert f" through {name}; MOVED: {says} | " in line
+    moved = f"HOSTROUTING WARNING - MOVED: {says}; 1 expected CIDR leaves through {name} | "
+    assert line.startswith(moved)
     says += f"; {IF_RIGHT}"
     report = check(virtual, host=node.host)
     assert (report.verdict, report.verified_since) == (Verdict.OK, None)
