@@ -2,12 +2,11 @@
 
 This module does no I/O.
 
-Two snapshots are compared key by key. The key of a link is its name, that of an address its
-interface, that of a rule its preference, and that of a label its prefix. Entries have ``Route.key``
-(table, destination, metric and so on). A silent router is its own key. Another order of the values
-with one key is a change, too. To undo a change, the old values of the key are restored in the later
-snapshot. An old entry is left out if the later snapshot lacks its interface or source address: no
-kernel would accept the entry.
+Two snapshots are compared key by key. The keys are: a link's name, an address's interface, a rule's
+preference, a label's prefix, an entry's ``Route.key`` (table, destination, metric and so on), and a
+silent router itself. Another order of the values with one key is a change, too. To undo a change,
+the old values of the key are restored in the later snapshot. An old entry is left out if the later
+snapshot lacks its interface or source address: no kernel would accept the entry.
 """
 
 from __future__ import annotations

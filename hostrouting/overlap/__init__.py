@@ -2,8 +2,8 @@
 
 The theory of operation. The kernel knows by which route each packet leaves, so a check asks the
 kernel, and compares the results with the expected interfaces. The expected interfaces are the
-*uplinks* (``uplinks``), unless a CIDR names its own. The config may name the uplinks. If it
-doesn't, they are those with which the check has passed before. Until it has passed, they are the
+*uplinks* (``uplinks``), unless a CIDR names its own. The config may name the uplinks. Otherwise,
+they are the uplinks with which the check passed before. Before it has ever passed, they are the
 interfaces of main's default route.
 
 A check has five steps, each with a module: cut, ask, judge, group, fix. ``check`` runs them for

@@ -4,7 +4,8 @@ This module does no I/O.
 
 A host may have many addresses, and for each address a table with a default route, and a rule that
 looks up this table. A change in another table doesn't affect packets from such an address, so these
-packets needn't be compared. Where that isn't certain, an address counts as affected.
+packets needn't be compared. If it isn't certain that an address is unaffected, it counts as
+affected.
 """
 
 from __future__ import annotations

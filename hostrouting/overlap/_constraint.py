@@ -171,7 +171,7 @@ class Constraints:
         return path.obstacle or length
 
     def _why_forbidden(self, place: Place, failure: Judgement, path: Path) -> Obstacle | None:
-        """Return why a route of any length must not cover a place; None if one may cover it."""
+        """Return why no route may cover a place, whatever its length, or None if a route may."""
         ports = [port for dev in path.devs if (port := self._ports.get(dev)) is not None]
         if ports:
             return _port_obstacle(ports[0])
@@ -427,7 +427,7 @@ def _bridge_obstacle(bridge: str) -> Obstacle:
 
 
 def _own_gateway_obstacle(failure: Judgement) -> Obstacle | None:
-    """Return the obstacle that a gateway is an address of this host, or None if none is."""
+    """Return the obstacle if a failure's gateway is an address of this host, or None."""
     own = failure.gateway
     if own is None:
         return None

@@ -162,8 +162,9 @@ def _falls_through_to_default(rules: Sequence[Rule]) -> bool:
     - rules that match no packet that a check looks up, such as ``fwmark 1 lookup 100``
     - rules that look up another table, because each of its routes is plain or a suspect
 
-    Some rules match only some packets. Such a rule, for example ``from 10.0.0.4 lookup main``,
-    can't be main's rule. But if it jumps or discards, it counts.
+    A rule that matches only some packets can't be main's rule: for example, ``from 10.0.0.4 lookup
+    main``. But if such a rule jumps or discards, as ``from 10.0.0.4 blackhole`` does, not all
+    packets fall through.
     """
     # Rules with a destination are skipped before, so the flow may have any destination.
     anywhere = Flow(IPv4Address(0))

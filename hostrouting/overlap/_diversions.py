@@ -2,9 +2,9 @@
 
 Some routes look like an overlap, but a host may need them: those of a cloud's private network, a
 storage network or a tunnel. A static route would divert their traffic. So no route is proposed
-until the config says which interface is wanted. No question is asked about routes that can't be
-wanted: to the network of an InfiniBand fabric or a bridge, to an uplink's whole subnet, or to a
-large part of the address space, as a VPN has. This module does no I/O.
+until the config says which interface is wanted. Three kinds of routes can't be wanted, so no
+question is asked about them: to the network of an InfiniBand fabric or a bridge, to an uplink's
+whole subnet, and to a large part of the address space (a VPN's). This module does no I/O.
 
 ``Diversions.asked`` raises the question whether another interface, such as a second NIC, is meant.
 ``_questions`` finds its answers. ``offers``, which is about packets from such an interface's own
@@ -152,7 +152,7 @@ class Diversions:
         return None
 
     def why_of_pods(self, failure: Judgement) -> Obstacle | None:
-        """Return the obstacle that packets must go to pods of this host, or None if they needn't.
+        """Return the obstacle if packets go to pods of this host, or None.
 
         Args:
             failure: the judgement of a lookup that fails for an expected CIDR.
@@ -170,7 +170,7 @@ class Diversions:
         return Obstacle(reason, is_withheld=True)
 
     def why_not_diverted(self, failure: Judgement, *, is_limited: bool) -> Obstacle | None:
-        """Return the obstacle that an address is in a bridge's own network, or None if it isn't.
+        """Return the obstacle if an address is in a bridge's own network, or None.
 
         Args:
             failure: the judgement of a lookup that fails for an expected CIDR.

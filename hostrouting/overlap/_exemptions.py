@@ -176,10 +176,10 @@ class Bounds:
     def is_block(self, discard: Route, cidr: IpNetwork) -> bool:
         """Return whether a discarding entry was added by a CNI for its own block of pod addresses.
 
-        The entry must be a blackhole route with a longer prefix than the expected CIDR. If the
-        block has pods, it must contain the destination of a pod's route in the same table, or an
-        address of a pod's interface. If it has no pods, the CIDR must contain routes to other
-        nodes, of the entry's protocol.
+        The entry must be a blackhole route with a longer prefix than the expected CIDR. A block
+        with pods contains the destination of a pod's route in the same table, or an address of a
+        pod's interface. If the block has no pods, the entry must have a CNI's protocol, and the
+        CIDR must contain a route of the same protocol to another node.
         """
         if (
             discard.type is not RouteType.BLACKHOLE

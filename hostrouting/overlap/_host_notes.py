@@ -122,8 +122,8 @@ def _beside_uplinks(state: State, places: Places) -> Iterable[Note]:
     """Yield a note if the default route's interface seems to be the uplink, and isn't named.
 
     There are two signs. The config names only InfiniBand interfaces as uplinks. Or expected packets
-    take the default route, and no named uplink has a default route. In the second case, there is no
-    note if all named uplinks are ports of a bridge or bond, because the fix says so.
+    take the default route, and no named uplink has a default route. If all named uplinks are ports
+    of a bridge or bond, the second sign doesn't count, because the fix says so.
     """
     fabric = _infiniband(state)
     best = _best_default(state)

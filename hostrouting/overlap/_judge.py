@@ -70,7 +70,7 @@ class Judge:
         """Judge each lookup of a place once, including those that only select a source.
 
         A lookup may fail in one expected CIDR, and not in another. Each lookup is judged for the
-        first CIDR in which it fails. If it fails in none, it is judged for the first one.
+        first CIDR in which it fails, or for the first CIDR of all if it fails nowhere.
         """
         by_cidr = [
             self._judge_with_others(lookups, expected) for expected in self._overlap.expected_cidrs

@@ -63,7 +63,7 @@ def _cut_off(state: State, added: Iterable[Route], after: Fib) -> list[Address]:
 
 
 def keepable(state: State) -> list[Address]:
-    """Return the addresses that can be kept: those that only one interface has, which is up."""
+    """Return the addresses that can be kept: a single interface has the address, and is up."""
     devs = _keepable_devs(state.links) - {*state.uplinks.devs}
     owners: dict[IpAddress, set[str]] = {}
     for address in state.addresses:

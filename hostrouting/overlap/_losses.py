@@ -402,8 +402,9 @@ class _Comparison:
         - A change that isn't intended loses the packets from all sources.
         - An intended change of packets to neighbours loses those from near sources, except from
           the cluster's interfaces.
-        - An intended change of packets that this host has received itself loses those without a
-          source, if a local route leads to them, and none if they go to this host's own addresses.
+        - An intended change of packets that this host has received itself loses none if they go to
+          this host's own addresses. Otherwise, a local route led them here, and it loses those
+          without a source.
         """
         if not change.is_intended:
             return change.senders.addresses
@@ -535,8 +536,8 @@ class _Comparison:
             return frozenset()
         shortest = 0
         # A longer entry inside a connected network led to another network, such as that of this
-        # host's pods or of an uplink. But a static route of ours through an uplink is no such
-        # entry: it corrects what shadows an expected CIDR, and keep is meant to precede it.
+        # host's pods or of an uplink. A static route of ours through an uplink is different: it
+        # corrects what shadows an expected CIDR, and keep is meant to precede it.
         if before.route is not None and not self._is_correction(before.route):
             shortest = before.route.destination.prefixlen
         return frozenset(

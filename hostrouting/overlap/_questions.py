@@ -295,7 +295,7 @@ class Questions:
         """Map each expected CIDR without ``devs`` to the interfaces that may carry a part of it.
 
         An interface that a question is about is included if it carries a part now. An uplink is
-        included if it carries a part now, or will after a fix.
+        also included if it carries a part only after a fix.
         """
         return self._carrying_outside(())
 

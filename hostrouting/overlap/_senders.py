@@ -2,8 +2,8 @@
 
 This module does no I/O.
 
-Packets from two addresses only leave differently if a rule or an IPv6 route matches one of these
-sources and not the other. A host may have a rule and a table for each of its many addresses. A rule
+Packets from two addresses leave in the same way, unless a rule or an IPv6 route matches only one of
+the two as the source. A host may have a rule and a table for each of its many addresses. A rule
 only matters for a destination if the rule's table has an entry for the destination. So the rules
 that matter are found for each destination.
 """

@@ -30,7 +30,7 @@ class Path:
         devs: the interfaces that the entry would use.
         next_hops: the next hops of a route for the prefix; empty if they aren't known.
         subnet: the innermost uplink subnet that contains the prefix, or None.
-        obstacle: why an entry can't be made or wouldn't work, or None if it would work.
+        obstacle: why there is no entry that works, or None if there is one.
     """
 
     dev: str | None

@@ -1,8 +1,8 @@
 """Compare two snapshots' lookups for every address, and find the changes behind a difference.
 
 This module does no I/O. CIDRs are split and looked up as for a check. The causes of a difference
-are changes of the host. With all of them undone, the lookups have the earlier results again. If any
-one of them isn't undone, a lookup still has a new result.
+are changes of the host. Once all causes are undone, the lookups have the earlier results again.
+With all but one undone, a lookup still has a new result.
 """
 
 from __future__ import annotations

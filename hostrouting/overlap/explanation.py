@@ -112,7 +112,7 @@ class Explanation:
         notes: the check's notes on this address.
         is_torn: whether the host changed during every read, so the result may be inconsistent.
         not_received: why this host doesn't receive packets to its addresses (see
-            ``no-local-table``). Null if it does.
+            ``no-local-table``). Null if it receives them.
     """
 
     address: IpAddress

@@ -201,7 +201,8 @@ class UplinkChoice(NamedTuple):
 
     Args:
         devs: the names of the interfaces.
-        failing: the other interfaces that carry expected packets now, which would then fail.
+        failing: the other interfaces that carry expected packets now. With this choice, these
+            packets would fail.
     """
 
     devs: tuple[str, ...]
@@ -289,8 +290,8 @@ class OverlapReport(JsonObject):
         default_expires: for how many more seconds an uplink has an IPv6 default route, if the
             report is about IPv6. Not included in the JSON, in which ``families`` has it.
         verified_since: since when these uplinks have been the verified ones (RFC 3339). Null in
-            three cases: they aren't the verified ones, another NIC has the name of one, or the time
-            is unknown.
+            three cases: the uplinks aren't the verified ones, another NIC has an uplink's name now,
+            or the time is unknown.
     """
 
     schema: ClassVar[Literal[1]] = 1

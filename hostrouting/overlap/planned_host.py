@@ -491,7 +491,7 @@ def with_overdue(report: OverlapReport, planned: PlannedHost, config: Config) ->
 
 
 def _with_cautions_first(report: OverlapReport, clauses: Iterable[str]) -> OverlapReport:
-    """Return the report, with cautions on what only ``apply`` is needed for before its others."""
+    """Return the report, with cautions that call for ``apply`` before its other cautions."""
     lines = (f"{clause}: hostrouting apply" for clause in clauses)
     fix = attrs.evolve(report.fix, consequences=(*lines, *report.fix.consequences))
     return attrs.evolve(report, fix=fix)

@@ -227,7 +227,7 @@ def _won_through(
 ) -> tuple[Route, ...]:
     """Return the best default route, and the routes through other interfaces that it precedes.
 
-    The result is empty if it precedes none, or if no container or VPN has the best default route.
+    The result is empty if the best default route precedes none, or isn't a container's or VPN's.
 
     Args:
         devs: the interfaces of containers and VPNs.
@@ -493,8 +493,7 @@ def awaited_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
     """Return the InfiniBand interfaces without an IPv4 address that a check should wait for.
 
     Args:
-        config: the config. If it doesn't set ``settle_seconds``, interfaces that are down are
-            skipped.
+        config: the config. Without ``settle_seconds``, interfaces that are down are skipped.
         backend: the kernel to query.
     """
     overlap = config.route_overlap.of(Family.IPV4)

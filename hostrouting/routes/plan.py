@@ -296,8 +296,8 @@ def _entry_behind(route: Route, same: Sequence[Route]) -> Route | None:
     """Return another program's IPv6 entry that has the key of our route, or None.
 
     If our route were replaced, the new route would come after that entry, and have no effect. The
-    kernel keeps two entries with the same key in two cases: one of them has no gateway, or one is
-    from a router advertisement (rt6_qualify_for_ecmp).
+    kernel keeps two entries with the same key if one of them has no gateway, or comes from a router
+    advertisement (rt6_qualify_for_ecmp).
     """
     if not isinstance(route, Route6):
         return None

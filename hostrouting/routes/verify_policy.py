@@ -36,7 +36,8 @@ _SHOWN_DEVS = 8
 ELSEWHERE = IPv4Address("198.51.100.1")
 
 _ONLY_LATER = "our rule decides only if that one has a higher preference"
-# A hint moves another program's rule to this preference, or behind our rule if that comes later.
+# A hint moves another program's rule to this preference, or to the one after ours if that is
+# higher.
 _LATER = 5000
 # Words that are safe to paste into a shell.
 _PASTEABLE = re.compile(r"[\w./: -]+")
@@ -281,8 +282,8 @@ def _movable(rule: Rule, ours: Rule, fib: Fib, first: int) -> list[Rule]:
     """Return a rule and the rules between it and ours, or an empty list if one of them can't move.
 
     A rule that looks up no table, or can't be written as a command, can't move. The rules can't
-    move either if they would then come behind table main's rule, or behind another program's rule
-    that comes after ours now.
+    move behind table main's rule either, or behind a rule of another program that comes after ours
+    now.
 
     Args:
         rule: another program's rule, which must move behind ours.
