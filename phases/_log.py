@@ -57,8 +57,8 @@ class Log:
 def _details(error: BaseException | None, path: str) -> dict[str, object]:
     """Return the log fields of an error: its text with notes, and its hint.
 
-    A task around the failed one logs only the first line of the text. But it logs the whole hint,
-    because that task may have added a line.
+    A task around the failed one logs only the first line of the text, but the whole hint, because
+    the outer task may have added a line to the hint.
     """
     if error is None:
         return {"error": None}

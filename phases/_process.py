@@ -142,7 +142,7 @@ def _output(process: subprocess.Popen[bytes], keep_on: Callable[[], None]) -> li
 
 @guarded
 def _end(started: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Clean up after a process. If it hasn't exited, kill its group. Close the pipes."""
+    """Clean up after a process: kill its group if it is still running, and close the pipes."""
     for process in started:
         if process.returncode is None:
             _signal(process, signal.SIGTERM)

@@ -289,8 +289,8 @@ class Undo:
     def roll_back(self) -> list[str]:
         """Run every step, even if one fails.
 
-        A signal handler may raise an exception in a step or between steps. A step that anything but
-        an `Exception` has interrupted, such as KeyboardInterrupt, is run a second time.
+        A signal handler may raise an exception in a step or between steps. If something else than
+        an `Exception` interrupts a step, such as KeyboardInterrupt, the step is run a second time.
 
         Returns:
             A message for each failure.

@@ -37,9 +37,9 @@ _RECORD_BYTES = 1 << 20
 class Host:
     """The host that tasks operate on; without arguments, the local host.
 
-    A test must not change this machine. So three arguments are needed, ``routes``, ``units`` and
-    ``layout``, if one of them is a layout below another root, a ``FakeKernel``, a
-    ``NamespaceKernel`` or a ``FakeSystemd``.
+    A test must not change this machine. So if one argument replaces a part of this machine, all of
+    ``routes``, ``units`` and ``layout`` are needed. These arguments replace a part: a layout below
+    another root, a ``FakeKernel``, a ``NamespaceKernel`` or a ``FakeSystemd``.
 
     Args:
         routes: the routes backend; defaults to the kernel via netlink.
@@ -329,7 +329,7 @@ class Host:
     def backends(self, families: Collection[Family]) -> tuple[RouteBackend, ...]:
         """Return the IPv4 backend, and the IPv6 backend if it is needed.
 
-        IPv6 is needed if it is in ``families``, or if the host has IPv6 routes of ours.
+        The IPv6 backend is needed if ``families`` has IPv6, or if the host has IPv6 routes of ours.
 
         Raises:
             RouteError: the host is an image, or has no backend for IPv6.

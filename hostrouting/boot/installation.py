@@ -133,7 +133,7 @@ def apply_additions(
         loaded = None
 
     if plan.is_installing and new.has_gate:
-        # If nothing was reloaded or enabled, what systemd has loaded is still the same.
+        # If nothing was reloaded or enabled, systemd still has the same units loaded.
         if loaded is None:
             loaded = _loaded(units, new)
         _verify_gate(loaded, new, layout)

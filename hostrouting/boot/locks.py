@@ -146,8 +146,8 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_installing: bool) -> Ite
     """Hold the run lock, and attach the remaining changes to any error that ends the run.
 
     A second run waits for the first one to end. Images aren't locked, because they have no
-    concurrent runs and no /run. A run that only removes things locks the host if a previous run has
-    left a trace: the lock file, the manifest or the routes unit.
+    concurrent runs and no /run. A run that only removes things takes no lock on a host without
+    traces of a previous run: a lock file, a manifest or a routes unit.
 
     Yields:
         The record to which the caller adds its changes.

@@ -226,8 +226,8 @@ class Wanted:
         names: the parts to install or remove. Other parts stay as they are.
         parts: the parts to install. The rest of ``names`` is removed.
         consumer: the unit whose starts the gate checks.
-        record: the record of verified uplinks to restore. If it is empty, the record is removed; if
-            it is None, the record stays as it is.
+        record: the record of verified uplinks to restore. Empty to remove the record; None to leave
+            it as it is.
     """
 
     names: tuple[str, ...]

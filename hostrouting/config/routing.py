@@ -541,7 +541,7 @@ class FormerUplinkRecord(UplinkRecord):
 
     Args:
         config: the config as it was returned.
-        restored: the record to restore, even if the config doesn't need it.
+        restored: the record to restore, whether or not the config needs it.
     """
 
     config: Config = attrs.field(kw_only=True)

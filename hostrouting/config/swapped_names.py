@@ -15,8 +15,8 @@ eth0 as a route's ``dev``    no gateway shows that it's right    the uplink     
 eth1 as a route's ``dev``    no gateway shows that it's right    the other NIC  eth0
 ===========================  ==================================  =============  ========
 
-A gateway shows that ``dev`` is right if it's in one of the networks that ``dev`` has now. If one
-gateway isn't in these networks, the ``dev`` of every route is doubted.
+A gateway in one of the networks that ``dev`` has now shows that ``dev`` is right. If the gateway of
+one route isn't in these networks, the ``dev`` of every route is doubted.
 
 If ``uplinks`` is set and lacks eth0, the config was edited after the reboot, and its names are
 right. Only the row with the packets applies to such a config.

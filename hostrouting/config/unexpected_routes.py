@@ -15,8 +15,8 @@ _SHOWN_ROUTES = 4
 def note_on_unexpected(config: Config) -> str:
     """Return a note on static routes outside of every expected CIDR, or an empty string.
 
-    The owner may want these routes. But they are also left over if the owner has expected wider
-    CIDRs before. In a config without expected CIDRs, no route is unexpected.
+    The owner may want these routes. Or they are left over from wider expected CIDRs. In a config
+    without expected CIDRs, no route is unexpected.
     """
     routes = [*_unexpected(config)]
     if not routes:

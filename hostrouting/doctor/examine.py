@@ -156,8 +156,8 @@ def examine(
 ) -> DoctorReport:
     """Run all checks on a host, without changing anything.
 
-    In a mounted image, only the checks that need nothing except files are run. With nothing
-    installed, the checks of installed parts are skipped.
+    In a mounted image, only the checks that need just files are run. If nothing is installed, the
+    checks of installed parts are skipped.
 
     Args:
         config: the wanted config. With None, the installed config counts.

@@ -337,9 +337,9 @@ def _answers(report: OverlapReport) -> Hashable:
 def _doubts(report: OverlapReport) -> Hashable:
     """Return a report's questions about the uplinks, and its cautions.
 
-    The group's line names the uplinks if there are questions, or cautions although nothing fails.
-    The result then also contains the uplinks. If nothing fails, the line names the interfaces whose
-    route may still come, and the result contains them.
+    The result also contains the interfaces that the group's line names. These are the uplinks if
+    there are questions, or if nothing fails and there are cautions. If nothing fails, the line also
+    names the interfaces whose route may still come.
     """
     asked = frozenset(
         (note.kind, note.devs, note.winner, note.choices) for note in report.decisions

@@ -36,8 +36,8 @@ def are_merged(
         asked: the kernel to query.
 
     Returns:
-        True or False. False is also the result if no lookup that was tried shows a difference. None
-        if there is no address to try, or if the kernel doesn't treat the first address as local.
+        True or False. It is also False if no tried lookup tells the two cases apart. None if there
+        is no address to try, or if the kernel doesn't treat the first address as local.
     """
     if tuple(rules) == KERNEL_RULES:
         return _reports_main(addresses, asked)

@@ -553,7 +553,7 @@ def _are_reordered(old: KnownHost, new: KnownHost, changed: Container[Rule]) -> 
 
 
 def _is_merged(known: KnownHost) -> bool:
-    """Return whether tables local and main share one trie, by the rules if that isn't known."""
+    """Return whether tables local and main share one trie. If unknown, judge by the rules."""
     if known.is_merged is not None:
         return known.is_merged
     return tuple(known.rules) == KERNEL_RULES

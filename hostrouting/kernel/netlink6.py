@@ -219,7 +219,7 @@ class NetlinkBackend6(NetlinkBackend):
         return tuple(failures[key] for key in keys if key in failures)
 
     def _take_old(self, swap: _Swap, now: dict[Router, Route]) -> RouteFailure | None:
-        """Delete a route's old next hops. Add the new ones if they couldn't be added before."""
+        """Delete a route's old next hops, and add the new ones unless they are there already."""
         if not swap.can_coexist:
             old = [*swap.old.values()]
             return self._take(old) or self._add_afresh(swap.route, old)

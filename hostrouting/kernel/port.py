@@ -351,7 +351,7 @@ def read_consistently(
         read: a function that reads all data that must be consistent.
 
     Returns:
-        The last result, and None. An error instead of None if the result may be inconsistent.
+        The last result, and None. If the result may be inconsistent, the result and an error.
     """
     try:
         until = scope.clock.monotonic() + _SECONDS

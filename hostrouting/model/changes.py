@@ -123,7 +123,7 @@ def _net(earlier: tuple[Change, ...], later: tuple[Change, ...]) -> tuple[Change
 
 
 def _combined(earlier: Change, later: Change) -> Change | None:
-    """Return the change from before ``earlier`` to after ``later``, or None if it is undone."""
+    """Return both changes as one, or None if ``later`` has undone ``earlier``."""
     is_new = earlier.action == "added"
     if later.action == "removed":
         former = earlier.what if earlier.was is None else earlier.was

@@ -94,9 +94,10 @@ def prefix_around(first: int, last: int, bits: int) -> Prefix:
 
 
 def uncovered_addresses(prefixes: Iterable[Prefix], bits: int) -> dict[Prefix, int | None]:
-    """Map each prefix to its first address outside of nested prefixes, or None if these cover it.
+    """Map each prefix to its first address outside of the prefixes nested in it, or None.
 
-    A lookup of this address finds the prefix itself, because the longest match wins.
+    A lookup of this address finds the prefix itself, because the longest match wins. None means
+    that the nested prefixes cover all of the prefix.
 
     Args:
         prefixes: prefixes in any order; duplicates are ignored.

@@ -232,7 +232,7 @@ def verify_policies(plan: RoutePlan, *backends: RouteBackend) -> None:
 
 
 def _verify_early(plan: RoutePlan, backend: RouteBackend) -> None:
-    """Verify the wanted routes early, if the plan removes old routes that couldn't be restored.
+    """Verify the wanted routes before old ones are removed, if a rollback couldn't restore these.
 
     A rollback can't put a removed route back in front of another program's next hops or entries.
     """
@@ -261,9 +261,9 @@ def write_routes(
 ) -> RoutePlan:
     """Install a config's routes in the kernel, verify them, and remove our other routes.
 
-    Either all routes are installed or none. A trial in progress ends. Routes that were taken over
-    from the Go package are removed, too, if the config doesn't have them. The other arguments are
-    those of ``planned_routes``.
+    Either all routes are installed or none. A trial in progress ends. Our other routes include
+    those taken over from the Go package, unless the config has them. The other arguments are those
+    of ``planned_routes``.
 
     Args:
         done: records the attempted changes.

@@ -76,8 +76,8 @@ def check_and_plan(
     """Check a host, and compare its routes with the config's.
 
     Returns:
-        The report, as ``check`` explains. And if nothing fails, the plan of the config's routes, or
-        None if the config has none, or none that can be planned.
+        The report of ``check``, and the plan of the config's routes. The plan is None if anything
+        fails, if the config has no routes, or if they can't be planned.
     """
     report = check_kernel(config, host, None, scope)
     if report.findings and not config.is_as_installed:

@@ -42,7 +42,7 @@ def record_remaining(done: Done, host: Host) -> None:
 
 @contextmanager
 def final_note(done: Done) -> Iterator[None]:
-    """Add a note to a rollback's exception if a later step has restored what an earlier one didn't.
+    """Add a note to a rollback's exception if all routes and rules are back despite a failed step.
 
     Without this note, the earlier step's note would be the last word on the routes and rules.
 

@@ -203,8 +203,8 @@ class EndTrial(HostTask):
         """
         host = self.host.within(scope)
         with exclusive_run(host, scope, is_installing=True) as done:
-            # This process holds the run lock. So this file only exists if the process that was
-            # confirming the trial was killed.
+            # This process holds the run lock, so no other process is confirming the trial. If this
+            # file exists, such a process was killed.
             was_confirmed = files.exists(host.layout.confirmed)
             document = _moved(
                 host.layout.confirmed,

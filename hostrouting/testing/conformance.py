@@ -153,7 +153,7 @@ def conformance_test(
         shrink: whether to look for the shortest example of a disagreement, for up to five minutes.
 
     Returns:
-        The test case. Assign it to a name in a test module.
+        The test case, to be assigned to a name in a test module.
     """
     kernel_maker = make_kernel
     usual = hypothesis_settings()

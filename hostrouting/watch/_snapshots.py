@@ -1,4 +1,4 @@
-"""Keep two snapshots of the host: when it was last ``ok``, and when it first wasn't any more."""
+"""Keep two snapshots of the host: the last that is ``ok``, and the first after it that isn't."""
 
 from __future__ import annotations
 
