@@ -35,7 +35,7 @@ from functools import cache, partial
 from typing import TypeVar
 
 from hostrouting.kernel.arguments import check_addresses, check_routes, check_rules
-from hostrouting.kernel.nexthops import in_order
+from hostrouting.kernel.nexthops import devs_with_shares, in_order
 from hostrouting.kernel.port import (
     ChangeListener,
     Facts,
@@ -432,13 +432,11 @@ class NetlinkBackend(RouteBackend):
         # If the sysctl nexthop_compat_mode is 0, the kernel omits the hops of nexthop objects from
         # routes.
         nexthops = cache(lambda: {nexthop.id: nexthop for nexthop in self.nexthops()})
-        without_carrier = cache(
-            lambda: {link.name for link in self._links() if link.is_up and not link.has_carrier}
-        )
+        with_shares = cache(lambda: devs_with_shares(self.family, self._links(), self._addresses()))
         return RouteReader(
             self.family,
             nexthops,
-            without_carrier,
+            with_shares,
             self._arrange,
             selection,
             is_for_lookups,

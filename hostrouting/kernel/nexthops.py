@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 
-from hostrouting.model.family import IpAddress
+from hostrouting.model.family import Family, IpAddress
+from hostrouting.model.links import Address, Link
 from hostrouting.model.routes import NextHop, NexthopObject, Route, RouteType
 
 
@@ -54,7 +55,7 @@ def hops_of(nexthop: NexthopObject, by_id: Mapping[int, NexthopObject]) -> tuple
     return hops if len(hops) > 1 else tuple(attrs.evolve(hop, weight=1) for hop in hops)
 
 
-def with_shares(route: Route, lacks_carrier: Callable[[str], bool]) -> Route:
+def with_shares(route: Route, may_have_share: Callable[[str], bool]) -> Route:
     """Mark hops as alive that the kernel shows as dead, but may still send packets through.
 
     With the sysctl ignore_routes_with_linkdown, the kernel shows hops without a carrier as dead.
@@ -64,17 +65,39 @@ def with_shares(route: Route, lacks_carrier: Callable[[str], bool]) -> Route:
 
     Args:
         route: the route as the kernel shows it.
-        lacks_carrier: a function that returns whether an interface is up, but has no carrier.
+        may_have_share: a function that returns whether an interface is one of
+            ``devs_with_shares``.
     """
     if len(route.hops) < 2 or route.nexthop_id is not None or route.is_dead:
         return route
     hops = tuple(
         attrs.evolve(hop, is_dead=False)
-        if hop.is_dead and hop.is_linkdown and hop.dev and lacks_carrier(hop.dev)
+        if hop.is_dead and hop.is_linkdown and hop.dev and may_have_share(hop.dev)
         else hop
         for hop in route.hops
     )
     return attrs.evolve(route, hops=hops)
+
+
+def devs_with_shares(
+    family: Family,
+    links: Iterable[Link],
+    addresses: Iterable[Address],
+) -> set[str]:
+    """Return the interfaces without a carrier whose hops may still get packets.
+
+    When an interface loses its last IPv4 address, its hops in IPv4 routes get no more packets
+    (fib_disable_ip).
+
+    Args:
+        family: the routes' family.
+        links: the host's links.
+        addresses: the host's addresses; those of the other family are ignored.
+    """
+    devs = {link.name for link in links if link.is_up and not link.has_carrier}
+    if family is Family.IPV4:
+        devs &= {each.dev for each in addresses if Family.of(each.local) is family}
+    return devs
 
 
 # A router, identified by its interface and gateway address.

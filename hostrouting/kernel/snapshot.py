@@ -53,7 +53,7 @@ from hostrouting.config.values import parse_boolean
 from hostrouting.kernel import _ip, _ip_rules
 from hostrouting.kernel._json_keys import NEEDED, Key, Keys
 from hostrouting.kernel.known_host import KnownHost
-from hostrouting.kernel.nexthops import Router, with_hops, with_shares
+from hostrouting.kernel.nexthops import Router, devs_with_shares, with_hops, with_shares
 from hostrouting.kernel.release import numbers_of
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.kernel.sources import source_key
@@ -230,7 +230,6 @@ class Snapshot:
                 error.hint = "it has none of a snapshot's lists: is it a CONFIG?"
             raise
         _refuse_doubled_links(fields["links"])
-        _complete_routes(fields)
         is_ours = fields.pop("schema") is not None
         ip = fields.pop("ip") or ""
         if not is_ours and not _prints_all_selectors(fields["kernel"] or "", ip):
@@ -238,6 +237,7 @@ class Snapshot:
         addresses = tuple(chain.from_iterable(fields["addresses"]))
         fields["addresses"] = tuple(each for each in addresses if each.local.version == 4)
         addresses6 = tuple(each for each in addresses if each.local.version == 6)
+        _complete_routes(fields)
         ipv6 = _pop_ipv6(fields, addresses6, is_ordered=is_ours)
         return cls(**fields, ipv6=ipv6, is_ours=is_ours)
 
@@ -325,12 +325,15 @@ def _refuse_doubled_links(links: Iterable[Link]) -> None:
 
 
 def _complete_routes(fields: dict[str, Any]) -> None:
-    """Complete a document's routes from its links and nexthop objects."""
-    without_carrier = {link.name for link in fields["links"] if link.is_up and not link.has_carrier}
+    """Complete a document's routes from its links, IPv4 addresses and nexthop objects."""
     nexthops = {nexthop.id: nexthop for nexthop in fields.pop("nexthops")}
+    with_shares_by_family = {
+        family: devs_with_shares(family, fields["links"], fields["addresses"]) for family in Family
+    }
 
     def whole(route: Route) -> Route:
-        return with_hops(with_shares(route, without_carrier.__contains__), lambda: nexthops)
+        may_have_share = with_shares_by_family[route.family].__contains__
+        return with_hops(with_shares(route, may_have_share), lambda: nexthops)
 
     fields["sources"] = tuple((whole(route), sources) for route, sources in fields["sources"])
     for key in ("routes", "routes6"):

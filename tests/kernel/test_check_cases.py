@@ -775,6 +775,22 @@ def test_a_hop_loses_its_carrier(
     all_say(case, tmp_path)
 
 
+def test_a_hop_without_a_carrier_is_dead_once_its_interface_has_no_address(
+    kernel: NamespaceKernel, tmp_path: Path
+) -> None:
+    """The kernel shows the same words as for a hop that only a sysctl shows as dead."""
+    needs_linux(6, 12, "an interface without a carrier passes packets to packet sockets")
+    case = Case(LEGS)
+    case.build()
+    run_ip("link set peer-ib0 down")
+    until(lambda: not any(each.has_carrier for each in kernel.facts().links if each.name == "ib0"))
+    run_ip("addr flush dev ib0")
+    (legs,) = (route for route in read_routes(kernel) if len(route.hops) == 2)
+    by_ib0 = next(hop for hop in legs.hops if hop.dev == "ib0")
+    assert (by_ib0.is_dead, by_ib0.is_linkdown) == (True, True)
+    all_say(case, tmp_path)
+
+
 def test_a_negative_suppress_length_suppresses_nothing(
     kernel: NamespaceKernel, tmp_path: Path
 ) -> None:

@@ -695,13 +695,13 @@ function take_apart(type, text,    word, count, i, w, h, legs, live, tunnel_tos)
       is_dead[h] = 0
 }
 
-# Returns whether an interface is up without a carrier. Otherwise, a leg is dead for another reason.
+# Returns whether an interface with an address is up without a carrier. Otherwise, a leg is dead for another reason.
 function lacks_carrier(name,    line, word) {
-  while (!has_read_links && ("exec ip -br link show up" | getline line) > 0) {
+  while (!has_read_links && ("exec ip -br -" family " addr show up" | getline line) > 0) {
     split(line, word, " ")
-    # ip prints "eth0 UP 02:00:00:00:00:01 <" or "eth0@peer UP <".
+    # ip prints "eth0 UP 10.1.0.4/24" or "eth0@peer LOWERLAYERDOWN 10.1.0.4/24".
     sub(/@.*/, "", word[1])
-    is_without_carrier[word[1]] = line ~ / <NO-CARRIER,/
+    is_without_carrier[word[1]] = word[2] !~ /^U/
   }
   has_read_links = 1
   return is_without_carrier[name]

@@ -66,7 +66,8 @@ class RouteReader:
         family: the address family of the entries.
         nexthops: a function that returns all nexthop objects by ID. The function is called for an
             entry that the kernel sends without hops.
-        without_carrier: a function that returns the interfaces that are up, but have no carrier.
+        devs_with_shares: a function that returns the interfaces without a carrier whose hops may
+            still get packets.
         arrange: a function that returns the next hops of an IPv6 entry in the wanted order.
         selection: the entries to decode.
         is_for_lookups: whether the entries come from lookups, not from dumps.
@@ -74,7 +75,7 @@ class RouteReader:
 
     _family: Family
     _nexthops: Callable[[], Mapping[int, NexthopObject]]
-    _without_carrier: Callable[[], Container[str]]
+    _devs_with_shares: Callable[[], Container[str]]
     _arrange: Callable[[Iterable[NextHop]], tuple[NextHop, ...]]
     _selection: Selection
     _is_for_lookups: bool = False
@@ -195,7 +196,7 @@ class RouteReader:
             return common
         route = with_shares(
             with_hops(self._decode(body), self._nexthops),
-            lambda dev: dev in self._without_carrier(),
+            lambda dev: dev in self._devs_with_shares(),
         )
         if len(self._known) >= _KEPT_MAX:
             self._known.clear()
