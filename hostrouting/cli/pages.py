@@ -150,7 +150,7 @@ _SHARED = attrgetter("severity", "hint", "cause")
 
 
 def _checks_by_cause(report: DoctorReport) -> dict[str, list[str]]:
-    """Map each cause to the checks that it prevents from running, so that it is reported once."""
+    """Map each cause to the checks that it prevents from running, to report each cause once."""
     checks: dict[str, list[str]] = {}
     for each, findings in report.found.items():
         for cause in dict.fromkeys(finding.cause for finding in findings):

@@ -96,7 +96,7 @@ def _doubtful_uplinks(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _asks_for_uplinks(note: Note, examined: ExaminedHost) -> bool:
-    """Return whether a note means that the config should name the uplinks, or other ones.
+    """Return whether a note means that the config should name uplinks, or other uplinks than now.
 
     A note about uplinks that the config names counts only in one case: these uplinks are InfiniBand
     interfaces, and other uplinks are NICs.

@@ -198,7 +198,7 @@ class ExaminedHost:
         }
 
     def called(self, instance: str) -> str:
-        """Return an instance's name. For the dummy instance of a template, return the template."""
+        """Return an instance's name, or the template's name for a template's dummy instance."""
         return self.consumer if f"@{ANY_INSTANCE}." in instance else instance
 
     @property

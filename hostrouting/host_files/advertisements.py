@@ -93,7 +93,7 @@ def why_ignored(
 ) -> list[str]:
     """Return a sentence for each interface that ignores advertisements.
 
-    A file that can't be read leaves only one sentence, which says so.
+    If a file can't be read, the only sentence is the error.
 
     The arguments are those of ``ignored_advertisements``.
     """

@@ -290,7 +290,7 @@ class Fib:
         """Return the position of the rule to which a goto jumps, or 0 if there is no such rule.
 
         The caller ignores a jump to 0 or backward. A backward goto must not cause an infinite loop.
-        The kernel rejects one (fib_nl2rule), but a snapshot may contain one.
+        The kernel rejects a backward goto (fib_nl2rule), but a snapshot may contain one.
         """
         for position, rule in enumerate(self.rules):
             if rule.preference == preference:

@@ -498,8 +498,8 @@ class Model6(Model):
     ) -> tuple[IpAddress, ...]:
         if entry is not None:
             return self._sources(entry, addresses)
-        # No route matches TCP packets. Which source the kernel selects then, only a UDP socket can
-        # show. A snapshot has no sockets: if UDP packets do match a route, raise an error.
+        # No route matches TCP packets. Only a UDP socket can show the source that the kernel then
+        # selects. A snapshot has no sockets: if UDP packets do match a route, raise an error.
         by_tcp = is_tcp and self.known.is_live
         if is_tcp and not by_tcp:
             refuse_datagrams(self.lookup(addresses))

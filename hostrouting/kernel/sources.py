@@ -90,8 +90,8 @@ class Sources:
 
         Args:
             route: the entry that packets match.
-            scopes: the scopes of all entries with nexthop objects. Each of these may have set an
-                object's source.
+            scopes: the scopes of all entries with nexthop objects. Any of these entries may have
+                set the source of its object.
         """
         if route.source is not None:
             return ()

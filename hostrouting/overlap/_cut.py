@@ -86,7 +86,8 @@ class Cutter:
         Args:
             routes: the entries in all tables. Plain entries through the expected interfaces may be
                 omitted.
-            possible: destinations of further suspects that the tables probably contain.
+            possible: destinations of suspects that the tables probably contain in addition to
+                ``routes``.
 
         Returns:
             The prefixes, all inside the CIDRs and possibly nested.

@@ -217,8 +217,8 @@ def _newly_wanted(
 ) -> dict[IpAddress, int]:
     """Return places for the next round to want, each with the preference of the rule that decides.
 
-    A rule decides about each of these places before main. Either the place isn't wanted yet, or it
-    is only wanted because of a later rule than this one.
+    A rule decides about each of these places before main. The place isn't wanted yet, or is wanted
+    because of another rule, which comes after this one.
 
     Args:
         found: the result of the search for routes on the host with the new rules.

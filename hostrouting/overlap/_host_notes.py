@@ -240,8 +240,8 @@ def _replaced_by_namesakes(uplinks: Uplinks) -> Iterable[Note]:
 def _renamed(state: State) -> Iterable[Note]:
     """Yield a note for each verified uplink whose recorded name another NIC has now.
 
-    Until ``apply`` records the new name, that NIC would count as the uplink if the uplink's MAC
-    address disappeared.
+    ``apply`` records the uplink's new name. Until then, that NIC would count as the uplink if the
+    uplink's MAC address disappeared.
     """
     for was, present in find_renamed(state.uplinks.verified, state.links):
         name = ",".join(present)
@@ -357,7 +357,7 @@ def _without_carrier(state: State) -> Iterable[Note]:
 
 
 def _foreign_sources(state: State, places: Places) -> Iterable[Note]:
-    """Yield a note for each route through an uplink with another network's address as source."""
+    """Yield a note for each route through an uplink whose src is an address of another network."""
     uplinks = {*state.uplinks.devs}
     owners = {address.local: address.dev for address in state.addresses}
     # The addresses of these interfaces belong to no network.

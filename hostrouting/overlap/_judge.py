@@ -318,7 +318,7 @@ def _is_multicast(route: Route | None) -> bool:
 def _is_refused(judgement: Judgement, lookups: Sequence[SocketLookup]) -> bool:
     """Return whether TCP refuses to connect because of an entry's type (tcp_v4_connect).
 
-    The kernel may still send unconnected datagrams through an entry of this type.
+    The kernel may still send unconnected datagrams through such an entry.
     """
     if judgement.kind is NoteKind.BROADCAST:
         return True

@@ -388,7 +388,7 @@ class _Comparison:
                 yield attrs.evolve(plain, source=address.local, sender=address.dev)
 
     def _neighbours_of(self, network: IpNetwork) -> tuple[str, ...]:
-        """Return the interfaces connected to a network; uplinks only if no others are connected."""
+        """Return the interfaces connected to a network, without uplinks unless all are uplinks."""
         devs = tuple(self._networks[numbers(network)])
         return tuple(dev for dev in devs if dev not in self._uplinks) or devs
 

@@ -59,7 +59,7 @@ class Senders:
         return (None,) if self._own is None else self._of_kind(self._own.each())
 
     def near(self, devs: Iterable[str], network: IpNetwork | None) -> Sequence[Address | None]:
-        """Return an address of each kind on each given interface, and in a connected network.
+        """Return one address of each kind for each given interface, and for a connected network.
 
         For senders without a source, return (None,) if there is a network.
         """
@@ -122,7 +122,7 @@ class OwnAddresses:
         self._no_source = Senders(NO_SOURCE)
 
     def near(self, devs: Iterable[str], network: IpNetwork | None) -> Iterable[Address]:
-        """Return an address of each kind on each given interface, and in a connected network."""
+        """Return one address of each kind for each given interface, and for a connected network."""
         near: dict[Address, None] = {}
         for dev in devs:
             near |= dict.fromkeys(self._by_dev.get(dev, {}).values())

@@ -251,10 +251,10 @@ class EntryMaker:
         return NextHop(dev) if is_near or dev in self._point_to_point else None
 
     def _around_by(self, dev: str) -> tuple[Mapping[Prefix, NextHop], PrefixIndex, PrefixIndex]:
-        """Return the next hops through an interface by their routes' destinations, and two indexes.
+        """Return an interface's next hops by their routes' destinations, and two indexes.
 
-        The indexes are of these destinations and of the interface's subnets. Routes in all tables
-        count, except those with several next hops through the interface.
+        One index has these destinations, and the other the interface's subnets. Routes in all
+        tables count, except those with several next hops through the interface.
         """
         if dev not in self._known_by:
             found: dict[Prefix, NextHop] = {}

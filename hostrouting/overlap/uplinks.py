@@ -367,7 +367,7 @@ def _broken_by(
 
 
 def _default_broken_by(devs: Collection[str], winner: tuple[str, ...]) -> _Loss | None:
-    """Return the winning default route's packets, unless one of its interfaces is in ``devs``."""
+    """Return the packets of the winning default route if none of its interfaces is in ``devs``."""
     if not winner or not {*winner}.isdisjoint(devs):
         return None
     return _Loss("packets by the default route through {} fail", winner)

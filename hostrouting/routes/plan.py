@@ -759,7 +759,7 @@ def missing_hint(missing: str, config: Config, backends: Sequence[RouteBackend])
 
 
 def _naming_of_masters(config: Config, backend: RouteBackend) -> str:
-    """Return a hint to name the masters of the config's uplinks, if all of these are ports."""
+    """Return a hint to name the masters of the config's uplinks, if all these uplinks are ports."""
     links = backend.facts().links
     devs = [link.name for link in links if is_like(link.name, config.uplinks or ())]
     ports = ports_named(config, devs, links)

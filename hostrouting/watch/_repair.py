@@ -261,9 +261,9 @@ def _write_possible(
                 applied, failed = apply_possible(of_family, backend, scope, undo)
                 written |= applied
                 refused |= failed
-                # A route to remove may have been gone, or another program's, by then. Such a
-                # removal is settled, although ``applied`` lacks it. After a refusal, no route was
-                # removed at all.
+                # By then, a route to remove may have been gone, or replaced by another program.
+                # This removal is settled, although ``applied`` lacks it. After a refusal, no route
+                # was removed at all.
                 settled.update(_changes(applied if failed else of_family))
     except RouteError as error:
         return _Attempt(RoutePlan(), dict.fromkeys(_changes(plan).values(), error.clause), set())
