@@ -140,9 +140,9 @@ class Sources:
                 with route_localnet.
 
         Returns:
-            An address of the hop's interface. If none suits, the kernel uses a suitable address of
-            another interface, the first that has one. The interfaces' order isn't known, so the
-            result then has an address of each interface that may be the first.
+            An address of the hop's interface. If none suits, the kernel uses the first other
+            interface with a suitable address. The interfaces' order isn't known, so the result then
+            has an address of each interface that may be the first.
         """
         local = [
             each

@@ -375,7 +375,7 @@ class RuleSearch:
 
 
 def _priority_before(preference: int) -> int:
-    """Return the priority of an entry that precedes a rule of a preference above 1."""
+    """Return an entry's priority that lets the entry precede a rule with a preference above 1."""
     priority = min(preference - 1, PRIORITY_MAX)
     return KEEP_PRIORITIES[0] - 1 if priority in KEEP_PRIORITIES else priority
 

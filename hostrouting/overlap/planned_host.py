@@ -75,7 +75,7 @@ class PlannedHost:
             verify_policy(kept, self.backend(policy.family))
 
     def refuse_losing(self, fix: Fix, config: Config) -> None:
-        """Raise a RouteError if a new route wouldn't win, not even with a fix's entries.
+        """Raise a RouteError if a new route loses, even after the entries of a fix are added.
 
         Args:
             fix: the fix that a check of this host has found.

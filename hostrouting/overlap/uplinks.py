@@ -358,7 +358,7 @@ def _broken_by(
     all_devs: Collection[str],
     routes: Iterable[Route],
 ) -> _Loss | None:
-    """Return expected packets that fail if only ``devs`` are uplinks, or None."""
+    """Return the packets by a route that fail if only ``devs`` are uplinks, or None."""
     for route in routes:
         others = tuple(dev for dev in route.devs if dev in all_devs and dev not in devs)
         if others:

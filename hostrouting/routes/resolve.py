@@ -50,13 +50,13 @@ def resolve(
 
     Returns:
         The routes, and None. Routes that may make other routes' gateways reachable come first. If a
-        device, gateway or default route is missing, the routes are incomplete. Instead of None,
-        there is then a phrase that names each missing item and a route that needs it.
+        device, gateway or default route is missing, the routes are incomplete, and a phrase takes
+        the place of None. It names each missing item, with a route that needs the item.
 
     Raises:
-        RouteError: some routes can never be installed. The error lists these routes. Such a route's
-            device is a port of a bridge or bond, or its gateway is a local address. Or it names no
-            device, and the default route has several.
+        RouteError: some routes can never be installed. The error lists these routes. There are
+            three reasons: the route's device is a port of a bridge or bond, its gateway is a local
+            address, or it names no device and the default route has several devices.
     """
     resolver = _resolver(wanted, links, addresses, main, uplinks)
     # Thousands of routes may have the same device and gateway.

@@ -280,7 +280,7 @@ def unproven(
     main: Sequence[Group],
     local: Iterable[Route],
 ) -> list[tuple[Route, IpAddress | None]]:
-    """Return the routes of which the tables don't prove that they are in effect.
+    """Return the routes that may not be in effect, as far as the tables show.
 
     Args:
         wanted: the routes in table main that must be in effect.
@@ -289,9 +289,9 @@ def unproven(
         local: the entries in table local.
 
     Returns:
-        The routes, each with an address to look up in the kernel. Instead of the address, None if
-        longer prefixes cover all of the route's addresses. For IPv6 or with custom rules, all
-        routes are returned.
+        The routes, each with an address to look up in the kernel. A route has None instead of an
+        address if longer prefixes cover all of the route's addresses. For IPv6 or with custom
+        rules, all routes are returned.
     """
     if not wanted:
         return []
