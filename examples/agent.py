@@ -96,13 +96,19 @@ class Printing(phases.Observer):
     Its calls never overlap, even with parallel tasks.
     """
 
+    def __init__(self) -> None:
+        self.printed: dict[str, str] = {}
+
     def started(self, path: str) -> None:
         """Print that a task starts."""
         print(f"{path}: started")
 
     def progress(self, path: str, message: str, fraction: float | None) -> None:
-        """Print what a task does."""
-        print(f"{path}: {message}" + ("" if fraction is None else f" ({fraction:.0%})"))
+        """Print what a task does, once: a wait reports its fraction each second."""
+        del fraction
+        if self.printed.get(path) != message:
+            print(f"{path}: {message}")
+        self.printed[path] = message
 
     def finished(
         self,

@@ -14,7 +14,7 @@ import pytest
 from agent import TRIED, Logged, bootstrap, h200, look
 
 from hostrouting import Config, Host, Layout, OverlapMode, Snapshot, check
-from hostrouting.backend import Protocol, read_routes
+from hostrouting.backend import Protocol, Write, read_default_routes, read_routes
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 
@@ -144,6 +144,14 @@ def test_a_pull_that_fails_after_the_routes_leaves_them(
     assert [what.split()[0] for _, _, what in told if not what.startswith("/")] == ours(kernel)
     assert {what for _, _, what in told if what.startswith("/")} == files(host)
     assert "start-node: started" not in said.out
+
+
+def test_a_wait_is_printed_once(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    """The observer hears of it each second."""
+    host.routes.write(Write.DELETE, read_default_routes(host.routes))
+    assert asyncio.run(bootstrap(attrs.evolve(TRIED, wait_seconds=2), host, ["true"])) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert len([line for line in lines if ": waiting up to 2 s for " in line]) == 1
 
 
 def test_a_signal_ends_it_at_once(host: Host, capsys: pytest.CaptureFixture[str]) -> None:

@@ -504,6 +504,22 @@ def test_the_recipe_for_going_back_restores_the_node(
     assert installed() == before
 
 
+def test_the_page_prints_no_entries_if_none_are_needed(tmp_path: Path) -> None:
+    """The config lists what fixes this, but the kernel lacks it."""
+    node = Node(tmp_path)
+    for block in blocks((ROOT / "docs/howto/embed.md").read_text()):
+        if "except RouteOverlapError" in block.text:
+            break
+        node.run(block)
+    node.kernel.ip("route del 172.16.1.0/24")
+    node.names["config"] = config("172.16.1.0/24", keep=["ib*"])
+    printed: list[tuple[object, ...]] = []
+    node.names["print"] = lambda *words: printed.append(words)
+    node.run(block)
+    assert [each for each in printed if each[-1] == {"enabled": True}] == []
+    assert printed
+
+
 def test_the_own_task_of_the_page_rolls_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
