@@ -576,13 +576,16 @@ def _unfixed(config: Config, host: Host, *, has_config: bool) -> OverlapReport:
     """
     if not has_config:
         return _with_offers(_check_on(config, host, None), config, host, host.routes_of)
-    from hostrouting.overlap.planned_host import as_installed, on_top
+    from hostrouting.overlap.planned_host import as_installed, naming_wrong, on_top
 
     try:
         planned = as_installed(config, host)
         planned.refuse_unkept()
         report = _check_on(config, host, planned.backend)
         if report.verdict is not Verdict.UNKNOWN:
+            report = run_function(
+                "check", lambda scope: naming_wrong(report, planned, config, scope)
+            )
             planned.refuse_losing(report.fix, config)
     except RouteError as error:
         now = _check_on(_without_waits(config), host, None)

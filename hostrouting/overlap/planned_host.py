@@ -30,7 +30,7 @@ from hostrouting.overlap._places import Places
 from hostrouting.overlap._state import State
 from hostrouting.overlap.check import check_families
 from hostrouting.overlap.findings import Finding, OverlapReport, Verdict
-from hostrouting.overlap.proposals import Fix
+from hostrouting.overlap.proposals import Fix, Obstacle, Unfixable
 from hostrouting.overlap.uplinks import find_uplinks, ipv4_defaults_for
 from hostrouting.routes.install import refuse
 from hostrouting.routes.plan import RoutePlan, SwappedNamesError, plan_now, plan_or_raise
@@ -92,6 +92,21 @@ class PlannedHost:
         named = {_key_of(route) for route in static.routes if route.dev is not None}
         moved = (pair.new for pair in self.plan.replace if pair.old.devs != pair.new.devs)
         return any((route.destination, route.metric) not in named for route in moved)
+
+    def leading(self, findings: Iterable[Finding]) -> dict[Finding, list[Route]]:
+        """Return the failures that a fix has routes for, though planned routes lead there.
+
+        Each comes with the planned routes through its interfaces to its addresses.
+        """
+        by_devs: dict[tuple[str, ...], list[Route]] = {}
+        for route in self.plan.wanted:
+            by_devs.setdefault(tuple(sorted({*route.devs})), []).append(route)
+        found: dict[Finding, list[Route]] = {}
+        for finding in findings:
+            for route in by_devs.get(finding.devs, ()) if finding.fix else ():
+                if any(map(route.destination.overlaps, finding.ranges)):
+                    found.setdefault(finding, []).append(route)
+        return found
 
     def unlisted(self, fixed: Iterable[Finding], *, is_alone: bool) -> tuple[str, ...]:
         """Return our routes and rules that the plan removes, and that cause failures.
@@ -526,11 +541,82 @@ def with_unapplied(
     except RouteError as error:
         return _without_listed(report, config, error.clause)
     if not planned.plan.changes:
-        return report
+        return naming_wrong(report, planned, config, scope)
     config = host.with_verified(config)
     after = check_families(config, planned.backend, scope, host=host)
+    after = naming_wrong(after, planned, config, scope)
     report = on_top(report, after, planned, config, scope)
     return _with_cautions_first(report, planned.outdated(config))
+
+
+def naming_wrong(
+    report: OverlapReport,
+    planned: PlannedHost,
+    config: Config,
+    scope: CancelScope,
+) -> OverlapReport:
+    """Return a report whose fix names the config's own routes that cause failures.
+
+    They are only named if their removal fixes these failures, and makes no others.
+
+    Args:
+        report: the report on the host with all of the config's entries.
+        planned: the host with all of the config's entries.
+        config: the config.
+        scope: cancels the check of the model without these routes.
+    """
+    wrong = planned.leading(report.findings)
+    keys = {(route.destination, route.metric) for routes in wrong.values() for route in routes}
+    static = config.static_routes
+    left = [entry for entry in static.routes if _key_of(entry) not in keys]
+    if len(left) == len(static.routes):
+        return report
+    config = attrs.evolve(config, static_routes=attrs.evolve(static, routes=left))
+    try:
+        without = as_installed(config, planned.host, scope)
+    except RouteError:
+        return report
+    config = planned.host.with_verified(config)
+    after = check_families(config, without.backend, scope, host=planned.host)
+    others = {_failure(finding) for finding in report.findings if finding not in wrong}
+    if after.verdict is Verdict.UNKNOWN or not others.issuperset(map(_failure, after.findings)):
+        return report
+    effects = without.effects(config, scope)
+    loss = f", after which {'; '.join(effects)}" if effects else ""
+    return _with_wrong(report, after, wrong, loss)
+
+
+def _with_wrong(
+    report: OverlapReport,
+    after: OverlapReport,
+    wrong: Mapping[Finding, Sequence[Route]],
+    loss: str,
+) -> OverlapReport:
+    """Return a report whose fix names wrong routes, with what else is needed after their removal.
+
+    Args:
+        report: the report on the host with all of the config's entries.
+        after: the report on the host without the wrong routes.
+        wrong: the failures that the wrong routes cause, each with its routes.
+        loss: a clause on what the removal takes away, or an empty string.
+    """
+    named = (
+        Unfixable(each.ranges, each.devs, Obstacle(_why_wrong(routes, loss), is_withheld=True))
+        for each, routes in wrong.items()
+    )
+    fix = attrs.evolve(after.fix, unfixable=(*named, *after.fix.unfixable))
+    left = {_failure(finding): finding for finding in after.findings}
+    findings = tuple(_with_entries(each, left.get(_failure(each))) for each in report.findings)
+    return attrs.evolve(report, findings=findings, fix=fix)
+
+
+def _why_wrong(routes: Sequence[Route], loss: str) -> str:
+    words = (str(route).replace(" proto hostrouting", "") for route in routes)
+    lead = "leads" if len(routes) == 1 else "lead"
+    return (
+        f"CONFIG's own {shortened([*words], ', ', _SHOWN_CIDRS)} {lead} it there:"
+        f" remove that from CONFIG{loss}; then: hostrouting apply"
+    )
 
 
 def on_top(

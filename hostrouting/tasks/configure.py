@@ -465,7 +465,7 @@ class Run:
         self.done.add(installation.start_oneshots(self.host, gated, self.loaded))
         scope.check()
         is_check_alone = ROUTES not in self.wanted.names
-        if overlap.findings and is_check_alone:
+        if overlap.findings:
             overlap = _with_unapplied(overlap, self.config, self.host, scope)
         hint = (
             f"{'the check' if is_check_alone else 'everything'} is installed: running machines "

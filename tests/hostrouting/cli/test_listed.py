@@ -743,3 +743,47 @@ def test_the_watcher_and_the_doctor_say_apply_of_a_stale_route(
     findings = json.loads(run("doctor", "--output", "json")[1])["findings"]
     (hint,) = {each["hint"] for each in findings if each["kind"] == "shadowed"}
     assert hint == "hostrouting apply"
+
+
+# --- what CONFIG lists wrongly --------------------------------------------------------------------
+
+WRONG = [
+    {"destination": f"10.100.0.{host}/25", "gateway": "10.1.0.1", "dev": "eth0"}
+    for host in (0, 128)
+]
+
+
+@pytest.fixture
+def storage(kernel: FakeKernel) -> None:
+    add_nics(kernel, eth1="10.100.0.5/24")
+
+
+@pytest.mark.usefixtures("storage")
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_a_listed_route_that_is_wrong_is_named(
+    run: Run, write: Any, tmp_path: Path, count: int, *, is_installed: bool
+) -> None:
+    """Its removal fixes the failure, instead of more routes on top of it."""
+    path = write({"hostRouting": section(*WRONG[:count], cidrs=[ON_ETH1])})
+    said = [run("fix", path)]
+    if is_installed:
+        said.append(run("apply", path))
+        snapshot = write_file(tmp_path / "node.json", run("snapshot")[1])
+        said += [run("check", path), run("judge", path, snapshot)]
+    listed = ", ".join(f"{each['destination']} via 10.1.0.1 dev eth0" for each in WRONG[:count])
+    told = f"CONFIG's own {listed} lead"
+    for code, out, err in said:
+        assert (code, told in out + err, "staticRoutes.routes" in out + err) == (1, True, False)
+    assert json.loads(said[0][1]) == json.loads(Path(path).read_text())
+    right = write({"hostRouting": section(cidrs=[ON_ETH1])})
+    assert run("apply", "--routes-only", right)[0] == 0
+    assert run("check", right)[0] == 0
+
+
+def test_a_listed_route_whose_removal_fixes_nothing_is_not_named(run: Run, write: Any) -> None:
+    """InfiniBand's connected network would shadow the CIDR all the same."""
+    wrong = {"destination": HALVES[0], "gateway": "onlink", "dev": "ib0"}
+    path = write({"hostRouting": section(wrong, cidrs=[EXPECTED], uplinks=["eth0"])})
+    err = run("fix", path)[2]
+    assert ("CONFIG's own" in err, "OVERLAP" in err) == (False, True)

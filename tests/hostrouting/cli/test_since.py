@@ -235,7 +235,8 @@ def test_a_comparison_with_another_host_is_warned_of(
     write: Callable[[object], Path],
 ) -> None:
     before, after = folders
-    host("other").save(before / "same.json")
+    taken = Snapshot.load(after / "same.json").time
+    attrs.evolve(host("other"), time=taken).save(before / "same.json")
     words = ("judge", write(CONFIG), after, "--since", before)
     line = "warning: 1 earlier snapshot is another host's: same"
     assert run(*words)[1].splitlines()[1] == line
