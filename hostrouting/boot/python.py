@@ -69,12 +69,13 @@ def why_unsafe() -> str:
         return _told(_changeable_path(Layout(), sys.executable))
 
 
-def files_of(layout: Layout, python: str, *sites: str) -> set[Path]:
+def files_of(layout: Layout, python: str, *sites: str) -> set[str]:
     """Return the files that decide what a Python runs as root, and the folders on their paths.
 
     The files are the interpreter, its settings, the folders in which it looks for packages, and the
     packages that the boot check and the watcher load, with all of their files and the bytecode. A
-    returned path may be missing on the host.
+    returned path may be missing on the host. The paths are strings, because a Path for each of
+    hundreds of files takes longer than stat(2).
 
     Args:
         sites: more folders in which this Python looks for packages.
@@ -84,7 +85,7 @@ def files_of(layout: Layout, python: str, *sites: str) -> set[Path]:
     """
     prefix = PurePosixPath(python).parent.parent
     names = (python, str(prefix / "pyvenv.cfg"), str(prefix / "bin/pyvenv.cfg"))
-    found = {step for name in names for step in layout.passed(name)}
+    found = {str(step) for name in names for step in layout.passed(name)}
     all_sites = {*sites}
     for pattern in _SITES:
         all_sites.update(map(layout.relative, layout.of(str(prefix)).glob(pattern)))
@@ -93,7 +94,7 @@ def files_of(layout: Layout, python: str, *sites: str) -> set[Path]:
     return found
 
 
-def _files_of_site(layout: Layout, name: str) -> set[Path]:
+def _files_of_site(layout: Layout, name: str) -> set[str]:
     """Return the files in a folder for packages, and those that its .pth files add or import."""
     found = _packages_in(layout, name)
     site = layout.followed(name)
@@ -109,38 +110,50 @@ def _files_of_site(layout: Layout, name: str) -> set[Path]:
     return found
 
 
-def _packages_in(layout: Layout, name: str) -> set[Path]:
+def _packages_in(layout: Layout, name: str) -> set[str]:
     """Return the single files in a folder for packages, and everything in our packages."""
     passed = layout.passed(name)
-    found = {*passed}
+    found = {*map(str, passed)}
     if passed[-1].is_dir():
-        for path in passed[-1].iterdir():
+        plain, others = _split(passed[-1])
+        found.update(plain)
+        for path in others:
             if path.name in _PACKAGES or not path.is_dir():
                 found |= all_in(layout, path)
     return found
 
 
-def all_in(layout: Layout, top: Path) -> set[Path]:
+def all_in(layout: Layout, top: Path) -> set[str]:
     """Return a path, everything below it, and all that the symlinks there pass through."""
-    found: set[Path] = set()
+    found: set[str] = set()
     walked: set[Path] = set()  # symlinks may lead in a circle
     left = [top]
     while left:
         path = left.pop()
         if path.is_symlink():
             passed = layout.passed(layout.relative(path))
-            found.update(passed)
+            found.update(map(str, passed))
             path = passed[-1]
-        found.add(path)
+        found.add(str(path))
         if path.is_dir() and path not in walked:
             walked.add(path)
-            with os.scandir(path) as entries:
-                for entry in entries:
-                    # Nearly all entries are plain files, which lead nowhere.
-                    is_plain = entry.is_file(follow_symlinks=False)
-                    reached = found.add if is_plain else left.append
-                    reached(path / entry.name)
+            plain, others = _split(path)
+            found.update(plain)
+            left += others
     return found
+
+
+def _split(folder: Path) -> tuple[list[str], list[Path]]:
+    """Return a folder's plain files, which lead nowhere, and its other entries."""
+    plain: list[str] = []
+    others: list[Path] = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_file(follow_symlinks=False):
+                plain.append(entry.path)
+            else:
+                others.append(Path(entry))
+    return plain, others
 
 
 def _told(changeable: Path | None) -> str:
@@ -155,7 +168,7 @@ def _changeable_in_image(layout: Layout, python: str) -> Path | None:
     if not layout.followed(python).is_file():
         return None
     root = layout.root.stat()
-    for path in sorted(files_of(layout, python) - {layout.root}):
+    for path in sorted({*map(Path, files_of(layout, python))} - {layout.root}):
         if path.exists():
             state = path.stat()
             if state.st_uid != root.st_uid or is_changeable(state, root.st_gid):
@@ -188,14 +201,16 @@ def _changeable_path(layout: Layout, python: str) -> Path | None:
         *getsitepackages(),
         *(str(package.parent) for package in packages),
     )
-    files.update(layout.passed(os.__file__))
+    files.update(map(str, layout.passed(os.__file__)))
     trusted = {0, os.geteuid()}
     changeable: list[Path] = []
     for path in files:
-        with suppress(FileNotFoundError):
-            state = path.stat()
-            if state.st_uid not in trusted or is_changeable(state):
-                changeable.append(path)
+        try:
+            state = os.stat(path)  # noqa: PTH116 - a Path takes longer than stat(2)
+        except FileNotFoundError:
+            continue
+        if state.st_uid not in trusted or is_changeable(state):
+            changeable.append(Path(path))
     return min(changeable, default=None)
 
 

@@ -217,9 +217,9 @@ def _trusted(examined: ExaminedHost) -> set[Path]:
         # Only root can read the folder of the watcher's snapshots. For another user, skip the files
         # in the folder.
         with suppress(PermissionError):
-            passed |= all_in(layout, folder)
+            passed.update(map(Path, all_in(layout, folder)))
     for python in _pythons(layout):
-        passed |= files_of(layout, python)
+        passed.update(map(Path, files_of(layout, python)))
     return passed - {layout.root}
 
 
