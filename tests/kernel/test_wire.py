@@ -88,6 +88,15 @@ def test_many_entries_are_read_as_they_were_written(node: NamespaceKernel) -> No
         assert read_routes(node, table) == tuple(route for route in there if route.table == table)
 
 
+def test_entries_that_end_before_a_destination_are_read(node: NamespaceKernel) -> None:
+    written = [
+        Route(IPv4Network("0.0.0.0/0"), type=RouteType.UNREACHABLE, table=table)
+        for table in range(100, 105)
+    ]
+    assert node.write(Write.ADD, written) == ()
+    assert {*written} <= {*read_routes(node)}
+
+
 # --- unwanted entries are skipped -----------------------------------------------------------------
 
 
@@ -127,6 +136,24 @@ def test_selective_reads_find_the_same_routes(node: NamespaceKernel) -> None:
     main = node.entries(Selection(Table.MAIN))
     assert len(main.groups) < 600
     assert tuple(main) == tuple(route for route in everything if route.table == Table.MAIN)
+
+
+def test_an_entry_of_the_same_size_leaves_the_others_in_their_groups(
+    node: NamespaceKernel,
+) -> None:
+    # Like our routes with a gateway, these entries with a source take 60 bytes.
+    play(
+        node,
+        """
+        route add 19.0.0.0/24 dev eth0 src 10.1.0.4
+        route add 31.0.0.0/24 dev eth0 src 10.1.0.4
+        """,
+    )
+    node.write(Write.ADD, many(1000))
+    main = node.entries(Selection(Table.MAIN))
+    assert tuple(main) == tuple(route for route in read_routes(node) if route.table == Table.MAIN)
+    assert len(main) > 1000
+    assert len(main.groups) < 12
 
 
 def test_default_routes_are_found_at_the_head_of_any_table(node: NamespaceKernel) -> None:

@@ -1,8 +1,8 @@
 """Decode FIB entries (see route_messages.py for the format), hundreds at a time if they are alike.
 
 Most entries in a large table differ only in their destinations. So ``groups`` copies the messages,
-sets the destinations in the copies to zero, and compares the copies. If all are equal, only one is
-decoded, and its attributes are used for all entries. Otherwise, each message is decoded.
+sets the destinations in the copies to zero, and compares the copies. Of each run of equal copies,
+only one is decoded, and its attributes are used for all entries of the run.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import struct
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from ipaddress import IPv6Network, ip_address, ip_network
+from itertools import pairwise
 from typing import Any
 
 import attrs
@@ -120,21 +121,28 @@ class RouteReader:
         """
         block = stretch.messages
         length = stretch.length
+        # A message without a destination may even end before the place of one.
         has_several = stretch.step == length < len(block)
-        if has_several and block[_DST_HEADER_AT] == self._dst_header:
-            blank = self._blank(block, length)
-            if blank is not None:
-                return self._alike(block, length, self._attributes(blank[HEADER_BYTES:]))
+        if not has_several or length < self._address.stop:
+            return [*self._one_by_one(block, stretch)]
         groups: list[Group] = []
-        for at in range(0, len(block), stretch.step):
-            common, prefix = self.single(block[at : at + length])
-            groups += self._wanted(common, [prefix])
+        for blank, run in self._runs(block, length):
+            if len(run) > length and blank[_DST_HEADER_AT] == self._dst_header:
+                groups += self._alike(run, length, self._attributes(blank[HEADER_BYTES:]))
+            else:
+                groups += self._one_by_one(run, stretch)
         return groups
 
-    def _blank(self, block: bytes, length: int) -> bytes | None:
-        """Return the first message of a block with a zeroed destination.
+    def _one_by_one(self, block: bytes, stretch: Stretch) -> Iterator[Group]:
+        """Yield the wanted entries among a stretch's messages in a block."""
+        for at in range(0, len(block), stretch.step):
+            common, prefix = self.single(block[at : at + stretch.length])
+            yield from self._wanted(common, [prefix])
 
-        If the messages differ in more than the destination, return None.
+    def _runs(self, block: bytes, length: int) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the runs of a block's messages that differ only in the destination.
+
+        Before each run, its first message is yielded with a zeroed destination.
         """
         # Zero one byte position in all messages at a time.
         blanked = bytearray(block)
@@ -142,7 +150,16 @@ class RouteReader:
         for column in (_LENGTH_AT, *range(self._address.start, self._address.stop)):
             blanked[column::length] = zeros
         first = bytes(blanked[:length])
-        return first if blanked == first * len(zeros) else None
+        if blanked == first * len(zeros):
+            yield first, block
+            return
+        starts = [
+            at
+            for at in range(0, len(block), length)
+            if blanked[at : at + length] != blanked[at - length : at]
+        ]
+        for start, end in pairwise((*starts, len(block))):
+            yield bytes(blanked[start : start + length]), block[start:end]
 
     def _alike(self, block: bytes, length: int, common: Attributes) -> list[Group]:
         """Return the wanted entries of a block of messages that differ only in the destination."""
