@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from hostrouting.cli.output import bad, columns, dim, good
 from hostrouting.cli.report import overlap_text, unexpected_lines
 from hostrouting.model.changes import Change, Changes
+from hostrouting.model.rules import rule_words
 from hostrouting.model.text import clean
 from hostrouting.model.verified_uplinks import VERIFIED_PATH, parse_verified
 from hostrouting.overlap.findings import UnknownReason
-from hostrouting.routes.policy import rule_words
 
 if TYPE_CHECKING:
     from hostrouting.config.routing import Config

@@ -22,9 +22,10 @@ from hostrouting.kernel.port import RouteBackend, read_default_routes, read_rout
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.routes import Protocol, Route
+from hostrouting.model.rules import rule_words
 from hostrouting.routes.formats import as_networkd
 from hostrouting.routes.plan import RoutePlan, missing_hint, uplinks_of
-from hostrouting.routes.policy import PolicyPlan, rule_words
+from hostrouting.routes.policy import PolicyPlan
 from hostrouting.routes.verify import verify_routes
 from hostrouting.routes.verify_policy import verify_policy
 

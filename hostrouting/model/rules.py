@@ -150,6 +150,11 @@ class Rule:
         return f"lookup {word_of(self.table, Table)}"
 
 
+def rule_words(rule: Rule) -> str:
+    """Return a rule with its preference, as ip-rule(8) shows it."""
+    return f"{rule.preference}: {rule}"
+
+
 def end_words(network: IpNetwork | None) -> str | None:
     """Return a source or destination selector in ip-rule(8) syntax; None if it isn't set."""
     return None if network is None else str(network).removesuffix(f"/{network.max_prefixlen}")

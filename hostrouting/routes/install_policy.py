@@ -15,10 +15,10 @@ from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.lookups import RouteFailure, RuleFailure
 from hostrouting.model.routes import Route
-from hostrouting.model.rules import Rule
+from hostrouting.model.rules import Rule, rule_words
 from hostrouting.routes.install import by_gateways, explain
 from hostrouting.routes.plan import read_policy
-from hostrouting.routes.policy import PolicyPlan, PolicyRouting, rule_words
+from hostrouting.routes.policy import PolicyPlan, PolicyRouting
 from phases import CancelScope, Undo
 
 # The errnos of a removal of a route or rule that is gone, or whose interface is gone.

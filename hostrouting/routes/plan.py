@@ -30,7 +30,7 @@ from hostrouting.model.family import Family
 from hostrouting.model.integer_prefixes import Prefix, numbers
 from hostrouting.model.links import VPN_DEVS, Link, is_like
 from hostrouting.model.routes import NextHop, Protocol, Route, Route6, Table
-from hostrouting.model.rules import Rule
+from hostrouting.model.rules import Rule, rule_words
 from hostrouting.model.verified_uplinks import (
     find_awaited_uplinks,
     find_verified,
@@ -41,7 +41,6 @@ from hostrouting.routes.policy import (
     PolicyRouting,
     find_kept,
     resolve_policy,
-    rule_words,
 )
 from hostrouting.routes.resolve import resolve
 

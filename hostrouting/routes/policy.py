@@ -44,7 +44,7 @@ from hostrouting.model.routes import (
     Scope,
     Table,
 )
-from hostrouting.model.rules import Rule
+from hostrouting.model.rules import Rule, rule_words
 from hostrouting.model.text import shortened
 from hostrouting.model.verified_uplinks import find_verified
 
@@ -601,11 +601,6 @@ class PolicyPlan:
                 *(Change(rule_words(rule), "removed") for rule in steps.remove),
             ),
         )
-
-
-def rule_words(rule: Rule) -> str:
-    """Return a rule with its preference, as ip-rule(8) shows it."""
-    return f"{rule.preference}: {rule}"
 
 
 def _by_selectors(rules: Iterable[Rule]) -> Iterable[list[Rule]]:

@@ -20,9 +20,9 @@ from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.lookups import Lookup
 from hostrouting.model.routes import Route, RouteType, Table, word_of
-from hostrouting.model.rules import Rule, RuleAction
+from hostrouting.model.rules import Rule, RuleAction, rule_words
 from hostrouting.model.text import counted, shortened, with_runs
-from hostrouting.routes.policy import PolicyRouting, rule_words
+from hostrouting.routes.policy import PolicyRouting
 from hostrouting.routes.verify import read_fib
 
 # The maximum number of addresses of a network to look up. One isn't enough, because the network's

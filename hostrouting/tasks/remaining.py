@@ -13,8 +13,8 @@ from hostrouting.kernel.port import read_routes
 from hostrouting.kernel.selection import Selection
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.routes import Protocol, Route, Table
+from hostrouting.model.rules import rule_words
 from hostrouting.routes.install import route_of_each_hop
-from hostrouting.routes.policy import rule_words
 from phases import PathNote
 
 # The entries with our protocol, in table main and in our side tables.

@@ -29,8 +29,8 @@ from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.kernel.port import read_routes
 from hostrouting.model.routes import Protocol, Table
+from hostrouting.model.rules import rule_words
 from hostrouting.routes.plan import read_policy
-from hostrouting.routes.policy import rule_words
 
 pytestmark = pytest.mark.kernel
 

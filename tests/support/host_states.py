@@ -14,10 +14,9 @@ from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
 from hostrouting.kernel.port import Write, read_routes
 from hostrouting.model.routes import Protocol, Route, Table
-from hostrouting.model.rules import Rule
+from hostrouting.model.rules import Rule, rule_words
 from hostrouting.routes.install import by_gateways
 from hostrouting.routes.plan import read_policy
-from hostrouting.routes.policy import rule_words
 
 PLACES = [
     Path("/etc", name) for name in ("aks-flex-node", "hostrouting", "systemd/system", "iproute2")
