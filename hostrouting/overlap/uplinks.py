@@ -501,10 +501,11 @@ def awaited_devs(config: Config, backend: RouteBackend) -> tuple[str, ...]:
         return ()
     if not overlap.address_seconds:
         return ()
-    uplinks = read_uplinks(config, backend)
+    facts = backend.facts()
+    links = facts.links
+    uplinks = find_uplinks(config, links, facts.addresses, read_default_routes(backend))
     if uplinks.contested:
         return ()
-    links = backend.facts().links
     if overlap.settle_seconds is None:
         links = tuple(link for link in links if link.is_up)
     names = {link.name for link in links}
