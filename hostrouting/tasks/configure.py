@@ -11,6 +11,7 @@ import errno
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import attrs
 
@@ -25,7 +26,7 @@ from hostrouting.boot.parts import Wanted
 from hostrouting.boot.plan import BootPlan, plan_next_boot
 from hostrouting.boot.python import why_unsuitable
 from hostrouting.boot.trial_timer import remove_trial_leftovers
-from hostrouting.config.routing import Config, OverlapMode, StaticRoute
+from hostrouting.config.routing import SECTION, Config, OverlapMode, StaticRoute, StaticRoutes
 from hostrouting.host_files.managers import NETWORKD, keeps_foreign_rules
 from hostrouting.kernel.port import read_routes
 from hostrouting.model.changes import Change, Changes
@@ -438,15 +439,15 @@ class Run:
     @property
     def _policy_families(self) -> set[Family]:
         """Return the families in which the old or the new routes script changes rules."""
-        configs = [self.config]
+        static_routes = [self.config.static_routes]
         try:
-            configs.append(self.boot.manifests.old.config)
+            static_routes.append(self.boot.manifests.old.read_as(_rules_and_keep))
         except FileError:  # the edited manifest doesn't tell the script's rules
             return {backend.family for backend in self.host.planned_backends(self.config)}
         families: set[Family] = set()
-        for config in configs:
-            families.update(Family.of(rule.to) for rule in config.static_routes.rules)
-            if config.static_routes.keep:
+        for each in static_routes:
+            families.update(Family.of(rule.to) for rule in each.rules)
+            if each.keep:
                 families.add(Family.IPV4)
         return families
 
@@ -495,6 +496,14 @@ class Run:
             write_markers(host.layout, report)
         self.done.add(_record_uplinks(self.config, report, host, scope))
         return report
+
+
+def _rules_and_keep(sections: Mapping[str, Any]) -> StaticRoutes:
+    """Parse static routes without the routes, because parsing thousands takes too long."""
+    static = sections.get(SECTION, {}).get("staticRoutes")
+    if isinstance(static, dict):
+        static = {key: value for key, value in static.items() if key != "routes"}
+    return Config.from_mapping({SECTION: {"staticRoutes": static}}).static_routes
 
 
 def _with_unapplied(
