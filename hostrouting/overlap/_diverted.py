@@ -14,12 +14,10 @@ import attrs
 
 from hostrouting.config.routing import Config, Keep
 from hostrouting.kernel.port import RouteBackend
-from hostrouting.kernel.rules import kernel_rules
-from hostrouting.kernel.selection import Selection
 from hostrouting.model.family import IpAddress, IpNetwork
-from hostrouting.model.integer_prefixes import PrefixSet, ends, numbers
+from hostrouting.model.integer_prefixes import PrefixSet, numbers
 from hostrouting.model.links import is_like
-from hostrouting.model.routes import NextHop, Route, Route6, RouteType, Table
+from hostrouting.model.routes import Route, Table
 from hostrouting.overlap._diversions import Diversions
 from hostrouting.overlap._group import findings_and_notes
 from hostrouting.overlap._judge import Judge
@@ -28,7 +26,6 @@ from hostrouting.overlap._losses import Loss, losses, taken_away
 from hostrouting.overlap._modelled_host import ModelledHost
 from hostrouting.overlap._read import Moment, read_host
 from hostrouting.overlap.proposals import OFFER
-from hostrouting.routes.plan import RoutePlan
 from phases import CancelScope
 
 # A host may have thousands of gateways at failing addresses, such as one for each node. To look all
@@ -200,54 +197,3 @@ def _how_to_keep(found: Iterable[Loss], keep: Sequence[Keep], config: Config) ->
 
 def _senders(found: Iterable[Loss]) -> list[str]:
     return [*dict.fromkeys(loss.sender for loss in found)]
-
-
-# --- a look without models ------------------------------------------------------------------------
-
-
-@attrs.frozen
-class HasHops:
-    """A predicate for entries that send all of their packets to certain next hops.
-
-    Args:
-        hops: the next hops that count.
-    """
-
-    hops: tuple[NextHop, ...]
-
-    def __call__(self, route: Route) -> bool:
-        """Return whether an entry sends all of its packets to the next hops ``hops``."""
-        if isinstance(route, Route6) and route.source_prefix is not None:
-            return False
-        return route.type is RouteType.UNICAST and not route.tos and route.hops == self.hops
-
-
-def may_divert(plan: RoutePlan, backend: RouteBackend) -> bool:
-    """Return whether a plan for one family may divert any packets, without a model of the host.
-
-    Without policy rules, a plan's routes can only divert packets of entries that overlap these
-    routes and have other next hops. Most tables have few such entries.
-    """
-    if any(policy.changes for policy in plan.policies):
-        return True
-    changed = [*_changed(plan)]
-    hops = {route.hops for route in changed}
-    if len(hops) != 1 or backend.facts().rules != kernel_rules(backend.family):
-        return True
-    (only,) = hops
-    bits = backend.family.bits
-    destinations = PrefixSet((numbers(route.destination) for route in changed), bits)
-    has_hops = HasHops(only)
-    for template, prefixes in backend.entries(Selection(is_omitted=has_hops)).groups:
-        if has_hops(template):  # a default route, which is never omitted
-            continue
-        if any(destinations.overlaps(*ends(prefix, bits)) for prefix in prefixes):
-            return True
-    return False
-
-
-def _changed(plan: RoutePlan) -> Iterator[Route]:
-    yield from plan.add
-    yield from plan.remove
-    for pair in plan.replace:
-        yield from (pair.old, pair.new)

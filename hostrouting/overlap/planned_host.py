@@ -24,7 +24,7 @@ from hostrouting.model.lookups import RouteFailure
 from hostrouting.model.routes import Route
 from hostrouting.model.rules import Rule
 from hostrouting.model.text import counted, shortened, with_runs
-from hostrouting.overlap._diverted import Diverted, diverted, may_divert
+from hostrouting.overlap._diverted import Diverted, diverted
 from hostrouting.overlap._modelled_host import ModelledHost
 from hostrouting.overlap._places import Places
 from hostrouting.overlap._state import State
@@ -390,9 +390,6 @@ def diverted_by(
     If the kernel can't be queried, the only sentence says so.
     """
     try:
-        parts = ((plan.of(family), host.routes_of(family)) for family in plan.families)
-        if not any(may_divert(part, backend) for part, backend in parts):
-            return ()
         return planned_host(config, host, plan, scope).effects(config, scope)
     except RouteError as error:
         return (_unknown_effects(error),)

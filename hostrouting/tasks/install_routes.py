@@ -21,6 +21,7 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.routes import Route6, Table
 from hostrouting.model.verified_uplinks import find_verified
+from hostrouting.overlap.may_divert import may_divert
 from hostrouting.routes.install import apply_routes
 from hostrouting.routes.install_policy import apply_policy
 from hostrouting.routes.plan import (
@@ -174,7 +175,7 @@ def _with_diverted(
 ) -> RoutePlan:
     # RemoveHostRouting uses a config without routes and CIDRs.
     is_removal = not (config.static_routes.is_wanted or config.route_overlap.expected_cidrs)
-    if is_removal or not plan.changes:
+    if is_removal or not plan.changes or not may_divert(plan, host):
         return plan
     from hostrouting.overlap.planned_host import diverted_by
 

@@ -53,9 +53,9 @@ from hostrouting.kernel.selection import DEFAULT_ROUTES, OURS_IN_MAIN, Entries, 
 from hostrouting.model.integer_prefixes import Prefix
 from hostrouting.model.routes import Protocol, Table
 from hostrouting.model.rules import rule_words
-from hostrouting.overlap._diverted import HasHops
 from hostrouting.overlap.findings import OverlapReport, UnknownReason, Verdict
 from hostrouting.overlap.markers import write_markers
+from hostrouting.overlap.may_divert import HasHops
 from hostrouting.report import Change, Changes, ChangesObserver, OverdueRun, StoppedRun, changes_of
 from hostrouting.tasks import installed_config
 from hostrouting.testing import FakeKernel, FakeSystemd
