@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from ipaddress import IPv4Address
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -36,13 +36,10 @@ from hostrouting.model.verified_uplinks import (
     find_verified,
     is_vpn_instead,
 )
-from hostrouting.routes.policy import (
-    PolicyPlan,
-    PolicyRouting,
-    find_kept,
-    resolve_policy,
-)
 from hostrouting.routes.resolve import resolve
+
+if TYPE_CHECKING:
+    from hostrouting.routes.policy import PolicyPlan, PolicyRouting
 
 
 @attrs.frozen
@@ -630,13 +627,15 @@ def _has_vpn(devs: Iterable[str]) -> bool:
 
 def _plan_removal(backends: Iterable[RouteBackend]) -> RoutePlan:
     """Plan to remove all our routes and rules, even routes in side tables that no rule looks up."""
+    from hostrouting.routes.policy import PolicyPlan
+
     plan = RoutePlan()
     for backend in backends:
         family = backend.family
         there, main = _read_ours(backend, backend.facts())
         plan |= plan_routes((), main)
         if there.rules or there.routes:
-            plan |= RoutePlan(policies=(PolicyPlan(family, PolicyRouting(), there),))
+            plan |= RoutePlan(policies=(PolicyPlan(family, there=there),))
     return plan
 
 
@@ -670,6 +669,8 @@ def plan_policy(
     has_rules = any(rule.is_ours for rule in facts.rules)
     if not (is_keeping or has_rules or static.rules_of(family)):
         return ()
+    from hostrouting.routes.policy import PolicyPlan, resolve_policy
+
     refuse_swapped(config, facts.links)
 
     def foreign_in(table: int) -> Route | None:
@@ -688,6 +689,8 @@ def read_policy(backend: RouteBackend) -> PolicyRouting:
 
 def _read_ours(backend: RouteBackend, facts: Facts) -> tuple[PolicyRouting, list[Route]]:
     """Return our rules and the routes in our side tables, and our routes in table main."""
+    from hostrouting.routes.policy import PolicyRouting
+
     ours = [*backend.entries(Selection(protocol=Protocol.HOSTROUTING))]
     rules = tuple(rule for rule in facts.rules if rule.is_ours)
     side = tuple(route for route in ours if route.is_in_side_table)
@@ -730,6 +733,8 @@ def find_awaited(config: Config, backend: RouteBackend) -> str | None:
     Raises:
         RouteError: the kernel can't be queried.
     """
+    from hostrouting.routes.policy import find_kept
+
     found = find_kept(config, backend.facts(), read_default_routes(backend))
     return ", ".join(found.awaited) or None
 

@@ -11,7 +11,7 @@ import errno
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -46,9 +46,7 @@ from hostrouting.overlap.findings import OverlapReport, RouteOverlapError, Unkno
 from hostrouting.overlap.markers import write_markers
 from hostrouting.overlap.summary import error_text
 from hostrouting.routes.install import converge
-from hostrouting.routes.install_policy import restore_policy
 from hostrouting.routes.plan import RoutePlan, RoutesReport, adopted_routes, read_policy
-from hostrouting.routes.policy import PolicyRouting
 from hostrouting.tasks.arguments import ConfigTask, HostTask
 from hostrouting.tasks.install_routes import (
     wait_for_network,
@@ -58,6 +56,9 @@ from hostrouting.tasks.queries import with_namespace_note
 from hostrouting.tasks.remaining import final_note, record_remaining
 from hostrouting.tasks.reports import ConfigureReport, WatchReport
 from phases import CancelScope, Undo, all_or_nothing, run_child, task
+
+if TYPE_CHECKING:
+    from hostrouting.routes.policy import PolicyRouting
 
 
 class ConfigureStaticRoutes(ConfigTask):
@@ -419,7 +420,8 @@ class Run:
     def _has_our_rules(self) -> bool:
         """Return whether the kernel has rules or side tables of ours."""
         backends = self.host.planned_backends(self.config)
-        return any(read_policy(backend) != PolicyRouting() for backend in backends)
+        found = map(read_policy, backends)
+        return any(policy.rules or policy.routes for policy in found)
 
     def _former(self, adopted: Sequence[StaticRoute]) -> _Former:
         """Return our routes and rules in the kernel that a rollback must restore."""
@@ -599,6 +601,10 @@ def _restore(former: _Former, host: Host) -> None:
             for backend in host.backends({route.family for route in former.routes}):
                 of_family = [route for route in former.routes if route.family is backend.family]
                 converge(of_family, backend)
+    if not former.policies:
+        return
+    from hostrouting.routes.install_policy import restore_policy
+
     for family, policy in former.policies.items():
         backend = host.routes_of(family)
         if read_policy(backend) != policy:

@@ -23,7 +23,6 @@ from hostrouting.model.routes import Route6, Table
 from hostrouting.model.verified_uplinks import find_verified
 from hostrouting.overlap.may_divert import may_divert
 from hostrouting.routes.install import apply_routes
-from hostrouting.routes.install_policy import apply_policy
 from hostrouting.routes.plan import (
     RoutePlan,
     RoutesReport,
@@ -35,7 +34,6 @@ from hostrouting.routes.plan import (
     uplinks_of,
 )
 from hostrouting.routes.verify import verify_routes
-from hostrouting.routes.verify_policy import verify_policy
 from hostrouting.tasks.arguments import ConfigTask
 from hostrouting.tasks.remaining import final_note, record_remaining
 from phases import CancelScope, Undo, all_or_nothing
@@ -215,8 +213,11 @@ def _change_rules(
     undo: Undo,
 ) -> None:
     """Change rules and side tables, between the additions to table main and its removals."""
-    for policy in plan.policies:
-        apply_policy(policy, backend, scope, undo)
+    if plan.policies:
+        from hostrouting.routes.install_policy import apply_policy
+
+        for policy in plan.policies:
+            apply_policy(policy, backend, scope, undo)
     _verify_early(plan, backend)
 
 
@@ -226,6 +227,10 @@ def verify_policies(plan: RoutePlan, *backends: RouteBackend) -> None:
     Raises:
         RouteError: another program's rule decides before ours. The error names that rule.
     """
+    if not plan.policies:
+        return
+    from hostrouting.routes.verify_policy import verify_policy
+
     for backend in backends:
         for policy in plan.policies:
             if policy.family is backend.family:
