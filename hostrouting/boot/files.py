@@ -11,7 +11,6 @@ import fnmatch
 import os
 import stat
 from collections.abc import Callable, Iterator
-from glob import escape
 from pathlib import Path
 from typing import BinaryIO
 
@@ -292,16 +291,19 @@ def make_folders(folder: Path) -> None:
             os.fchmod(made, _FOLDER_MODE)
 
 
-def remove_litter(path: Path) -> None:
-    """Remove the temporary files next to a file, which killed writers have left.
+def remove_litter(*paths: Path) -> None:
+    """Remove the temporary files next to files, which killed writers have left.
 
     The caller must hold the writers' lock.
 
     Raises:
         FileError: a file can't be removed.
     """
-    for left in matching(path.parent, f"{escape(_temporary_prefix(path))}*"):
-        remove(left)
+    for folder in dict.fromkeys(path.parent for path in paths):
+        prefixes = tuple(_temporary_prefix(path) for path in paths if path.parent == folder)
+        for left in matching(folder, _temporary_prefix(Path("*")) + "*"):
+            if left.name.startswith(prefixes):
+                remove(left)
 
 
 def _temporary_prefix(path: Path) -> str:

@@ -58,8 +58,7 @@ def prepare(plan: BootPlan, host: Host, undo: Undo) -> Loaded | None:
     """
     layout = host.layout
     interim = plan.manifests.interim
-    for path in {layout.manifest, layout.verified, *interim.files(layout)}:
-        files.remove_litter(path)
+    files.remove_litter(layout.manifest, layout.verified, *interim.files(layout))
     changes_units = plan.files.links or _writes_units(plan, layout)
     loaded = None if changes_units else _loaded(host.units, interim)
     if not plan:
@@ -345,8 +344,8 @@ def _remove_results(plan: BootPlan, host: Host, scope: CancelScope) -> Iterator[
 
 def _remove_snapshots(layout: Layout) -> None:
     """Remove the snapshots that the watcher may have written before it was stopped."""
+    files.remove_litter(*layout.snapshots)
     for path in layout.snapshots:
-        files.remove_litter(path)
         files.remove(path)
     files.remove_empty_folder(layout.good.parent)
 

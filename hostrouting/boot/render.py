@@ -243,5 +243,4 @@ def fill(asset: str, *, package: str = PACKAGE, **values: str) -> str:
 @cache
 def _without_comments(text: str) -> str:
     """Drop comment lines, because cloud providers limit the size of an Ignition document."""
-    lines = text.splitlines(keepends=True)
-    return "".join(line for line in lines if not line.lstrip(" ").startswith("#"))
+    return re.sub(r"^ *#.*\n?", "", text, flags=re.MULTILINE)
