@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from hashlib import sha256
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -350,6 +349,8 @@ def _answer_boot_script(verdict: Verdict, host: Host) -> Result:
             another verdict, the host has changed: explain nothing, and write no report.
         host: the host on which the script runs.
     """
+    from hashlib import sha256
+
     from hostrouting.boot.files import write_if_changed
     from hostrouting.overlap.markers import marker_text
 

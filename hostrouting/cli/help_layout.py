@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import textwrap
 from itertools import groupby
 from typing import NoReturn
 
@@ -45,6 +44,8 @@ class Help(argparse.HelpFormatter):
 
 
 def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    import textwrap
+
     return textwrap.wrap(
         text,
         width,

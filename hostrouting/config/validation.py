@@ -14,7 +14,6 @@ names the object, but not the field. The remaining benefits of cattrs don't just
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, TypeVar
@@ -190,6 +189,8 @@ _FORMER = {"coverage": "every address of an expected CIDR is checked; leave it o
 
 
 def _unknown(key: object, known: Iterable[str]) -> Problem:
+    import difflib
+
     near = difflib.get_close_matches(str(key), list(known), n=1)
     hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
     return _key(key), f"unknown key; {_FORMER.get(str(key), hint)}"
@@ -268,6 +269,8 @@ def _refuse_near_misses(section: str, document: Mapping[str, Any]) -> None:
         if key != section:
             letters = str(key).replace("-", "").replace("_", "")
             plain[letters.lower()] = key
+    import difflib
+
     near = difflib.get_close_matches(section.lower(), plain, n=1, cutoff=0.9)
     if near:
         raise ConfigError([(_key(plain[near[0]]), f"unknown key; did you mean {section}?")])
