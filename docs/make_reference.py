@@ -69,7 +69,8 @@ the same program.
 
 1
 : the command failed; `check`, `judge` or `explain` found a failure; `fix` found one that no route
-fixes; `diff` found a difference; `doctor` found something broken, or couldn't examine it.
+fixes; `fix` or `judge` found that `apply` would fail; `diff` found a difference; `doctor` found
+something broken, or couldn't examine it.
 
 2
 : `check`, `fix`, `explain`, `judge` and `diff` reached no verdict; `plan`, `lb-probe plan` and

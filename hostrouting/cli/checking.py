@@ -211,13 +211,15 @@ def _about_start(report: OverlapReport, chosen: Chosen, host: Host) -> str:
 
     config = host.with_verified(chosen.config)
     backends = host.planned_backends(config)
-    apply = "" if report.fix.would_fail else f": hostrouting apply {chosen.name}".rstrip()
+    apply_fails = report.fix.would_fail
+    apply = "" if apply_fails else f": hostrouting apply {chosen.name}".rstrip()
     try:
         return _about_planned_start(config, backends, host, apply)
     except UnknownFactError as error:
         return f"whether the next start is held isn't known: {error.message}"
     except RouteError as error:
-        return f"whether all is installed isn't known: {error.message}"
+        # A caution already says why apply would fail.
+        return "" if apply_fails else f"whether all is installed isn't known: {error.message}"
 
 
 def _about_planned_start(
@@ -474,8 +476,9 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     reports success.
 
     It exits with 0 on success, and with 2 if there is no verdict. It exits with 1, and still prints
-    the rest, if some failures can't be fixed, or if several default routes make it unclear which
-    interface is the uplink. With --in-place, it exits with 0 if apply fixes everything.
+    the rest, if some failures can't be fixed, if apply would fail, or if several default routes
+    make it unclear which interface is the uplink. With --in-place, it exits with 0 if apply fixes
+    everything.
 
       hostrouting fix --in-place && hostrouting apply                the default CONFIG
       hostrouting fix --in-place config.json && hostrouting apply config.json
@@ -546,7 +549,7 @@ def _is_left(report: OverlapReport, config: Config, *, adds: bool) -> bool:
     is_contested = config.uplinks is None and bool(_contested_lines(report))
     is_unasked = is_contested and bool(report.findings)
     is_unapplied = report.fix.needs_apply and not adds
-    return bool(report.fix.unfixable) or is_unasked or is_unapplied
+    return bool(report.fix.unfixable) or report.fix.would_fail or is_unasked or is_unapplied
 
 
 def _chosen_to_fix(options: argparse.Namespace, host: Host) -> Chosen:
@@ -571,13 +574,22 @@ def _unfixed(config: Config, host: Host, *, has_config: bool) -> OverlapReport:
     With a CONFIG, its routes count as installed, and our other routes as removed. With --cidr
     alone, our routes in the kernel count, because the user's config isn't known.
 
+    If nothing fails, but CONFIG's routes can't be installed, a caution says so.
+
     Raises:
         RouteOverlapError: something fails, and CONFIG's routes can't be installed.
-        RouteError: CONFIG's routes can't be installed, and nothing fails.
+        RouteError: there is no verdict, and CONFIG's routes can't be installed; or whether they can
+            be installed isn't known.
     """
     if not has_config:
         return _with_offers(_check_on(config, host, None), config, host, host.routes_of)
-    from hostrouting.overlap.planned_host import as_installed, naming_wrong, on_top
+    from hostrouting.kernel.model import UnknownFactError
+    from hostrouting.overlap.planned_host import (
+        as_installed,
+        naming_wrong,
+        on_top,
+        with_failure,
+    )
 
     try:
         planned = as_installed(config, host)
@@ -595,7 +607,9 @@ def _unfixed(config: Config, host: Host, *, has_config: bool) -> OverlapReport:
             for line in fix_lines(bare):
                 complain(line)
             raise RouteOverlapError(error.message, now, hint=error.hint) from error
-        raise
+        if now.verdict is not Verdict.OK or isinstance(error, UnknownFactError):
+            raise
+        return with_failure(now, error)
     if planned.plan.changes and report.verdict is not Verdict.UNKNOWN:
         now = _check_on(_without_waits(config), host, None)
         if now.findings:
@@ -754,8 +768,8 @@ def judge(options: argparse.Namespace, host: Host) -> Result:
     has changed their lookups since the earlier snapshots in that folder. The command uses all
     cores; docs/howto/fleet.md shows how to use several machines.
 
-    It exits with 0 if all hosts pass, and with 1 if any host fails. If none fails, but a verdict is
-    unknown, it exits with 2.
+    It exits with 0 if all hosts pass, and with 1 if any host fails, or apply would fail on it.
+    Otherwise, it exits with 2 if a verdict is unknown.
 
       hostrouting judge config.json snapshots
       hostrouting judge --cidr 172.16.0.0/16 snapshots          without a config file
@@ -783,9 +797,9 @@ def judge(options: argparse.Namespace, host: Host) -> Result:
         lambda scope: judge_all(snapshots, config, scope=scope, since=options.since),
         waits=False,
     )
-    worst = Verdict.UNKNOWN if report.counts[Verdict.UNKNOWN] else Verdict.OK
-    if report.counts[Verdict.OVERLAP]:
-        worst = Verdict.OVERLAP
+    is_good = None if report.counts[Verdict.UNKNOWN] else True
+    if report.counts[Verdict.OVERLAP] or report.would_fail:
+        is_good = False
     text = partial(
         fleet.fleet_text,
         report,
@@ -794,7 +808,7 @@ def judge(options: argparse.Namespace, host: Host) -> Result:
     )
     if options.output == "html":
         text = partial(fleet.fleet_page, report, is_verbose=options.verbose)
-    return Result(report.to_json, text, EXIT_OF_VERDICT[worst])
+    return Result(report.to_json, text, exit_of_result(is_good))
 
 
 def doctor(options: argparse.Namespace, host: Host) -> Result:

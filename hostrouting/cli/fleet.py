@@ -55,6 +55,8 @@ def fleet_text(report: FleetReport, width: int | None, *, is_verbose: bool = Fal
         reasons = [*_reason_lines(group, is_verbose=is_verbose)]
         said = [_title(group), *fix, *hosts, *reasons]
         mark = bad("•") if _is_doubtful(group) else _MARKS[group.verdict]
+        if group.report.fix.would_fail:
+            mark = bad("✗")
         page.append(Row(mark, f"{len(group.hosts):,}", said))
     return page_text(page, width)
 
@@ -105,7 +107,8 @@ def _reason_lines(group: HostGroup, *, is_verbose: bool) -> Iterator[str]:
 def _counts(report: FleetReport) -> str:
     words = ", ".join(f"{count:,} {verdict}" for verdict, count in report.counts.items())
     count = sum(report.counts.values())
-    return f"{counted(count, 'snapshot')}: {words}"
+    failing = f"; apply would fail on {report.would_fail:,}" if report.would_fail else ""
+    return f"{counted(count, 'snapshot')}: {words}{failing}"
 
 
 def _remarks(report: FleetReport, *, is_verbose: bool) -> list[str]:
@@ -174,6 +177,8 @@ def _title(group: HostGroup) -> str:
     said += _comparison(group)
     if not group.failures and group.verdict is Verdict.OK:
         said.insert(0, f"ok by {dev_words(group.report.default_devs)}" if group.decisions else "ok")
+        if group.report.fix.would_fail:
+            said.insert(1, "apply would fail")
     said += [f"{note.kind}: {'; '.join(brief(note.message))}" for note in group.decisions]
     if group.verdict is Verdict.OK and (pending := group.report.pending):
         verb, one = ("has", "it has") if len(pending) == 1 else ("have", "they have")

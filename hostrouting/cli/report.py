@@ -84,7 +84,8 @@ def fix_lines(
         is_verbose: as for ``overlap_text``.
     """
     lines = _reason_lines(report)
-    if report.verdict is Verdict.OK:
+    is_fine = report.verdict is Verdict.OK and not report.fix.would_fail
+    if is_fine:
         lines.append(good("nothing fails: there is nothing to fix"))
     elif report.findings:
         lines.insert(0, bad(verdict_line(report)))
@@ -95,7 +96,7 @@ def fix_lines(
     lines += _unfixable_lines(report)
     lines += [f"hint: {clean(line)}" for line in report.fix.hints]
     # When nothing fails, the lines are about the host as it is, and not about a fix.
-    kind = "note" if report.verdict is Verdict.OK else "caution"
+    kind = "note" if is_fine else "caution"
     lines += _cautions(report, kind, is_verbose=is_verbose)
     return [*lines, *_more(report.fix.consequences, is_verbose=is_verbose)]
 

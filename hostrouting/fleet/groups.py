@@ -238,6 +238,11 @@ class FleetReport(JsonObject):
             counts[group.verdict] += len(group.hosts)
         return counts
 
+    @property
+    def would_fail(self) -> int:
+        """Return the number of hosts that pass, but on which ``apply`` would fail."""
+        return sum(len(group.hosts) for group in self.groups if group.report.fix.would_fail)
+
 
 def _outdated(names: Iterable[str], times: Sequence[float]) -> tuple[str, ...]:
     newest = max(times, default=0.0)

@@ -423,8 +423,7 @@ def as_installed(config: Config, host: Host, scope: CancelScope | None = None) -
     config = host.with_verified(config)
     backends = host.planned_backends(config)
     adopted = routes_to_adopt(host, replaces_script=config.static_routes.is_wanted)
-    attempt = "propose routes beside those of the config"
-    plan = plan_or_raise(config, attempt, *backends, adopted=adopted)
+    plan = plan_or_raise(config, "install the config's routes", *backends, adopted=adopted)
     planned = planned_host(config, host, plan, scope or CancelScope())
     planned.refuse()
     return planned
@@ -456,7 +455,7 @@ def with_effects(
     try:
         plan, missing = plan_now(config, *host.planned_backends(config), adopted=adopted)
     except RouteError as error:
-        return _with_failure(report, error), None
+        return with_failure(report, error), None
     if missing is not None or not (_new_routes(plan) or _new_rules(plan)):
         return report, plan
     try:
@@ -465,17 +464,17 @@ def with_effects(
         planned.refuse_unkept()
         losing = planned.losing
     except RouteError as error:
-        return _with_failure(report, error), plan
+        return with_failure(report, error), plan
     if losing:
         return _that_would_fail(report, losing[0]), plan
     lines = (f"after hostrouting apply, {line}" for line in planned.effects(config, scope))
     return attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=tuple(lines))), plan
 
 
-def _with_failure(report: OverlapReport, error: RouteError) -> OverlapReport:
+def with_failure(report: OverlapReport, error: RouteError) -> OverlapReport:
     """Return the report of a check that passes, with a caution on an error of planning."""
     if not isinstance(error, UnknownFactError):
-        return _that_would_fail(report, "; ".join(error.message.splitlines()))
+        return _that_would_fail(report, "; ".join(error.clause.splitlines()))
     line = f"whether hostrouting apply would fail isn't known: {error.message}"
     return attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=(line,)))
 
@@ -536,7 +535,7 @@ def with_unapplied(
     except SwappedNamesError:  # the report names the swapped interfaces
         return report
     except RouteError as error:
-        return _without_listed(report, config, error.clause)
+        return _with_nothing_proposed(report, error)
     if not planned.plan.changes:
         return naming_wrong(report, planned, config, scope)
     config = host.with_verified(config)
@@ -640,7 +639,7 @@ def on_top(
     try:
         planned.refuse_losing(fix, config)
     except RouteError as error:
-        return _without_listed(report, config, error.message)
+        return _with_nothing_proposed(report, error)
     if planned.moves(config.static_routes) and config.uplinks is None:
         # The installed static routes would move to a new uplink. Keep the questions in the report's
         # fix, which ask whether the new uplink is wanted.
@@ -702,28 +701,31 @@ def _with_entries(finding: Finding, left: Finding | None) -> Finding:
     return attrs.evolve(finding, fix=left.fix, rules=left.rules)
 
 
-def _without_listed(report: OverlapReport, config: Config, why: str) -> OverlapReport:
-    """Return a report whose fix leaves out the config's entries, with a hint.
+def _with_nothing_proposed(report: OverlapReport, error: RouteError) -> OverlapReport:
+    """Return a report whose fix proposes nothing, with a hint on why ``apply`` would fail.
 
-    Args:
-        report: the report on the host as it is.
-        config: the config, which ``apply`` can't install.
-        why: why ``apply`` can't install the config.
+    Until the config can be installed, ``apply`` installs no entry of a fix either.
     """
+    why = "; ".join(error.clause.splitlines())
+    hint = f"apply can't install CONFIG's entries: {why}"
+    fix = Fix(unfixable=report.fix.unfixable, hints=(*report.fix.hints, hint))
+    findings = tuple(attrs.evolve(finding, fix=(), rules=()) for finding in report.findings)
+    return attrs.evolve(report, findings=findings, fix=fix)
+
+
+def _without_listed(report: OverlapReport, config: Config, hint: str) -> OverlapReport:
+    """Return a report whose fix leaves out the config's entries, with one more hint."""
     static = config.static_routes
     listed = {route.destination for route in static.routes}
     ruled = {rule.to for rule in static.rules}
     fix = report.fix
-    routes = _routes_beyond(listed, fix.routes)
-    rules = _rules_beyond(ruled, fix.rules)
-    keep = tuple(each for each in fix.keep if each not in static.keep)
-    why = "; ".join(why.splitlines())
-    hint = f"apply can't install CONFIG's entries: {why}"
-    if (routes, rules, keep) != (fix.routes, fix.rules, fix.keep):
-        hint = (
-            f"CONFIG already lists entries that the kernel lacks: apply can't install them: {why}"
-        )
-    fix = attrs.evolve(fix, routes=routes, rules=rules, keep=keep, hints=(*fix.hints, hint))
+    fix = attrs.evolve(
+        fix,
+        routes=_routes_beyond(listed, fix.routes),
+        rules=_rules_beyond(ruled, fix.rules),
+        keep=tuple(each for each in fix.keep if each not in static.keep),
+        hints=(*fix.hints, hint),
+    )
     findings = tuple(
         attrs.evolve(
             finding,

@@ -371,7 +371,11 @@ def halves_hint(route: Route) -> str:
 
 
 def _refuse_foreign(route: Route, there: Route) -> Refusal:
-    hint = "choose another metric or destination, or have its owner remove it"
+    leave_out = f"remove {route.destination} from hostRouting.staticRoutes.routes"
+    # If the other route has the same interfaces, halves would only take packets off its gateway.
+    if route.devs != there.devs and route.destination.prefixlen < route.family.bits:
+        leave_out += f" and {halves_hint(route)}"
+    hint = f"{leave_out}, or have the other route's owner remove that"
     if isinstance(there, Route6) and there.is_expired:
         hint = "it has expired: try again when the kernel has removed it, within 30 s"
     return Refusal(

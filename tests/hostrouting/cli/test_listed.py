@@ -458,14 +458,69 @@ def test_a_route_isnt_moved_to_another_uplink_unasked(
     assert run("check", path)[0] == 0
 
 
-def test_a_refused_entry_is_not_called_applicable(run: Run, write: Any, kernel: FakeKernel) -> None:
-    foreign = Route(IPv4Network(HALVES[0]), (NextHop("ib0"),), protocol=Protocol.STATIC)
-    assert kernel.write(Write.ADD, [foreign]) == ()
-    code, out, _ = run("check", write({"hostRouting": section(*HALVES, cidrs=[EXPECTED])}))
-    assert (code, "hostrouting apply" in out) == (1, False)
-    assert "CONFIG already lists entries that the kernel lacks: apply can't install them" in out
-    assert out.count("hint:") == 1
-    assert json.dumps({"destination": HALVES[1]}) not in out
+@pytest.mark.parametrize(
+    "path", ["proto static dev ib0", "proto static nexthop dev ib0 nexthop dev ib1"]
+)
+def test_a_listed_route_that_is_refused_is_named_with_what_to_do(
+    run: Run, write: Any, kernel: FakeKernel, tmp_path: Path, path: str
+) -> None:
+    """Another program's route has its key. No other route is installed beside it."""
+    add_nics(kernel, ib1="172.16.0.11/16")
+    kernel.ip(f"route add {HALVES[0]} {path}")
+    config = write({"hostRouting": section(*HALVES, cidrs=[EXPECTED])})
+    snapshot = tmp_path / "snapshots" / "node.json"
+    write_file(snapshot, take_snapshot(kernel).to_text())
+    told = (
+        f"remove {HALVES[0]} from hostRouting.staticRoutes.routes and name its halves instead, "
+        "172.16.0.0/18 and 172.16.64.0/18, which win as the longer prefixes"
+    )
+    for words in (("check", config), ("fix", config), ("judge", config, snapshot.parent)):
+        code, out, err = run(*words)
+        text = out + err
+        assert (code, told in text) == (1, True)
+        assert (text.count("hint:"), "hostrouting apply" in text, "add to" in text) == (
+            1,
+            False,
+            False,
+        )
+    static = section("172.16.0.0/18", "172.16.64.0/18", HALVES[1], cidrs=[EXPECTED], keep=["ib*"])
+    assert run("apply", "--routes-only", write({"hostRouting": static}))[0] == 0
+    assert run("check", "--cidr", EXPECTED)[0] == 0
+
+
+def test_a_listed_route_that_is_refused_though_nothing_fails(
+    run: Run, write: Any, kernel: FakeKernel, tmp_path: Path
+) -> None:
+    """A firewall's routes lead through the uplink already."""
+    for half in HALVES:
+        kernel.ip(f"route add {half} via 10.1.0.9 dev eth0 proto static")
+    document = {"hostRouting": section(*HALVES, cidrs=[EXPECTED])}
+    config = write(document)
+    snapshots = tmp_path / "snapshots"
+    for name in ("gpu-1", "gpu-2"):
+        snapshot = attrs.evolve(take_snapshot(kernel), host=name)
+        write_file(snapshots / f"{name}.json", snapshot.to_text())
+    told = (
+        "caution: hostrouting apply would fail: can't install ",
+        f"remove {HALVES[0]} from hostRouting.staticRoutes.routes, or have the other",
+    )
+    commands = {
+        ("check", config): 0,
+        ("fix", config): 1,
+        ("fix", "--in-place", config): 1,
+        ("judge", config, snapshots): 1,
+    }
+    for words, expected in commands.items():
+        code, out, err = run(*words)
+        text = out + err
+        assert (code, [line in text for line in told]) == (expected, [True, True])
+        assert ("nothing to fix" in text, "isn't known" in text) == (False, False)
+        assert text.count("hostrouting apply would fail") == 1
+    assert json.loads(config.read_text()) == document
+    first, group, *_ = run("judge", config, snapshots)[1].splitlines()
+    assert first == "2 snapshots: 2 ok, 0 overlap, 0 unknown; apply would fail on 2"
+    assert group.startswith("✗ 2  ok; apply would fail")
+    assert run("check", write({"hostRouting": section(cidrs=[EXPECTED])}))[0] == 0
 
 
 def test_a_router_that_listed_routes_would_cut_off_is_named(

@@ -308,13 +308,18 @@ LONE = attrs.evolve(WANTED, destination=IPv4Network("172.16.1.7/32"))
 ELSEWHERE = (NextHop("ib0", OTHER),)
 REFUSALS: dict[str, tuple[Route, Route, tuple[str, ...]]] = {
     **{
-        f"proto {protocol} leads elsewhere": (
+        f"proto {protocol} leads to {hops[0].gateway} on {hops[0].dev}": (
             WANTED,
             there,
-            (str(there), "choose another metric or destination"),
+            (
+                str(there),
+                "remove 172.16.1.0/24 from hostRouting.staticRoutes.routes"
+                + (" and name its halves" if there.devs == ("ib0",) else ", or have"),
+            ),
         )
         for protocol in (Protocol.DHCP, Protocol.STATIC)
-        for there in [foreign(protocol=protocol, hops=ELSEWHERE)]
+        for hops in (ELSEWHERE, (NextHop("eth0", OTHER),))
+        for there in [foreign(protocol=protocol, hops=hops)]
     },
     "it has expired": (WANTED6, foreign(WANTED6, expires=0), ("it has expired: try again",)),
     "it discards": (
