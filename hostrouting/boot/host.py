@@ -288,13 +288,14 @@ class Host:
 
     @property
     def expects_verified(self) -> bool:
-        """Return whether the installed check expects the verified uplinks."""
+        """Return whether a check is installed, which expects the verified uplinks."""
         if self.snapshot is not None:
             return self.snapshot.expects_verified
+        from hostrouting.boot.layout import CHECK
         from hostrouting.boot.manifest import Manifest
 
         try:
-            return Manifest.of_host(self.layout).is_strict
+            return CHECK in Manifest.of_host(self.layout).parts
         except FileError:  # a broken manifest
             return True
 

@@ -601,16 +601,15 @@ class Config(Section):
 
     @property
     def keeps_uplinks(self) -> bool:
-        """Return whether the check is STRICT and has a CIDR, so that it needs verified uplinks."""
-        overlap = self.route_overlap
-        return overlap.mode is OverlapMode.STRICT and bool(overlap.expected_cidrs)
+        """Return whether the check has a CIDR, so that it needs the host's verified uplinks."""
+        return bool(self.route_overlap.expected_cidrs)
 
     @property
     def verifies_uplinks(self) -> bool:
-        """Return whether a passing check records the uplinks as verified.
+        """Return whether a passing check verifies the uplinks.
 
         A check for CIDRs that all have ``devs`` proves nothing about the default route's interface.
-        It only records uplinks that the config names.
+        It only verifies uplinks that the config names.
         """
         is_about_uplinks = any(each.devs is None for each in self.route_overlap.expected_cidrs)
         return self.keeps_uplinks and (self.uplinks is not None or is_about_uplinks)

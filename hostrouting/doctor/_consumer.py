@@ -112,7 +112,7 @@ def _asks_for_uplinks(note: Note, examined: ExaminedHost) -> bool:
 def _unrecorded(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Yield a finding if no uplink is recorded, and only the default route tells the uplink."""
     config = examined.manifest.config
-    if not config.verifies_uplinks or config.uplinks is not None:
+    if not (config.verifies_uplinks and examined.manifest.is_strict) or config.uplinks is not None:
         return
     # A record that can't be read leaves no verdict. Another finding then names the error.
     with suppress(FileError):

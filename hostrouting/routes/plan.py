@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.config.routing import ONLINK, Config, StaticRoute, StaticRoutes
+from hostrouting.config.routing import ONLINK, Config, OverlapMode, StaticRoute, StaticRoutes
 from hostrouting.config.swapped_names import (
     ports_named,
     swap_words,
@@ -582,7 +582,7 @@ def _refuse_to_follow_vpn(
     """
     if config.uplinks is not None or find_verified(config.verified, links):
         return
-    if not config.keeps_uplinks:
+    if config.route_overlap.mode is not OverlapMode.STRICT or not config.keeps_uplinks:
         return
     # IPv6 routes follow the IPv4 default route, if there is one.
     ipv4 = next((each for each in backends if each.family is Family.IPV4), backend)

@@ -543,9 +543,11 @@ def change_to_record(config: Config, report: OverlapReport, host: Host) -> Chang
         return None
     if not all(map(is_recordable, devs)) or host.has_another_network:
         return None
-    uplinks = _uplinks_to_record(config, devs, host.routes.facts().links)
     path = host.layout.verified
     before = read_text(path)
+    if before is None and config.route_overlap.mode is not OverlapMode.STRICT:
+        return None
+    uplinks = _uplinks_to_record(config, devs, host.routes.facts().links)
     after = verified_text(sorted(uplinks, key=str))
     if after == before:
         return None

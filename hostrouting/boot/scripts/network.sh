@@ -65,7 +65,7 @@ read_links() {
   }'
 }
 
-# If the installed check is STRICT, sets IS_STRICT, and VERIFIED to the names that the recorded uplinks have by now. If
+# Sets IS_STRICT if the installed check is STRICT, and VERIFIED to the names that the recorded uplinks have by now. If
 # none is there, sets GONE to the recorded names, and AWAITED to those that may still appear. All stay empty if the
 # config names the uplinks. Sets RENAMED to each recorded name, "port" if that link is a port of another one or else
 # "-", and the links that it is by now. Or fails and sets MESSAGE. model/verified_uplinks.py has the same rules.
@@ -77,9 +77,6 @@ read_verified() {
   [[ $text != *$'\nreadonly MODE=STRICT\n'* ]] || IS_STRICT=yes
   is_present "$RECORD" && [[ ! -f $RECORD || -s $RECORD ]] || return 0
   is_present "$CHECK" || return 0
-  [[ $text != *$'\nreadonly MODE=WARN\n'* ]] || return 0
-  MESSAGE="can't read the mode in $CHECK; to write it anew: $AGAIN"
-  [ -n "$IS_STRICT" ] || return
   FAMILY=d list 'link show' read_links || return # ip -d, for the kinds
   while read -r name mac kind master; do
     MESSAGE="can't list the links: ip shows $name twice, or an interface's alias looks like it; to see it: ip link"

@@ -485,7 +485,7 @@ function commit(    why, has_more, i) {
   if (pendings)
     note[++notes] = "not kept yet: " told_pending "; the watcher or the next run does it"
   if (vpn != "")
-    note[++notes] = "routes follow the default route of a VPN, " vpn "; hostRouting.uplinks names another interface"
+    note[++notes] = "routes follow the default route of a VPN, " vpn "; name another interface in hostRouting.uplinks"
   for (i = 1; i <= notes && why == ""; i++)
     print "note: " note[i]
 }

@@ -373,12 +373,12 @@ def test_a_changed_installed_config_restores_no_record(host: Host) -> None:
         assert host.layout.verified.read_text() == before
 
 
-def test_an_unneeded_record_is_restored_as_planned(host: Host) -> None:
-    """The record of an earlier STRICT config stays, but doesn't count."""
+def test_an_earlier_record_is_restored_as_planned(host: Host) -> None:
+    """The record of an earlier STRICT config counts in WARN mode, too."""
     for mode in ("STRICT", "WARN"):
         phases.run(Configure(config(SHADOWED, mode=mode), host=host))
     installed = installed_config(host=host)
-    assert installed.verified == ()
+    assert [each.name for each in installed.verified] == ["eth0"]
     assert not plan(installed, host=host).changes
     assert not phases.run(Configure(installed, host=host)).changes
     host.layout.verified.unlink()

@@ -7,7 +7,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from functools import partial
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -26,6 +26,7 @@ from hostrouting import (
     FileError,
     Host,
     Layout,
+    OverlapMode,
     OverlapReport,
     RemoveHostRouting,
     RouteError,
@@ -291,11 +292,14 @@ def test_a_swapped_name_in_the_config_is_no_verdict(node: Node) -> None:
     report = check(named, host=node.host)
     assert report.reason_kind is UnknownReason.SWAPPED
     assert report.reason == f"swapped: {why}: {to_do}"
+    warn = config(*HALVES, cidrs=["172.16.0.0/16"], mode="WARN", uplinks=["eth0"])
+    assert check(warn, host=node.host).reason == report.reason
     # No route is led to the other NIC meanwhile.
     before = ours(node.kernel)
     install = InstallRoutes(named, host=node.host)
     for attempt in (
         partial(node.apply, named),
+        partial(node.apply, warn),
         partial(phases.run, install),
         partial(plan, named, host=node.host),
     ):
@@ -493,7 +497,6 @@ def test_a_replaced_uplink_is_told(node: Node, name: str, more: dict[str, Any], 
 
 NOT_REPLACED: dict[str, dict[str, Any]] = {
     "another is named": {"uplinks": ["ens*"]},
-    "WARN": {"mode": "WARN"},
     "a bond": {},
     "no MAC address": {},
 }
@@ -721,14 +724,34 @@ def test_cidrs_with_devs_of_their_own_verify_no_uplink(node: Node) -> None:
     assert node.record is None
 
 
-def test_in_warn_mode_none_is_written_read_or_removed(node: Node) -> None:
-    warn = config(*HALVES, cidrs=["172.16.0.0/16"], mode="WARN")
+WARN = config(*HALVES, cidrs=["172.16.0.0/16"], mode="WARN")
+
+
+def test_warn_mode_begins_no_record(tmp_path: Path) -> None:
+    node = build(tmp_path)
+    node.apply(WARN)
+    assert node.record is None
     dhcp_beside(node)
-    node.apply(warn)
+    node.apply(WARN)
     assert node.devs_of_ours() == {"eth1"}
-    assert node.record == f"eth0 {MAC}\n"
-    node.apply()
+
+
+@pytest.mark.parametrize("move", [*BESIDE, *INSTEAD])
+def test_the_way_back_to_warn_mode_keeps_the_uplink(node: Node, move: Any) -> None:
+    move(node)
+    with suppress(RouteError):  # without a default route on eth0, nothing can be installed anew
+        node.apply(WARN)
     assert node.devs_of_ours() == {"eth0"}
+    assert node.record == f"eth0 {MAC}\n"
+    assert check(WARN, host=node.host).default_devs == ("eth0",)
+
+
+def test_warn_mode_keeps_a_record_up_to_date(node: Node) -> None:
+    """Otherwise, the note MOVED would never end."""
+    node.rename("eth0", OTHER_MAC)
+    node.apply(WARN)
+    assert node.record == f"eth0 {OTHER_MAC}\n"
+    assert NoteKind.MOVED not in {n.kind for n in check(WARN, host=node.host).notes}
 
 
 def test_it_goes_with_the_check_and_with_everything(node: Node) -> None:
@@ -839,7 +862,7 @@ def test_a_snapshot_agrees_in_each_mode(
     node.apply(config(*HALVES, cidrs=["172.16.0.0/16"], mode=installed))
     dhcp_beside(node)
     taken = Snapshot.from_document(snapshot(host=node.host).to_document())
-    assert taken.expects_verified == (installed == "STRICT")
+    assert taken.expects_verified
     assert taken.verified
     path = node.layout.root / "snapshot.json"
     taken.save(path)
@@ -852,7 +875,7 @@ def test_a_snapshot_agrees_in_each_mode(
     words = ("check", *given, "--output", "json")
     live = json.loads(said(node, *words))
     there = json.loads(said(node, *words, "--snapshot", str(path)))
-    expected = ["eth0" if (asked or installed) == "STRICT" else "eth1"]
+    expected = ["eth0"]
     assert live["defaultDevs"] == there["defaultDevs"] == expected
     assert live["verifiedSince"] == there["verifiedSince"]
     assert (live["verifiedSince"] is not None) == (expected == ["eth0"])
@@ -978,23 +1001,16 @@ def test_an_unreadable_record_is_no_verdict(unreadable: Node) -> None:
     assert how_to_record_anew(host) in findings[0].message
 
 
-def test_an_unreadable_record_moves_nothing(unreadable: Node) -> None:
-    for ask in (partial(plan, STRICT), partial(explain, CLUSTER, STRICT), snapshot):
+@pytest.mark.parametrize("mode", OverlapMode)
+def test_an_unreadable_record_moves_nothing(unreadable: Node, mode: OverlapMode) -> None:
+    wanted = config(*HALVES, cidrs=["172.16.0.0/16"], mode=mode)
+    for ask in (partial(plan, wanted), partial(explain, CLUSTER, wanted), snapshot):
         with pytest.raises(FileError, match="can't read"):
             ask(host=unreadable.host)
     with pytest.raises(FileError) as caught:
-        unreadable.apply()
+        unreadable.apply(wanted)
     assert caught.value.hint == how_to_record_anew(unreadable.host)
     assert unreadable.devs_of_ours() == {"eth0"}
-
-
-def test_in_warn_mode_an_unreadable_record_doesnt_matter(unreadable: Node) -> None:
-    file = unreadable.layout.root / "config.json"
-    warn = config(*HALVES, cidrs=["172.16.0.0/16"], mode="WARN")
-    file.write_text(json.dumps(warn.to_mapping()))
-    assert "172.16.0.0/17 via 10.9.0.1 dev eth1" in said(unreadable, "apply", str(file))
-    assert snapshot(host=unreadable.host).verified == ()
-    assert os.path.lexists(unreadable.layout.verified)
 
 
 def test_an_unreadable_record_goes_with_everything(unreadable: Node) -> None:
