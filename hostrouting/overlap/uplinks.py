@@ -25,7 +25,7 @@ from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.kernel.waiting import look_until
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpNetwork
-from hostrouting.model.integer_prefixes import Prefix
+from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers, uncovered_addresses
 from hostrouting.model.links import VPN_DEVS, Address, Hardware, Link, is_infiniband, is_like
 from hostrouting.model.parsing import is_device
 from hostrouting.model.routes import Route, Table
@@ -286,7 +286,7 @@ class _Loss(NamedTuple):
 def how_to_name(
     defaults: Iterable[Route],
     routes: Sequence[Route] = (),
-    cidrs: Iterable[ExpectedCidr] = (),
+    cidrs: Collection[ExpectedCidr] = (),
     links: Iterable[Link] = (),
 ) -> Naming:
     """Return how to name the interfaces of one of several default routes as uplinks.
@@ -312,7 +312,7 @@ def how_to_name(
     losses = [_broken_by(devs, all_devs, inside) for devs in named]
     choices = [UplinkChoice(all_devs)] if all(losses) else []
     words = [json.dumps(all_devs)] if all(losses) else []
-    winner = _winning_devs(defaults)
+    winner = () if _are_covered_by_ours(routes, cidrs) else _winning_devs(defaults)
     for devs, broken in zip(named, losses, strict=True):
         loss = broken or _default_broken_by(devs, winner)
         choices.append(UplinkChoice(devs, loss.devs if loss else ()))
@@ -334,6 +334,22 @@ def _winning_devs(defaults: Sequence[Route]) -> tuple[str, ...]:
     winner = min(defaults, key=attrgetter("metric"))
     is_tie = sum(route.metric == winner.metric for route in defaults) > 1
     return () if is_tie or is_of_vpn(winner) else winner.devs
+
+
+def _are_covered_by_ours(routes: Iterable[Route], cidrs: Iterable[ExpectedCidr]) -> bool:
+    """Return whether no packet to an expected CIDR takes a default route, because of our routes.
+
+    Expected CIDRs that name their interfaces are ignored. The result is False without others.
+    """
+    networks = [each.cidr for each in cidrs if each.devs is None]
+    if not networks:
+        return False
+    bits = networks[0].max_prefixlen
+    ours = [numbers(route.destination) for route in routes if route.is_ours and route.devs]
+    expected = [*map(numbers, networks)]
+    is_inside = PrefixSet(ours, bits).covers
+    uncovered = uncovered_addresses([*ours, *expected], bits)
+    return all(is_inside(cidr) or uncovered[cidr] is None for cidr in expected)
 
 
 def _inside(routes: Iterable[Route], cidrs: Iterable[ExpectedCidr]) -> Iterator[Route]:
@@ -376,7 +392,7 @@ def _default_broken_by(devs: Collection[str], winner: tuple[str, ...]) -> _Loss 
 def contested_error(
     uplinks: Uplinks,
     routes: Sequence[Route] = (),
-    cidrs: Iterable[ExpectedCidr] = (),
+    cidrs: Collection[ExpectedCidr] = (),
     links: Sequence[Link] = (),
 ) -> RouteError:
     """Return the error for default routes that make the expected interface ambiguous.

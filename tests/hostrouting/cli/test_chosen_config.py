@@ -280,6 +280,27 @@ def test_each_uplink_comes_with_what_it_breaks(
 
 
 @pytest.mark.usefixtures("two_defaults")
+@pytest.mark.parametrize(
+    ("destinations", "answers"),
+    [
+        ([EXPECTED], '["eth1"] or ["eth0"]'),
+        (["10.96.0.0/13", "10.104.0.0/13"], '["eth1"] or ["eth0"]'),
+        (["10.64.0.0/10"], '["eth1"] or ["eth0"]'),
+        (["10.96.0.0/13"], f'["eth1"] or ["eth0"] {WINS}'),
+    ],
+)
+def test_a_default_route_that_no_expected_packet_takes_breaks_nothing(
+    run: Run, write: Any, destinations: list[str], answers: str
+) -> None:
+    path = write({"hostRouting": section(*destinations, cidrs=[EXPECTED], uplinks=["eth0"])})
+    assert run("apply", "--routes-only", path)[0] == 0
+    by_ib0 = {"cidr": "172.16.0.0/16", "devs": ["ib0"]}  # needs no default route
+    cidrs = [by_ib0, EXPECTED]
+    _, out, _ = run("check", write({"hostRouting": section(*destinations, cidrs=cidrs)}))
+    assert f'set hostRouting\'s "uplinks": {answers}\n' in out
+
+
+@pytest.mark.usefixtures("two_defaults")
 @pytest.mark.parametrize("has_config", [False, True])
 def test_the_fix_names_the_uplink(run: Run, write: Any, *, has_config: bool) -> None:
     words = (
