@@ -632,13 +632,16 @@ def test_the_words_of_a_held_start(tmp_path: Path) -> None:
         " eth0, with which the check passed, needed by 172.16.0.0/17;"
         f" {since}; if another uplink is wanted now: {out}\n"
     )
+    passed = "to keep eth0, with which the check passed: "
+    another = f"\n{since}; if another uplink is wanted now: {out}\n"
     said = sandbox.run(render_check(wanted), **with_record).stderr
-    assert (
-        f"expected is eth0, with which the check passed; {since};"
-        f" if another uplink is wanted now: {out}\n" in said
-    )
+    # No fix keeps the uplink before its default route is back.
+    assert f"{passed}the default route on an uplink{another}" in said
+    run_ip(*_words(LEASE))
+    said = sandbox.run(render_check(wanted), **with_record).stderr
+    assert f"{passed}hostrouting fix --in-place && hostrouting apply{another}" in said
     # What keeps the uplink comes before what gives it up.
-    in_order = ("OVERLAP: ", "fix: hostrouting fix ", "to keep it on eth0: hostrouting fix", out)
+    in_order = ("OVERLAP: ", "fix: hostrouting fix ", passed, out)
     assert [*map(said.index, in_order)] == sorted(map(said.index, in_order))
 
 

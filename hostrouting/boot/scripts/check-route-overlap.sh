@@ -188,8 +188,8 @@ report() {
       complain 'fix: hostrouting fix prints what fixes it, or why no route does; then: hostrouting apply' \
         "  if hostrouting isn't installed here, take a snapshot, and run elsewhere: hostrouting fix --snapshot FILE"
       [[ -z ${VERIFIED-} || $LINES != *'; by default '* ]] || complain \
-        "to keep it on $VERIFIED: hostrouting fix --in-place && hostrouting apply" \
-        "expected is $VERIFIED, with which the check passed; $(since)$ANOTHER" ;;
+        "to keep $VERIFIED, with which the check passed: ${LACKING:-hostrouting fix --in-place && hostrouting apply}" \
+        "$(since)$ANOTHER" ;;
     *)
       [ "$FAMILIES" = 4 ] && what=anything || what=everything
       complain "the check couldn't judge $what: ${LINES//$'\t'/}" ;;
