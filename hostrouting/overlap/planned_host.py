@@ -707,7 +707,7 @@ def _with_nothing_proposed(report: OverlapReport, error: RouteError) -> OverlapR
     Until the config can be installed, ``apply`` installs no entry of a fix either.
     """
     why = "; ".join(error.clause.splitlines())
-    hint = f"apply can't install CONFIG's entries: {why}"
+    hint = f"apply would fail: {why}"
     fix = Fix(unfixable=report.fix.unfixable, hints=(*report.fix.hints, hint))
     findings = tuple(attrs.evolve(finding, fix=(), rules=()) for finding in report.findings)
     return attrs.evolve(report, findings=findings, fix=fix)
