@@ -244,8 +244,18 @@ class Questions:
         effect = outcome.effect
         if self._moves_ours(answer, unfixable, question):
             effect = f", and apply moves them there{outcome.after}"
+        if answer.kind is AnswerKind.REPLACING:
+            effect = self._move_of_listed() + effect
         broken = [(list(each.ranges), each) for each in outcome.broken]
         return effect + _failing_with(broken, answer.uplinks)
+
+    def _move_of_listed(self) -> str:
+        """Return a clause on the listed routes, which inherit from other uplinks then."""
+        static = self._config.static_routes.of(self._state.family)
+        moved = [str(route.destination) for route in static if route.dev is None]
+        if not moved:
+            return ""
+        return f", and hostrouting apply moves {shortened(moved, ', ', _SHOWN_ENTRIES)} there"
 
     def _moves_ours(self, answer: Answer, unfixable: Unfixable, question: Question) -> bool:
         """Return whether an answer moves the static routes that a question is about."""

@@ -47,7 +47,7 @@ from phases import CancelScope
 if TYPE_CHECKING:
     from hostrouting.kernel.model import Model
 
-# The plain routes inside an uplink's IPv4 subnet are read only if its prefix is at least this long.
+# The plain routes inside an IPv4 subnet are read only if its prefix is at least this long.
 _NEIGHBOURS_LENGTH_MIN = 16
 
 
@@ -250,7 +250,7 @@ def _with_routes(
     if _needs_whole_tables(state):
         return attrs.evolve(state, routes=read_routes(backend)), cutter
     assumed = cutter.suspects((), _likely_suspects(state))
-    subnets = _subnets_with_gateways(state)
+    subnets = _subnets_with_plain(state)
     select = partial(except_plain, devs, sources=sources, mtus=state.mtus)
     wanted = select(inside=(*assumed, *subnets))
     routes = tuple(backend.entries(wanted))
@@ -318,15 +318,18 @@ def _likely_suspects(state: State) -> Iterator[Prefix]:
         yield ends(address.prefix, bits)[end], bits
 
 
-def _subnets_with_gateways(state: State) -> list[Prefix]:
-    """Return the uplinks' subnets in which even plain routes may matter.
+def _subnets_with_plain(state: State) -> list[Prefix]:
+    """Return the subnets in which even plain routes may matter, apart from expected CIDRs.
 
-    Plain routes in a subnet may send packets for neighbours to the router. If an IPv6 route leads
-    to a gateway through another gateway, the kernel refuses routes via the first gateway. Wide IPv4
-    subnets are left out, because they may contain the routes of a whole site.
+    Plain routes in an uplink's subnet may send packets for neighbours to the router. If an IPv6
+    route leads to a gateway through another gateway, the kernel refuses routes via the first
+    gateway. In another interface's IPv4 subnet, ``keep`` precedes plain routes. Wide IPv4 subnets
+    are left out, because they may contain the routes of a whole site.
     """
-    shortest = _NEIGHBOURS_LENGTH_MIN if state.family is Family.IPV4 else 0
-    return [subnet for subnet, _ in state.uplinks.subnets if subnet[1] >= shortest]
+    if state.family is Family.IPV6:
+        return [subnet for subnet, _ in state.uplinks.subnets]
+    subnets = {address.prefix for address in state.addresses}
+    return [each for each in subnets if each[1] >= _NEIGHBOURS_LENGTH_MIN]
 
 
 def _cidrs_with_blocks(overlap: RouteOverlap, routes: Iterable[Route]) -> list[Prefix]:

@@ -252,7 +252,15 @@ def _printed(crowded: Crowded, report: OverlapReport, offers: Sequence[str]) -> 
         for answer in each.answers:
             reply = partial(_with_answer, section, answer)
             name = f"answer {json.dumps(answer)}"
-            yield Printed(name, reply, (), each.ranges, others, each.devs)
+            text = (_effect(each.reason, answer),)
+            yield Printed(name, reply, text, each.ranges, others, each.devs)
+
+
+def _effect(reason: str, answer: Mapping[str, Any]) -> str:
+    """Return what a reason says about the effect of an answer that names uplinks."""
+    if "uplinks" not in answer:
+        return ""
+    return reason.partition(json.dumps(answer["uplinks"]))[2].partition("; if ")[0]
 
 
 def _listed(crowded: Crowded, built: Built, report: OverlapReport) -> Iterator[Printed]:

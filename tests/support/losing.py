@@ -43,14 +43,16 @@ class Loss:
     def is_named(self, line: str) -> bool:
         """Return whether a line names the destination's prefix, or the interface that is lost.
 
-        A line that excepts own addresses names no packet from one that the owner now carries.
+        A line that excepts own addresses names no packet from one that the owner now carries. A
+        line about all packets names those from each address.
         """
         words = {*_words(line)}
         prefixes = [*_prefixes(line)]
         is_now_kept = bool(self.owner) and self.after.dev == self.owner
         if (self.is_only_by_source or is_now_kept) and _EXCEPT.search(line):
             return False
-        if self.is_only_by_source:
+        is_about_all = line.startswith("packets no longer go to ")
+        if self.is_only_by_source and not is_about_all:
             is_own = self.owner in words or any(
                 part.prefixlen == part.max_prefixlen and self.packet.source in part
                 for part in prefixes
