@@ -25,8 +25,9 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
+from functools import cache
 from ipaddress import IPv4Address, IPv4Network, ip_address
 from typing import Any, TypeVar
 
@@ -57,7 +58,9 @@ from hostrouting.backend import (
     Selection,
     Sent,
     Write,
+    devs_with_shares,
     rule_deleted_for,
+    with_shares,
 )
 
 T = TypeVar("T")
@@ -125,7 +128,16 @@ class IpCommandBackend:
         if table is not None and not 0 < table < 2**32:
             return []
         items = _show("route", "table", "all" if table is None else f"{table:d}")
-        return [_route(item, table) for item in items]
+        return self._with_shares(_route(item, table) for item in items)
+
+    def _with_shares(self, routes: Iterable[Route]) -> list[Route]:
+        """Return routes whose hops aren't dead if they may get packets (``NextHop.is_dead``)."""
+        facts = cache(self.facts)
+
+        def may_have_share(dev: str) -> bool:
+            return dev in devs_with_shares(self.family, facts().links, facts().addresses)
+
+        return [with_shares(route, may_have_share) for route in routes]
 
     def lookup(
         self,
@@ -144,7 +156,7 @@ class IpCommandBackend:
         }
         if len(found) + len(refused) < len(addresses) or not _NO_ENTRY.issuperset(refused.values()):
             raise RouteError(f"can't look up routes: {reasons.strip()}", errno=_errno(reasons))
-        entries = (_route(json.loads(line)[0]) for line in found)
+        entries = iter(self._with_shares(_route(json.loads(line)[0]) for line in found))
         return tuple(
             Lookup(address, None, refused[line])
             if line in refused

@@ -12,8 +12,9 @@ from __future__ import annotations
 import errno as errnos
 import os
 import socket
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
 from typing import Any, TypeVar
 
@@ -50,7 +51,9 @@ from hostrouting.backend import (
     Sent,
     Table,
     Write,
+    devs_with_shares,
     rule_deleted_for,
+    with_shares,
 )
 
 T = TypeVar("T")
@@ -100,7 +103,17 @@ class Pyroute2Backend:
             if error.errno == errnos.ENOENT:  # there is no such table
                 return []
             raise
-        return [_route(message) for message in messages if not message["flags"] & _CLONED]
+        found = (message for message in messages if not message["flags"] & _CLONED)
+        return self._with_shares(map(_route, found))
+
+    def _with_shares(self, routes: Iterable[Route]) -> list[Route]:
+        """Return routes whose hops aren't dead if they may get packets (``NextHop.is_dead``)."""
+        facts = cache(self.facts)
+
+        def may_have_share(dev: str) -> bool:
+            return dev in devs_with_shares(self.family, facts().links, facts().addresses)
+
+        return [with_shares(route, may_have_share) for route in routes]
 
     def lookup(
         self,
@@ -131,7 +144,7 @@ class Pyroute2Backend:
                         raise
                     answers.append(Lookup(address, None, error.errno))
                 else:
-                    answers.append(Lookup(address, _route(entry)))
+                    answers.append(Lookup(address, *self._with_shares([_route(entry)])))
         return tuple(answers)
 
     def sources(

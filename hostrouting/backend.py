@@ -16,7 +16,7 @@ from hostrouting.boot.systemd import UnitManager
 from hostrouting.kernel.forwarding import ForwardingBackend
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
-from hostrouting.kernel.nexthops import Router
+from hostrouting.kernel.nexthops import Router, devs_with_shares, with_shares
 from hostrouting.kernel.port import (
     ChangeListener,
     Facts,
@@ -52,7 +52,7 @@ __all__ = [
     "Lookup", "NetlinkBackend", "NetlinkBackend6", "NextHop", "NoAnswerError", "NoSystemdError",
     "Prefix", "Protocol", "Route", "RouteBackend", "RouteFailure", "RouteType", "Router", "Rule",
     "RuleAction", "RuleFailure", "Scope", "Selection", "Sent", "Systemctl", "Table", "UnitManager",
-    "UnstableHostError", "Write", "read_default_routes", "read_our_routes", "read_routes",
-    "rule_deleted_for",
+    "UnstableHostError", "Write", "devs_with_shares", "read_default_routes", "read_our_routes",
+    "read_routes", "rule_deleted_for", "with_shares",
 ]
 # fmt: on

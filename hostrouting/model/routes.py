@@ -111,7 +111,9 @@ class NextHop:
             None if the destination is on-link.
         onlink: whether to treat the gateway as on-link regardless of the routes.
         weight: relative weight in a multipath route (1-256).
-        is_dead: whether the kernel ignores the hop because its device is down. Read-only.
+        is_dead: whether the kernel ignores the hop because its device is down. In multipath routes,
+            the kernel also shows some hops as dead that may still get packets: in a backend, these
+            aren't dead (``with_shares``). Read-only.
         is_linkdown: whether the hop's device has no carrier. Read-only.
         encap: encapsulation that causes another route lookup (such as ``seg6``), or an empty
             string. Read-only.

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import Phase, settings
 from ip_command_backend import IpCommandBackend
 from nightly import IS_NIGHTLY, by_day, some
-from node import GATEWAY, like_linux, on_linux
+from node import GATEWAY, like_linux, on_linux, run_ip, until
 from pyroute2_backend import Pyroute2Backend
 from wanted import config
 
@@ -32,7 +32,7 @@ from hostrouting.kernel.port import Kernel, RouteBackend, Sent, Write, read_rout
 from hostrouting.kernel.selection import EVERYTHING, Entries, Selection, WholeEntries
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.lookups import RouteFailure
-from hostrouting.model.routes import NextHop, Protocol, Route
+from hostrouting.model.routes import NextHop, Protocol, Route, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.testing import FakeSystemd
 from hostrouting.testing.conformance import (
@@ -294,6 +294,33 @@ def test_its_failures_have_route_errno_and_reason(backend: Callable[[], RouteBac
     assert "Nexthop has invalid gateway" in failure.message
     (failure,) = backend().write(Write.ADD, [WANTED])
     assert failure.errno == errno.EEXIST
+
+
+@BACKENDS
+@pytest.mark.parametrize("has_address", [True, False])
+def test_a_hop_is_dead_only_if_it_gets_no_packets(
+    node: NamespaceKernel, backend: Callable[[], RouteBackend], *, has_address: bool
+) -> None:
+    """The kernel shows the same words in both cases."""
+    run_ip(
+        "addr add 10.2.0.4/24 dev ib0\n"
+        "route add 10.5.0.0/16 nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev ib0"
+    )
+    node.set_link("ib0", carrier=False)
+    until(
+        lambda: any(hop.is_linkdown for each in read_routes(node, Table.MAIN) for hop in each.hops)
+    )
+    Path("/proc/sys/net/ipv4/conf/ib0/ignore_routes_with_linkdown").write_text("1")
+    if not has_address:
+        run_ip("addr flush dev ib0")
+    asked = backend()
+    (answer,) = asked.lookup([IPv4Address("10.5.0.9")])
+    (legs,) = (route for route in read_routes(asked, Table.MAIN) if len(route.hops) == 2)
+    assert answer.route == legs
+    assert [(hop.dev, hop.is_dead, hop.is_linkdown) for hop in legs.hops] == [
+        ("eth0", False, False),
+        ("ib0", not has_address, True),
+    ]
 
 
 def test_no_ip_is_a_route_error(kernel: NamespaceKernel, monkeypatch: pytest.MonkeyPatch) -> None:
