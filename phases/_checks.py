@@ -62,11 +62,23 @@ def check_function(_instance: object, _attribute: object, value: Any) -> None:
     """Validate that a value is the function of a task; for use as an attrs validator.
 
     Raises:
-        TypeError: the value isn't callable, or not a plain function.
+        TypeError: the value isn't callable, isn't a plain function, or can't be called with only a
+            scope.
     """
     if not callable(value):
         raise TypeError(f"expected a function that takes a scope, not {value!r:.200}")
     check_plain("a task is", value)
+    try:
+        signature = inspect.signature(value)
+    except ValueError:  # some functions of C have none
+        return
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise TypeError(
+            f"expected a function that takes only a scope, not {value!r:.200} ({error});"
+            " instead of a method, write a class with name and do(scope)"
+        ) from error
 
 
 def check_plain(role: str, function: Any) -> None:

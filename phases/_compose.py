@@ -54,7 +54,8 @@ def task(name: str) -> Callable[[Callable[[CancelScope], T]], Task[T]]:
 
     Returns:
         A decorator for a plain function that takes the scope and returns the task's result. The
-        decorator raises a TypeError for an async function or a generator function.
+        decorator raises a TypeError for an async function, a generator function, and a function
+        that takes more or less than the scope, such as a method.
 
     Raises:
         TypeError: the decorator is used without a name.

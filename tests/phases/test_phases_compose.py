@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import attrs
@@ -362,6 +363,23 @@ def test_only_a_function_becomes_a_task() -> None:
         task("one")(1)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r'@phases.task\("name"\)'):
         task(lambda scope: None)  # type: ignore[arg-type]
+
+
+def test_a_function_that_takes_only_a_scope_becomes_a_task() -> None:
+    """A method would fail when it is called."""
+    with pytest.raises(TypeError, match=r"only a scope, not .*\.start at .*: 'scope'\); inst"):
+
+        class Agent:
+            @task("start")  # type: ignore[arg-type]
+            def start(self, scope: CancelScope) -> None: ...
+
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        task("one")(lambda: None)  # type: ignore[arg-type,misc]
+    bound: Any = partial(lambda number, scope: number, 3)
+    assert run(task("one")(bound)) == 3
+    without_signature: Any = iter
+    with pytest.raises(TypeError, match="not iterable"):
+        run(task("one")(without_signature))
 
 
 @pytest.mark.parametrize("name", ["", "Upper", "snake_case", "a--b", "a/b", "ä", "a\n"])
