@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from hostrouting.boot.layout import Layout
 from hostrouting.model.changes import Changes
 from hostrouting.routes.plan import RoutePlan
 from hostrouting.tasks.preview import Plan
@@ -39,7 +40,8 @@ class ChangesObserver:
     """A ``phases.Observer`` that collects the changes of all tasks in a tree.
 
     Its ``changes`` are the differences between the state before the tree and the state after it: a
-    change that the task itself or a later one has undone isn't among them. If the tree fails or is
+    change that the task itself or a later one has undone isn't among them. Nor are the check's
+    results, even if they have been removed. If the tree fails or is
     cancelled, the changes of its completed tasks remain. This observer lists these changes, but the
     tree's exception doesn't. The same observer can be passed to several runs.
     """
@@ -67,5 +69,13 @@ class ChangesObserver:
             changes = changes_of(outcome)
             # An outer task may pass on the report or exception of an inner one.
             if changes and not any(changes is earlier for earlier in self._collected):
-                self.changes |= changes
+                self.changes |= _without_results(changes)
                 self._collected.append(changes)
+
+
+def _without_results(changes: Changes) -> Changes:
+    """Return changes without those of the check's results, which are written without a report."""
+    results = {*map(str, Layout().markers)}
+    return attrs.evolve(
+        changes, files=tuple(each for each in changes.files if str(each.what) not in results)
+    )
