@@ -144,7 +144,8 @@ class Pyroute2Backend:
                         raise
                     answers.append(Lookup(address, None, error.errno))
                 else:
-                    answers.append(Lookup(address, *self._with_shares([_route(entry)])))
+                    (route,) = self._with_shares([_route(entry)])
+                    answers.append(Lookup(address, route))
         return tuple(answers)
 
     def sources(
