@@ -12,7 +12,7 @@ from typing import NamedTuple
 from hostrouting.kernel.fib import Fib
 from hostrouting.model.family import Family
 from hostrouting.overlap._keep import Keeping
-from hostrouting.overlap._losses import Loss, lines_with_losses, own_addresses
+from hostrouting.overlap._losses import Loss, LossLine, lines_with_losses, own_addresses
 from hostrouting.overlap._state import State
 from hostrouting.overlap.proposals import OFFER, HostSettings
 
@@ -48,11 +48,11 @@ def cautions_about(
         after: the tables after the fix.
         keeping: the interfaces from whose addresses the fix diverts packets.
     """
-    for line, of_neighbours in lines_with_losses(lost):
-        if of_neighbours is None:
-            yield Caution(line)
+    for line in lines_with_losses(lost):
+        if line.of_neighbours is None:
+            yield Caution(line.text)
         else:
-            yield _about_neighbours(line, of_neighbours, settings, keeping)
+            yield _about_neighbours(line, line.of_neighbours, settings, keeping)
     yield from map(Caution, keeping.refused)
     if settings.unread:
         yield Caution(f"what else the fix moves isn't known: {settings.unread}")
@@ -65,7 +65,7 @@ def cautions_about(
 
 
 def _about_neighbours(
-    line: str,
+    line: LossLine,
     loss: Loss,
     settings: HostSettings,
     keeping: Keeping,
@@ -74,9 +74,8 @@ def _about_neighbours(
     devs = loss.neighbours_of
     them = "it" if len(devs) == 1 else "them"
     if keeping.kept.issuperset(devs):
-        fact = f"{line}, except from {own_addresses(devs)}"
-        return Caution(fact, f"with keep, such packets stay on {them}")
-    fact = f"{line}{_drop_clause((dev for dev in devs if dev not in keeping.kept), settings)}"
+        return Caution(line.text, f"with keep, such packets stay on {them}")
+    fact = f"{line.text}{_drop_clause((dev for dev in devs if dev in line.senders), settings)}"
     offers = [keeping.offers[dev] for dev in devs if dev in keeping.offers]
     if not offers:
         return Caution(fact)

@@ -8,7 +8,7 @@ fix without its ``keep``. The models of the host before and after the plan are c
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
 import attrs
 
@@ -22,7 +22,7 @@ from hostrouting.overlap._diversions import Diversions
 from hostrouting.overlap._group import findings_and_notes
 from hostrouting.overlap._judge import Judge
 from hostrouting.overlap._keep import Keeping, KeepSearch
-from hostrouting.overlap._losses import Loss, losses, taken_away
+from hostrouting.overlap._losses import Loss, lines_with_losses, losses, taken_away
 from hostrouting.overlap._modelled_host import ModelledHost
 from hostrouting.overlap._read import Moment, read_host
 from hostrouting.overlap.proposals import OFFER
@@ -65,8 +65,8 @@ def diverted(
     """Return the packets that a plan diverts.
 
     Packets to failing expected addresses are meant to be diverted. Such packets only count if an
-    interface other than an uplink has their source, or if the address is the gateway of another
-    program's route.
+    interface other than an uplink has their source, if the address is the gateway of another
+    program's route, or if neighbours of an interface other than InfiniBand may have the address.
 
     Args:
         config: the planned config.
@@ -78,16 +78,16 @@ def diverted(
     failing = _failing(config, before, ipv4, scope)
     found = losses(before, after, failing)
     unasked = [loss for loss in found if loss.source is not None or not loss.is_intended]
-    gateways = tuple(_lost_gateways(failing, before, after))
+    named = (*_lost_gateways(failing, before, after), *_lost_neighbours(found, config, before))
     if not any(map(_is_to_own_network, unasked)):
-        return Diverted((*gateways, *taken_away(unasked)))
+        return Diverted((*named, *taken_away(unasked)))
     after = attrs.evolve(after, places=_judged(config, after, ipv4, scope).places)
     keeping = _keeping(config, before, after, found, failing)
     kept = [loss for loss in unasked if _is_from(keeping.kept, loss)]
     offered = [loss for loss in unasked if _is_from(keeping.offers, loss)]
     others = [loss for loss in unasked if loss not in kept and loss not in offered]
     how = _how_to_keep(kept, keeping.keep, config)
-    sentences = (*gateways, *taken_away(others), *_offered(offered, keeping, config))
+    sentences = (*named, *taken_away(others), *_offered(offered, keeping, config))
     return Diverted(sentences, tuple(taken_away(kept)), keeping.keep, how)
 
 
@@ -135,6 +135,28 @@ def _lost_gateways(
         )
 
 
+def _lost_neighbours(
+    found: Iterable[Loss],
+    config: Config,
+    before: ModelledHost,
+) -> Iterator[str]:
+    """Yield a sentence for each network of failing addresses, except for InfiniBand's.
+
+    InfiniBand's neighbours aren't reached by packets without a source.
+    """
+    is_infiniband = _infiniband(config, before)
+    for line in lines_with_losses(found):
+        loss = line.of_neighbours
+        if loss is None or not loss.is_intended:
+            continue
+        devs = tuple(dev for dev in loss.neighbours_of if not is_infiniband(dev))
+        if devs:
+            # Other sentences are about packets from own addresses that are lost.
+            is_plain = not {*devs}.isdisjoint(line.senders)
+            loss = attrs.evolve(loss, neighbours_of=devs, is_intended=not is_plain)
+            yield from taken_away([loss])
+
+
 def _judged(
     config: Config,
     host: ModelledHost,
@@ -168,9 +190,14 @@ def _keeping(
     failing: Sequence[IpNetwork],
 ) -> Keeping:
     """Return the interfaces that can be kept without making an expected address fail."""
-    containers = config.route_overlap.of(after.state.family).container_devs
-    is_infiniband = Diversions(after.state, containers).is_infiniband
+    is_infiniband = _infiniband(config, after)
     return KeepSearch(before, after, found, failing, config, is_infiniband).find()
+
+
+def _infiniband(config: Config, host: ModelledHost) -> Callable[[str], bool]:
+    """Return a function that returns whether an interface is an InfiniBand interface."""
+    containers = config.route_overlap.of(host.state.family).container_devs
+    return Diversions(host.state, containers).is_infiniband
 
 
 # --- the words ------------------------------------------------------------------------------------

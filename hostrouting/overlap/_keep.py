@@ -279,7 +279,8 @@ def lost_by_keeping(
     if _why_failing(host, after, config.route_overlap):
         return None
     kept = {address.local for _, address in packets}
-    lost = losses(host, after)
+    # The offer itself names the packets to the networks of their senders.
+    lost = [loss for loss in losses(host, after) if not loss.is_tied]
     # The entries must move only packets from the kept addresses.
     if any(loss.source not in kept for loss in lost):
         return None

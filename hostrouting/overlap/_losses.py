@@ -16,7 +16,7 @@ destination is in that interface's connected network, or the source is one of it
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
@@ -73,6 +73,8 @@ class Loss:
             packets on purpose.
         is_partial: whether the ranges contain other addresses, too, because the exact prefixes are
             too many.
+        is_tied: whether the packets go to the sender's network, through the uplinks before the
+            change and through the sender's interface after it.
         uncompared: 0, or the number of packets if they are too many to compare. Then the losses are
             unknown, and ``losses`` returns only this ``Loss``.
     """
@@ -87,6 +89,7 @@ class Loss:
     neighbours_of: tuple[str, ...] = ()
     is_intended: bool = False
     is_partial: bool = False
+    is_tied: bool = False
     uncompared: int = 0
 
     @property
@@ -118,15 +121,25 @@ def losses(
 
 def taken_away(found: Iterable[Loss]) -> list[str]:
     """Return lines that say which packets are lost, one for each kind of loss."""
-    return [line for line, _ in lines_with_losses(found)]
+    return [each.text for each in lines_with_losses(found)]
 
 
-def lines_with_losses(found: Iterable[Loss]) -> Iterator[tuple[str, Loss | None]]:
-    """Yield lines that say which packets are lost, one for each kind of loss.
+class LossLine(NamedTuple):
+    """A line that says which packets are lost.
 
-    If the packets have no source and go to neighbours, the line comes with its loss. Any other line
-    comes with None.
+    Args:
+        text: the line.
+        of_neighbours: the loss, if the packets have no source and go to neighbours; else None.
+        senders: the interfaces that have the sources of the lost packets.
     """
+
+    text: str
+    of_neighbours: Loss | None = None
+    senders: Sequence[str] = ()
+
+
+def lines_with_losses(found: Iterable[Loss]) -> Iterator[LossLine]:
+    """Yield lines that say which packets are lost, one for each kind of loss."""
     by_packets: dict[Loss, list[Loss]] = {}
     for loss in found:
         by_packets.setdefault(attrs.evolve(loss, source=None, sender=""), []).append(loss)
@@ -134,11 +147,11 @@ def lines_with_losses(found: Iterable[Loss]) -> Iterator[tuple[str, Loss | None]
         devs = [*dict.fromkeys(loss.sender for loss in of_sources if loss.source is not None)]
         if plain not in of_sources:
             named = ", ".join(with_runs(devs))
-            yield f"packets from the addresses of {named} {_no_longer(plain)}", None
+            yield LossLine(f"packets from the addresses of {named} {_no_longer(plain)}")
         elif plain.network is None:
-            yield _words(plain), None
+            yield LossLine(_words(plain))
         else:
-            yield f"{_words(plain)}{_own_clause(plain, devs)}", plain
+            yield LossLine(f"{_words(plain)}{_own_clause(plain, devs)}", plain, devs)
 
 
 def _through_their_own(by_packets: Mapping[Loss, list[Loss]]) -> dict[Loss, list[Loss]]:
@@ -203,8 +216,10 @@ def _no_longer(loss: Loss) -> str:
 
 
 def _own_clause(loss: Loss, senders: Sequence[str]) -> str:
-    """Return a clause on the interfaces whose own addresses no longer reach neighbours."""
+    """Return a clause on whether the interfaces' own addresses still reach neighbours."""
     devs = [dev for dev in loss.neighbours_of if dev in senders]
+    if not devs and loss.is_intended and loss.after:
+        return f", except from {own_addresses(loss.neighbours_of)}"
     if len(devs) == len(loss.neighbours_of):
         return f", also from {own_addresses(devs)}"
     return f", also from the addresses of {', '.join(with_runs(devs))}" if devs else ""
@@ -266,7 +281,8 @@ class _Change(NamedTuple):
         devs: the interfaces before the change, without gateways.
         network: see ``Loss``.
         is_intended: see ``Loss``.
-        homes: see ``_Comparison._homes``.
+        homes: see ``_Comparison._homes``; without ``ties``.
+        ties: see ``_Comparison._ties``.
     """
 
     senders: Senders
@@ -276,6 +292,7 @@ class _Change(NamedTuple):
     network: IpNetwork | None
     is_intended: bool
     homes: frozenset[Prefix]
+    ties: frozenset[Prefix]
 
 
 class _Comparison:
@@ -365,7 +382,7 @@ class _Comparison:
         """Yield a loss for each source whose packets a change loses."""
         network = change.network
         losing = self._losing_sources(change, spans)
-        lost = [address for address in losing if not _stays(address, change)]
+        lost = [address for address in losing if not _stays(address, change.homes, change)]
         if not lost:
             return
         ranges, is_partial = self._ranges(spans, network)
@@ -377,7 +394,7 @@ class _Comparison:
             change.before,
             change.after,
             network,
-            () if network is None else self._neighbours_of(network),
+            () if network is None else self._neighbours_of(network, change.devs),
             change.is_intended,
             is_partial,
         )
@@ -385,12 +402,15 @@ class _Comparison:
             if address is None:
                 yield plain
             else:
-                yield attrs.evolve(plain, source=address.local, sender=address.dev)
+                is_tied = _stays(address, change.ties, change)
+                owner = address.dev
+                yield attrs.evolve(plain, source=address.local, sender=owner, is_tied=is_tied)
 
-    def _neighbours_of(self, network: IpNetwork) -> tuple[str, ...]:
-        """Return the interfaces connected to a network, without uplinks unless all are uplinks."""
-        devs = tuple(self._networks[numbers(network)])
-        return tuple(dev for dev in devs if dev not in self._uplinks) or devs
+    def _neighbours_of(self, network: IpNetwork, carriers: Sequence[str]) -> tuple[str, ...]:
+        """Return the interfaces connected to a network; uplinks only if they carry its packets."""
+        devs = self._networks[numbers(network)]
+        uplinks = tuple(dev for dev in devs if dev in self._uplinks and dev in carriers)
+        return uplinks or tuple(dev for dev in devs if dev not in self._uplinks)
 
     def _losing_sources(
         self,
@@ -507,6 +527,8 @@ class _Comparison:
         of_devs = (each for each in around if not {*before.devs}.isdisjoint(self._networks[each]))
         network = next(of_devs, None)
         has_same_devs = before.devs == after.devs
+        homes = self._homes(around, before, after)
+        ties = self._ties(homes, before)
         return _Change(
             senders,
             _with_gateways(before) if has_same_devs else before.devs,
@@ -514,7 +536,8 @@ class _Comparison:
             before.devs,
             None if network is None else self._family.network(network),
             self._is_intended((number, self._bits)),
-            self._homes(around, before, after),
+            homes - ties,
+            ties,
         )
 
     def _homes(
@@ -543,6 +566,13 @@ class _Comparison:
         return frozenset(
             each for each in around if each[1] >= shortest and after.devs[0] in self._networks[each]
         )
+
+    def _ties(self, homes: frozenset[Prefix], before: _Result) -> frozenset[Prefix]:
+        """Return the networks of ``homes`` whose packets a route through the uplinks carries."""
+        route = before.route
+        if route is None or self._is_correction(route) or not self._uplinks.issuperset(route.devs):
+            return frozenset()
+        return homes & {numbers(route.destination)}
 
     def _is_correction(self, route: Route) -> bool:
         return route.is_ours and self._uplinks.issuperset(route.devs)
@@ -614,11 +644,11 @@ def _stays_on_link(address: IpAddress) -> bool:
     return address.is_link_local or address.is_loopback
 
 
-def _stays(source: Address | None, change: _Change) -> bool:
-    """Return whether packets leave through the interface of their source, into its network."""
+def _stays(source: Address | None, networks: Container[Prefix], change: _Change) -> bool:
+    """Return whether packets leave through their source's interface, into its network."""
     if source is None:
         return False
-    return change.after == (source.dev,) and source.prefix in change.homes
+    return change.after == (source.dev,) and source.prefix in networks
 
 
 def _first(span: Span) -> int:

@@ -62,8 +62,8 @@ class Printed:
         devs: the interfaces that an answer is about.
         is_removal: whether it removes a route or an address.
         keep: the entries of ``keep`` in it.
-        is_asked_for: whether the ranges include neighbours, to which packets without a source are
-            to go elsewhere.
+        is_asked_for: whether the config lists the routes. Then packets without a source to
+            InfiniBand's neighbours in the ranges are to go elsewhere, and no text says so.
     """
 
     name: str
@@ -85,7 +85,11 @@ def harms(crowded: Crowded, root: Path) -> list[str]:
     report = check(crowded.config, host=built.host)
     is_fine = report.verdict == "ok"
     offers = keep_offers(crowded.config, built.kernel, CancelScope()) if is_fine else []
-    printed = [*_printed(crowded, report, [*map(str, offers)]), *_listed(crowded, built, report)]
+    printed = [
+        *_printed(crowded, report, [*map(str, offers)]),
+        *_listed(crowded, built, report),
+        *_fix_as_listed(crowded, built, report),
+    ]
     if not printed:
         return []
     before = _Before(crowded, built, report)
@@ -151,7 +155,9 @@ class _Before:
         reports = [self._report, *([then] if then else [])]
         ranges = [*printed.ranges, *(_failing(then) if then else ())]
         sources = {each.source for report in reports for each in report.findings}
-        networks = {} if printed.is_asked_for else self._networks
+        networks = self._networks
+        if printed.is_asked_for:
+            networks = {dev: own for dev, own in networks.items() if not is_like(dev, ("ib*",))}
         lost = losses(self._ways, ways, ranges, self._owners, after.default_devs, sources, networks)
         if printed.is_removal:  # the text names what is removed, whatever used it
             lost = (attrs.evolve(loss, is_only_by_source=False) for loss in lost)
@@ -180,6 +186,8 @@ class _Before:
             is_meant = (loss.before.dev, loss.before.gateway) in self._by_default
         if is_meant:
             return True
+        if loss.before.dev in uplinks:
+            return False
         networks = self._networks.get(loss.before.dev, ())
         return any(
             loss.packet.to in network and network in networks
@@ -275,6 +283,28 @@ def _listed(crowded: Crowded, built: Built, report: OverlapReport) -> Iterator[P
     drawing = random.Random(crowded.seed)
     parts = [*drawing.choice(found).subnets(drawing.choice((0, 1)))]
     entries = StaticRoutes(enabled=True, routes=[{"destination": str(drawing.choice(parts))}])
+    yield from _as_listed(crowded, built, report, entries)
+
+
+def _fix_as_listed(crowded: Crowded, built: Built, report: OverlapReport) -> Iterator[Printed]:
+    """Yield a config that lists the whole fix and each offered ``keep``; see ``_as_listed``."""
+    offered = [
+        Keep(**each) if isinstance(each, dict) else Keep(each)
+        for line in report.fix.consequences
+        for text in _KEEP.findall(line)
+        if "GATEWAY" not in text
+        for each in json.loads(f"[{text}]")
+    ]
+    fix = report.fix.entries
+    if offered:
+        entries = attrs.evolve(fix, keep=[*dict.fromkeys((*fix.keep, *offered))])
+        yield from _as_listed(crowded, built, report, entries)
+
+
+def _as_listed(
+    crowded: Crowded, built: Built, report: OverlapReport, entries: StaticRoutes
+) -> Iterator[Printed]:
+    """Yield a config with more entries, and what a plan tells about it."""
     document = merged({"hostRouting": dict(crowded.section)}, entries, ())
     try:
         config = Config.from_mapping(document)
@@ -286,8 +316,10 @@ def _listed(crowded: Crowded, built: Built, report: OverlapReport) -> Iterator[P
         if report.reason_kind is not None:  # nothing was judged
             failing = tuple(each.cidr for each in config.route_overlap.expected_cidrs)
         apply = partial(_with_entries, crowded.section, entries)
-        name = f"listed {entries.routes[0].destination}"
-        yield Printed(name, apply, planned.warnings, failing, _EVERYTHING, is_asked_for=True)
+        name = f"listed {', '.join(str(each.destination) for each in entries.routes)}"
+        keep = entries.keep
+        warnings = planned.warnings
+        yield Printed(name, apply, warnings, failing, _EVERYTHING, keep=keep, is_asked_for=True)
 
 
 def _told(fix: Fix | None) -> tuple[str, ...]:

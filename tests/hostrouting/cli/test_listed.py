@@ -385,7 +385,57 @@ def test_what_cannot_be_kept_is_told_too(run: Run, write: Any, kernel: FakeKerne
     assert kernel.write(Write.ADD, [default_route()]) == ()
     path = write({"hostRouting": section(*HALVES, cidrs=[EXPECTED])})
     both = LED_AWAY.replace("of ib0", "of ib0, eth1")
-    assert run("plan", path)[2] == f"hostrouting: {both}\n"
+    near = f"the node then sends to neighbours of eth1 in {EXPECTED} through eth0"
+    assert run("plan", path)[2] == f"hostrouting: {near}\nhostrouting: {both}\n"
+
+
+NETWORKS = {
+    "a part": ("172.16.5.1/24", ["172.16.5.0/25", "172.16.5.128/25"], "172.16.5.0/24"),
+    "all": ("172.16.0.99/16", [], EXPECTED),
+}
+
+
+@pytest.mark.parametrize(("address", "more", "network"), NETWORKS.values(), ids=NETWORKS)
+def test_neighbours_of_a_kept_interface_other_than_infiniband_are_told(
+    run: Run, write: Any, kernel: FakeKernel, address: str, more: list[str], network: str
+) -> None:
+    """Storage was called without a source. Nothing is called so through InfiniBand."""
+    add_nics(kernel, eth1=address)
+    path = write({"hostRouting": section(*HALVES, *more, cidrs=[EXPECTED], keep=["ib0", "eth1"])})
+    told = (
+        f"the node then sends to neighbours of eth1 in {network} through eth0, "
+        "except from this interface's own addresses"
+    )
+    for words in (["check"], ["fix"], ["plan"], ["apply", "--routes-only"]):
+        code, out, err = run(*words, path)
+        assert f": {told}\n" in out + err
+        assert (out + err).count("neighbours of") == 1
+    assert code == 0
+
+
+def test_neighbours_of_an_uplink_with_infinibands_network_are_told(
+    run: Run, write: Any, kernel: FakeKernel
+) -> None:
+    """The uplink's own connected route wins, so nothing fails before the config is applied."""
+    kernel.ip("address del 172.16.0.10/16 dev ib0")
+    for address in ("172.16.9.4/16 dev eth0", "172.16.0.10/16 dev ib0"):
+        kernel.ip(f"address add {address}")
+    add_nics(kernel, ib1="172.16.0.11/16")
+    path = write({"hostRouting": section(*HALVES, cidrs=[EXPECTED], keep=["ib*"])})
+    near = "the node then sends to neighbours of eth0 in 172.16.0.0/16 through eth0 via 10.1.0.1"
+    fabric = f"packets from the addresses of ib0, ib1 no longer go to {' '.join(HALVES)}"
+    told = [
+        f"{near}, also from this interface's own addresses",
+        f"{fabric} through eth0, but through their interfaces",
+    ]
+    for words, start in (
+        (["check"], "caution: after hostrouting apply, "),
+        (["plan"], "hostrouting: "),
+        (["apply", "--routes-only"], "hostrouting: "),
+    ):
+        _, out, err = run(*words, path)
+        lines = (out + err).splitlines()
+        assert [line for line in told if f"{start}{line}" not in lines] == []
 
 
 @pytest.mark.usefixtures("vpn")
