@@ -14,9 +14,9 @@ the gate:
 The drop-ins are the same whichever parts are installed. Otherwise a reload could remove the command
 that systemd is running for a unit. Systemd would then skip the other commands of the same setting.
 Only the script list depends on the installed parts, and the gate script rereads the list before
-each step. A reload may also remove another program's command, with the same effect. So the gate's
-commands are spread over two settings. All lines differ, because systemd would confuse identical
-lines and skip the lines between them.
+each step. If a reload removes another program's command that systemd is running, systemd skips the
+other commands of its setting, too. So the gate's commands are spread over two settings. All lines
+differ, because systemd would confuse identical lines and skip the lines between them.
 
 A failing ``ExecCondition=``, for example because of a missing working directory, makes systemd skip
 the unit: it reports no error and ignores ``Restart=``. So the gate's ``ExecCondition=`` has the

@@ -204,10 +204,13 @@ def _what_to_do_about(left: Changes) -> str:
     )
 
 
-def _instead_of(error: BaseException, other: E, changes: Changes) -> E:
-    """Return an exception with changes and with another exception's notes, such as a task path."""
-    vars(other).update(changes=changes, __notes__=getattr(error, "__notes__", []))
-    return other
+def _instead_of(error: BaseException, raised: E, changes: Changes) -> E:
+    """Return ``raised``, which is raised instead of ``error``, with the changes of the run.
+
+    It also gets the notes of ``error``, such as the task's path.
+    """
+    vars(raised).update(changes=changes, __notes__=getattr(error, "__notes__", []))
+    return raised
 
 
 def _has_traces(layout: Layout) -> bool:

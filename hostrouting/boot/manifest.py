@@ -227,7 +227,10 @@ class Manifest:
         return [layout.gate_list, *self.gates(layout), *of_parts, layout.gate_script]
 
     def folders_above(self, layout: Layout) -> set[Path]:
-        """Return all parent folders of the installed files, except the manifest's own folder."""
+        """Return the parent folders of the installed files that are below the layout's root.
+
+        The manifest's own folder is left out.
+        """
         above: set[Path] = set()
         for path in self.files(layout):
             above.update(path.parents)

@@ -134,7 +134,7 @@ KINDS: dict[str | None, Paint] = {
 
 # Symbols and colours for the cells of each unexpected interface, or of several that share a route.
 # An H200 has eight InfiniBand interfaces. If a host has more interfaces than colours or symbols,
-# these repeat. N and X are left out, because ``KINDS`` has these symbols.
+# these repeat. N, O and X are left out, because ``KINDS`` has N, o and X.
 _SYMBOLS = "ABCDEFGHIJKLMPQRSTUVW"
 _BACKS = (208, 220, 211, 137, 223, 169, 229, 173)
 

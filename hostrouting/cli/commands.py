@@ -91,9 +91,10 @@ def snapshot(_options: argparse.Namespace, host: Host) -> Result:
     """Print the state that a check needs, so that the check can be run elsewhere.
 
     The output is a JSON document with links, addresses, rules, routes in all tables (with the hops
-    of their nexthop objects), nameservers, and the sysctls about routes without a carrier and about
-    replies. The command needs no privileges and changes nothing. If the host's state changes during
-    every attempt to read it, the document has "isTorn": true, and a check of it returns no verdict.
+    of their nexthop objects), nameservers, and the interfaces with the sysctls
+    ignore_routes_with_linkdown and rp_filter. The command needs no privileges and changes nothing.
+    If the host's state changes during every attempt to read it, the document has "isTorn": true,
+    and a check of it returns no verdict.
 
       hostrouting snapshot > node.json                               on the failing node
       hostrouting check --snapshot node.json config.json             anywhere, with the same verdict

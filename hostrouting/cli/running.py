@@ -33,7 +33,8 @@ def run_task(
 
     Args:
         task: the task to run.
-        scope: a scope that signals cancel already; a new one by default.
+        scope: a scope for which the caller has called ``cancelled_by_signals``. By default, a new
+            scope, which signals cancel, too.
         waits: whether the task's progress says what the task is waiting for. Such progress is
             printed even without a terminal, for readers of a log.
     """

@@ -380,8 +380,9 @@ def _why_uncompared(host: JudgedHost) -> str | None:
 
 _ADDRESS = r"(?:\d+(?:\.\d+){3}|[0-9a-f]*:[0-9a-f:.]*:[0-9a-f.]*)(?:/\d+)?"
 
-# For each kind of cause, a pattern for the host's own address in the cause's lines. In a rule, a
-# source without a prefix length is the host's own address.
+# For two kinds of causes, a pattern for the host's own address in the cause's lines. In a rule, a
+# source without a prefix length is the host's own address. ``_alike`` has the pattern for the other
+# kinds.
 _OWN = {
     HostChangeKind.ADDRESS: r"^\S+(?= dev )",
     HostChangeKind.RULE: r"(?<=from )(?!all )[^\s/]+(?= )",

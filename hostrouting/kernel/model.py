@@ -498,8 +498,9 @@ class Model6(Model):
     ) -> tuple[IpAddress, ...]:
         if entry is not None:
             return self._sources(entry, addresses)
-        # No route matches TCP packets. Only a UDP socket can show the source that the kernel then
-        # selects. A snapshot has no sockets: if UDP packets do match a route, raise an error.
+        # No route matches the packets, so the kernel tries again with a source that it selects. For
+        # TCP packets, only a UDP socket shows that source, and only if UDP packets match no route
+        # either. A snapshot has no sockets, so if they do match one, raise an error.
         by_tcp = is_tcp and self.known.is_live
         if is_tcp and not by_tcp:
             refuse_datagrams(self.lookup(addresses))

@@ -13,8 +13,8 @@ The modules of ``rtnetlink``, from the bottom up:
 This module adds guarantees that the kernel doesn't give:
 
 - *A dump isn't atomic.* For links, addresses and rules, the kernel marks an interrupted dump, and
-  ``read`` repeats it. The kernel doesn't mark an interrupted dump of IPv4 routes. So ``entries``
-  listens for changes during the dump, and repeats the dump after a change.
+  ``read`` of conversation.py repeats it. The kernel doesn't mark an interrupted dump of IPv4
+  routes. So ``entries`` listens for changes during the dump, and repeats the dump after a change.
 - *The kernel drops an error reply if the socket's buffer is full.* So requests are sent in batches
   that are small enough for the buffer to hold an error for each request.
 - *A deletion matches loosely.* In a request, metric 0 matches any metric, and a missing gateway

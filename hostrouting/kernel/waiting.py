@@ -1,4 +1,8 @@
-"""Wait until the kernel reaches the required state, without changing the kernel."""
+"""Wait until the kernel reaches the required state, without changing the kernel.
+
+``overlap/uplinks.py`` says what a check waits for, and ``tasks/install_routes.py`` what an
+installation waits for.
+"""
 
 from __future__ import annotations
 

@@ -10,9 +10,10 @@ A check has five steps, each with a module: cut, ask, judge, group, fix. ``check
 each address family. The report has the findings of both families, and the worse of their verdicts.
 The worst is ``unknown``.
 
-``_read.read_once`` runs cut and ask, because all reads and lookups must be of one moment. Next,
-``_local_delivery`` tells whether this host receives packets to its own addresses. It may miss some
-if a rule bypasses table local. The check then ends with the verdict ``unknown``.
+``_read.read_once`` runs cut and ask, because all reads and lookups must be of one moment. For the
+same reason, it also asks ``_local_delivery`` whether this host receives packets to its own
+addresses. It may miss some if a rule bypasses table local. The check then ends with the verdict
+``unknown``.
 
 A *place* (``_places``) is a record of addresses for which all lookups have the same results. Cut
 makes the places, and each later step fills in some of their fields. A ``State`` (``_state``) holds
@@ -36,8 +37,8 @@ or ends. All addresses with the same innermost prefix are one place, which may c
 spans. Only the place's first address (its *probe*) is looked up, once for each kind of socket. A
 FIB may have 100,000 *plain* routes (``kernel.selection``): routes with tos 0 that send all of their
 packets through uplinks. The destinations of all other routes are *suspects*, and so are the
-prefixes that a rule names. Plain routes cut only inside a suspect. Elsewhere, plain routes aren't
-even read.
+prefixes that a rule names. Plain routes cut only inside a suspect. Elsewhere, plain routes are
+usually not even read (``_read._with_routes`` has the exceptions).
 
 Ask (``_ask``). Three kinds of sockets send to a place, and all must leave as expected:
 

@@ -237,7 +237,8 @@ def _without(route: Route, gone: Collection[Route]) -> Route | None:
 def by_gateways(routes: Sequence[Route]) -> list[Route]:
     """Return routes in an order in which they can be added.
 
-    Routes that make gateways reachable come first, and routes that contain gateways come last.
+    Routes that make gateways reachable come first. IPv6 routes come last if their destination
+    contains another route's gateway, which the kernel would then refuse (``_gateways``).
     """
     gateways = _gateways(routes)
     return sorted(routes, key=lambda route: 0 if route.is_near else 1 + _covers(route, gateways))
@@ -246,8 +247,7 @@ def by_gateways(routes: Sequence[Route]) -> list[Route]:
 def _gateways(routes: Iterable[Route]) -> PrefixSet:
     """Return the gateways of IPv6 routes.
 
-    The kernel refuses a gateway if the route to that gateway itself has a gateway
-    (ip6_validate_gw).
+    The kernel refuses a gateway if the route that leads to it has a gateway, too (ip6_validate_gw).
     """
     hops = (hop for route in routes if isinstance(route, Route6) for hop in route.hops)
     bits = Family.IPV6.bits
@@ -255,7 +255,7 @@ def _gateways(routes: Iterable[Route]) -> PrefixSet:
 
 
 def _covers(route: Route, gateways: PrefixSet) -> bool:
-    """Return whether an IPv6 route that has a gateway contains any of ``gateways``."""
+    """Return whether an IPv6 route with a gateway leads to any of ``gateways``."""
     is_behind = isinstance(route, Route6) and not route.is_near
     return is_behind and gateways.overlaps(*ends(numbers(route.destination), gateways.bits))
 
@@ -304,7 +304,8 @@ def _add_and_replace(
 ) -> Iterator[tuple[str, Sequence[RouteFailure]]]:
     """Add and replace routes, and yield a verb and the failures for each bulk call.
 
-    Routes that contain gateways are added last.
+    IPv6 routes are added last if their destination contains another route's gateway, which the
+    kernel would then refuse (``_gateways``).
     """
     gateways = _gateways((*plan.wanted, *plan.remove))
     last = [route for route in plan.add if _covers(route, gateways)]

@@ -1,6 +1,6 @@
 """Turn a check's report into metrics, and write these in Prometheus's exposition format 0.0.4.
 
-docs/reference/watch.md lists the metrics.
+docs/reference/watch.md lists the metrics. ``outputs.py`` writes them to the textfile.
 """
 
 from __future__ import annotations
