@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
@@ -30,6 +30,7 @@ _SHOWN_OWN_NAMES = 4
 _SHOWN_REASONS = 32
 _SHOWN_CAUSES = 4
 _SHOWN_CAUTIONS = 4
+_SHOWN_EXPECTING = 4
 _DRAWN_GROUPS = 50
 _MARKS = {Verdict.OK: good("✓"), Verdict.OVERLAP: bad("✗"), Verdict.UNKNOWN: bad("?")}
 
@@ -213,9 +214,21 @@ def _if_shared(reasons: Sequence[SharedReason]) -> str | None:
 
 def _words(failure: GroupFailure) -> str:
     by = f" by {dev_words(failure.devs)}" if failure.devs else ""
-    if failure.kind is FindingKind.OVERLAP and failure.expected_devs:
-        by += f", expected {dev_words(failure.expected_devs)}"
+    if failure.kind is FindingKind.OVERLAP and any(failure.expecting):
+        by += f", expected {_expected_words(failure.expecting)}"
     return f"{failure.kind} {failure.cidr}{by}"
+
+
+def _expected_words(expecting: Mapping[tuple[str, ...], Sequence[str]]) -> str:
+    """Return the expected interfaces. If the hosts expect different ones, name the fewer hosts."""
+    (most, hosts), *others = sorted(expecting.items(), key=lambda each: -len(each[1]))
+    if not others:
+        return dev_words(most)
+    words = [f"{dev_words(most)} ({counted(len(hosts), 'host')})"]
+    for devs, names in others:
+        named = shortened([*names], ", ", _SHOWN_EXPECTING)
+        words.append(f"{dev_words(devs)} ({len(names):,}: {named})")
+    return " or ".join(words)
 
 
 # --- a page for a browser -------------------------------------------------------------------------

@@ -48,12 +48,16 @@ class GroupFailure(JsonObject):
             similar interfaces, such as ib0 and ib1, different ones may win on the hosts of a group.
         expected_devs: the interfaces that packets should leave through; empty if the hosts expect
             different ones.
+        expecting: the hosts by the interfaces that they expect. Not included in the JSON.
     """
+
+    json_names = ("kind", "cidr", "devs", "expected_devs")
 
     kind: FindingKind
     cidr: IpNetwork
     devs: tuple[str, ...]
     expected_devs: tuple[str, ...] = attrs.field(default=(), eq=False)
+    expecting: Mapping[tuple[str, ...], tuple[str, ...]] = attrs.field(factory=dict, eq=False)
 
 
 @attrs.frozen
@@ -268,6 +272,8 @@ class _Members:
     def __init__(self, first: JudgedHost) -> None:
         self._first = first
         self._failures = _failures(first.report)
+        # For each failure, the names of the hosts by the interfaces that they expect.
+        self._expecting: list[dict[tuple[str, ...], list[str]]] = [{} for _ in self._failures]
         self._names: list[str] = []
         self._own_names: dict[str, str] = {}
         # Both dictionaries map a reason and its detail to the names of the hosts.
@@ -277,7 +283,8 @@ class _Members:
     def add(self, host: JudgedHost) -> None:
         report = host.report
         self._names.append(host.name)
-        self._failures = tuple(map(_in_common, self._failures, _failures(report)))
+        for expecting, failure in zip(self._expecting, _failures(report), strict=True):
+            expecting.setdefault(failure.expected_devs, []).append(host.name)
         # For a snapshot without a host name, report.host is the file's name.
         if report.host not in ("", host.name, host.name.rpartition("/")[2]):
             self._own_names[host.name] = report.host
@@ -290,7 +297,7 @@ class _Members:
         report = self._first.report
         return HostGroup(
             _verdict_on(report),
-            self._failures,
+            tuple(map(_with_expecting, self._failures, self._expecting)),
             report.fix.routes,
             report.fix.rules,
             report.fix.keep,
@@ -407,8 +414,11 @@ def _failures(report: OverlapReport) -> tuple[GroupFailure, ...]:
     return tuple(failures)
 
 
-def _in_common(failure: GroupFailure, other: GroupFailure) -> GroupFailure:
-    """Return a failure without the expected interfaces if another host expects different ones."""
-    if failure.expected_devs == other.expected_devs:
-        return failure
-    return attrs.evolve(failure, expected_devs=())
+def _with_expecting(
+    failure: GroupFailure,
+    expecting: Mapping[tuple[str, ...], Sequence[str]],
+) -> GroupFailure:
+    """Return a failure with the hosts by the interfaces that they expect."""
+    hosts = {devs: tuple(names) for devs, names in expecting.items()}
+    common = failure.expected_devs if len(hosts) == 1 else ()
+    return attrs.evolve(failure, expected_devs=common, expecting=hosts)

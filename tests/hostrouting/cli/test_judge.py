@@ -271,6 +271,17 @@ def test_a_doubtful_uplink_is_a_group_of_its_own(elsewhere: Run, tmp_path: Path)
     assert "ok by eth1; CONTESTED: several interfaces" in page
 
 
+def test_hosts_that_expect_another_uplink_are_named(elsewhere: Run, today: Path) -> None:
+    for number in range(3, 9):
+        text = attrs.evolve(FINE, host=f"node-{number}").to_text().replace('"eth0"', '"eth1"')
+        write_file(today / f"gpu-{number:04}.json", text)
+    words = ("judge", "--cidr", CIDR, today)
+    expected = "eth1 (6 hosts) or eth0 (3: gpu-0000, gpu-0001, gpu-0002)"
+    assert f"✗ 9  OVERLAP {CIDR} by ib0, expected {expected}\n" in elsewhere(*words)[1]
+    (group,) = json.loads(elsewhere(*words, "--output", "json")[1])["groups"]
+    assert group["failures"][0]["expectedDevs"] == []
+
+
 def test_hosts_whose_packets_take_opposite_defaults_are_no_group(
     elsewhere: Run, tmp_path: Path
 ) -> None:

@@ -411,7 +411,7 @@ def test_a_group_has_its_failures_and_their_fix(report: FleetReport) -> None:
     assert {failure.expected_devs for each in found for failure in each} == {("eth0",)}
 
 
-def test_a_group_names_no_expected_interface_if_its_hosts_differ() -> None:
+def test_a_group_names_its_hosts_by_the_expected_interface_if_these_differ() -> None:
     """The kernel numbers another node's uplink otherwise; the failure and its fix are the same."""
     shadowed = document("shadowed")
     other = json.loads(json.dumps(shadowed).replace('"eth0"', '"ens3"'))
@@ -419,6 +419,8 @@ def test_a_group_names_no_expected_interface_if_its_hosts_differ() -> None:
     assert len(group.hosts) == 3
     assert group.failures == (SHADOWED,)
     assert group.failures[0].expected_devs == ()
+    first, other, third = group.hosts
+    assert group.failures[0].expecting == {("eth0",): (first, third), ("ens3",): (other,)}
 
 
 def test_healthy_groups_come_first_then_failures_by_size() -> None:
