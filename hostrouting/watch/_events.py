@@ -288,7 +288,7 @@ def _failure(
         if entry.destination not in on_their_way
     ]
     rules = [json.dumps(rule.to_mapping()) for rule in finding.rules]
-    hint = "no route fixes it; hostrouting fix says why"
+    hint = "no route is proposed; hostrouting fix says why"
     if fix or rules or to_apply:
         hint = "; ".join([*to_apply, *_pastes(fix, rules)])
     elif finding.fix:

@@ -21,6 +21,7 @@ from hostrouting.kernel.port import Write, read_default_routes
 from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.model.routes import NextHop, Protocol, Route
 from hostrouting.model.rules import Rule
+from hostrouting.overlap.proposals import Fix
 from hostrouting.testing import FakeKernel
 from hostrouting.watch._events import of_failures
 
@@ -754,6 +755,9 @@ def test_the_watchers_failure_says_apply(host: Host) -> None:
     (event,) = of_failures(None, report, ())
     assert event.message.endswith(f"fix: CONFIG {WHOLE}: hostrouting apply CONFIG")
     assert event.fields["FIX"] == []
+    unanswered = attrs.evolve(report, fix=Fix())  # ``fix`` may propose routes after an answer
+    (event,) = of_failures(None, unanswered, ())
+    assert event.message.endswith("; no route is proposed; hostrouting fix says why")
 
 
 # --- what CONFIG no longer lists ------------------------------------------------------------------
