@@ -98,7 +98,7 @@ class FileState:
         content: the content of the file (following a symlink), or None for a folder or a dangling
             symlink.
         mode: the permission bits.
-        is_ours: whether the path is a regular file (not a symlink) owned by the current user.
+        is_ours: whether the path is a regular file (not a symlink) of the right owner.
         link: the symlink's target; None if the path isn't a symlink.
     """
 
@@ -108,8 +108,12 @@ class FileState:
     link: str | None = None
 
 
-def look_at(path: Path) -> FileState | None:
+def look_at(path: Path, root: Path | None = None) -> FileState | None:
     """Return the state of a path; None if nothing is there.
+
+    Args:
+        path: the path to look at.
+        root: a folder whose owner is the right one for files; by default, the current user is.
 
     Raises:
         FileError: the path exists but can't be read.
@@ -119,7 +123,8 @@ def look_at(path: Path) -> FileState | None:
         contextlib.suppress(FileNotFoundError, NotADirectoryError),
     ):
         state = path.lstat()
-        is_ours = stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid()
+        owner = os.geteuid() if root is None else root.stat().st_uid
+        is_ours = stat.S_ISREG(state.st_mode) and state.st_uid == owner
         found = None if stat.S_ISDIR(state.st_mode) else read_state(path)
         content, mode = found or (None, stat.S_IMODE(state.st_mode))
         link = target(path) if stat.S_ISLNK(state.st_mode) else None

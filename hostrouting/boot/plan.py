@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -133,7 +134,7 @@ def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
     scripts = _gate_scripts(host, wanted, manifests.removed_parts)
     contents_after = _script_contents(layout, manifests.new)
     contents_after |= {name: script.content for name, script in scripts.items()}
-    changed = _changed_files(layout, wanted, manifests.new, contents_after)
+    changed = _changed_files(host, wanted, manifests.new, contents_after)
     remove, access_errors = _plan_removal(host, wanted, manifests)
     links = tuple(go_package_links(layout)) if wanted.parts else ()
 
@@ -156,8 +157,14 @@ def plan_next_boot(host: Host, wanted: Wanted) -> BootPlan:
     )
 
 
-def _is_up_to_date(file: BootFile) -> bool:
-    return files.look_at(file.path) == file.state
+def _is_up_to_date(file: BootFile, host: Host) -> bool:
+    return _look_at(file.path, host) == file.state
+
+
+def _look_at(path: Path, host: Host) -> files.FileState | None:
+    # Root will apply what an ordinary user plans.
+    is_for_root = os.geteuid() != 0 and not host.is_image
+    return files.look_at(path, host.layout.root if is_for_root else None)
 
 
 # --- manifests ------------------------------------------------------------------------------------
@@ -205,7 +212,7 @@ def _gate_scripts(host: Host, wanted: Wanted, removed: Collection[str]) -> dict[
     """
     scripts = {part.name: part.files[0] for part in wanted.parts if part.is_gated}
     if ROUTES in removed and not host.is_image:
-        installed = files.look_at(host.layout.script(ROUTES))
+        installed = _look_at(host.layout.script(ROUTES), host)
         if installed is not None and installed.is_ours:
             scripts[ROUTES] = _no_routes(host.layout)
     return scripts
@@ -255,7 +262,7 @@ def _plan_gate(
     if has_changes and (new.has_gate or files.is_present(layout.gate_list)):
         gate_files.append(interim_list)
     return GatePlan(
-        switched=tuple(file for file in gate_files if not _is_up_to_date(file)),
+        switched=tuple(file for file in gate_files if not _is_up_to_date(file, host)),
         rollback=_plan_rollback(host, manifests.old, scripts),
         final_list=final_list if new.has_gate and final_list != interim_list else None,
     )
@@ -290,18 +297,19 @@ def _plan_rollback(host: Host, old: Manifest, scripts: Container[str]) -> tuple[
 
 
 def _changed_files(
-    layout: Layout,
+    host: Host,
     wanted: Wanted,
     new: Manifest,
     contents: Mapping[str, bytes],
 ) -> list[BootFile]:
     """Return all files that change or are new, including the manifest and the gate's files."""
+    layout = host.layout
     new_files = installed_files(layout, new, wanted.parts, contents)
     if new.parts:
         new_files.insert(0, BootFile(layout.manifest, new.to_text()))
     if wanted.record:
         new_files.append(BootFile(layout.verified, wanted.record))
-    return [file for file in new_files if not _is_up_to_date(file)]
+    return [file for file in new_files if not _is_up_to_date(file, host)]
 
 
 def _plan_removal(

@@ -267,6 +267,17 @@ def test_plan_shows_the_changes_of_apply_and_makes_none(
     assert out.splitlines()[0] == "nothing to change: 1 route already installed"
 
 
+def test_an_ordinary_user_plans_what_root_would_change(
+    run: Any, write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write({"hostRouting": section(SHADOWED, cidrs=[SHADOWED], watch={"enabled": True})})
+    assert run("apply", path)[0] == 0
+    other = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: other)
+    code, out, _ = run("plan", path)
+    assert (code, out.splitlines()[0]) == (0, "nothing to change: 1 route already installed")
+
+
 def test_unchanged_routes_are_counted_or_listed(run: Any, write: Any) -> None:
     """Thousands of lines would hide those that matter; JSON has each route."""
     more = [{"destination": f"172.16.{number}.0/24"} for number in (2, 3)]
