@@ -87,7 +87,10 @@ def _doubtful_uplinks(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         if note.kind is NoteKind.MOVED:
             hint = "hostrouting check"
             yield DoctorFinding("moved", examined.consumer, note.message, hint, Severity.RISK)
-        if note.kind is NoteKind.CONTESTED and _asks_for_uplinks(note, examined):
+        if note.kind is NoteKind.CONTESTED and note.cidr is not None:
+            hint = "hostrouting check"
+            yield DoctorFinding("contested", examined.consumer, note.message, hint, Severity.RISK)
+        elif note.kind is NoteKind.CONTESTED and _asks_for_uplinks(note, examined):
             hint = (
                 "name the node's uplinks in CONFIG as hostRouting.uplinks, then: "
                 f"{examined.command('apply')}"

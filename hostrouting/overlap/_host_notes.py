@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from operator import attrgetter
 
-from hostrouting.config.routing import RouteOverlap
+from hostrouting.config.routing import ExpectedCidr, RouteOverlap
 from hostrouting.kernel.default_routes import default_route
 from hostrouting.kernel.rules import is_about_other_packets, loopback_of
 from hostrouting.kernel.selection import devs_below_mtu
@@ -44,6 +44,7 @@ def notes_on_host(overlap: RouteOverlap, state: State, places: Places) -> Iterab
     of_pods = container_devs(overlap, state.links)
     if any(expected.devs is None for expected in overlap.expected_cidrs):
         yield from _about_defaults(state, places, of_pods, overlap)
+    yield from _by_other_defaults(state, places)
     yield from _pending(state)
     yield from _without_carrier(state)
     yield from _foreign_sources(state, places)
@@ -144,6 +145,34 @@ def _beside_uplinks(state: State, places: Places) -> Iterable[Note]:
         f' ({best}): {when}, set "uplinks": {json.dumps(best.devs)}, then: hostrouting apply'
     )
     yield Note(NoteKind.CONTESTED, text, devs=best.devs)
+
+
+def _by_other_defaults(state: State, places: Places) -> Iterable[Note]:
+    """Yield a note for each CIDR whose ``devs`` let it follow another default route.
+
+    The ``devs`` name an uplink, too: they may be meant for a part of the CIDR, such as a storage
+    network, while the rest of it belongs to the uplink.
+    """
+    found: dict[ExpectedCidr, Route] = {}
+    for place in places:
+        expected, judgement = place.deciding_cidr, place.unconnected
+        route = judgement.route
+        if expected.devs is None or judgement.is_failure:
+            continue
+        if route is None or route not in state.defaults:
+            continue
+        is_of_uplink = any(expected.is_expected(dev, ()) for dev in state.uplinks.devs)
+        if is_of_uplink and state.uplinks.default not in (None, route):
+            found.setdefault(expected, route)
+    through = ",".join(state.uplinks.devs)
+    for expected, route in found.items():
+        entry = json.dumps({"destination": str(expected.cidr)})
+        text = (
+            f"{expected.cidr} follows {route}, as its devs allow; if only a part of it is meant,"
+            f" add {entry} to hostRouting.staticRoutes.routes, which leads the rest through"
+            f" {through}, then: hostrouting apply"
+        )
+        yield Note(NoteKind.CONTESTED, text, expected.cidr, route.devs)
 
 
 def _including_infiniband(state: State) -> Iterable[Note]:

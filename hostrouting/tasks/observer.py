@@ -29,10 +29,15 @@ def changes_of(result: object, error: BaseException | None = None) -> Changes:
     """
     changes = Changes()
     for outcome in (result, error):
-        found = getattr(outcome, "changes", None)
-        if isinstance(found, Changes) and not isinstance(outcome, RoutePlan | Plan):
-            changes |= found
+        changes |= _reported(outcome) or Changes()
     return changes
+
+
+def _reported(outcome: object) -> Changes | None:
+    """Return the changes in a task's report or exception; None if it has none."""
+    found = getattr(outcome, "changes", None)
+    is_reported = isinstance(found, Changes) and not isinstance(outcome, RoutePlan | Plan)
+    return found if is_reported else None
 
 
 @attrs.define(eq=False)
@@ -41,9 +46,9 @@ class ChangesObserver:
 
     Its ``changes`` are the differences between the state before the tree and the state after it: a
     change that the task itself or a later one has undone isn't among them. Nor are the check's
-    results, even if they have been removed. If the tree fails or is
-    cancelled, the changes of its completed tasks remain. This observer lists these changes, but the
-    tree's exception doesn't. The same observer can be passed to several runs.
+    results, even if they have been removed. If the tree fails or is cancelled, the changes of its
+    completed tasks remain. This observer lists these changes, but the tree's exception doesn't. The
+    same observer can be passed to several runs.
     """
 
     changes: Changes = attrs.field(factory=Changes, init=False)
@@ -66,8 +71,9 @@ class ChangesObserver:
         """Collect the changes in the task's report or exception."""
         del path, status, seconds
         for outcome in (result, error):
-            changes = changes_of(outcome)
-            # An outer task may pass on the report or exception of an inner one.
+            changes = _reported(outcome)
+            # An outer task may pass on the report or exception of an inner one, whose changes may
+            # have been undone meanwhile.
             if changes and not any(changes is earlier for earlier in self._collected):
                 self.changes |= _without_results(changes)
                 self._collected.append(changes)

@@ -616,6 +616,24 @@ def test_rival_default_routes_come_with_answers(metric: int, tmp_path: Path) -> 
         assert NoteKind.CONTESTED not in {note.kind for note in settled.notes}
 
 
+def test_devs_that_follow_another_default_route_are_told(tmp_path: Path) -> None:
+    """A storage network is a part of the VNet, and the storage NIC's default route wins."""
+    vnet = {"cidr": "10.0.0.0/8", "devs": ["eth0", "eth1"]}
+    wins = "route add default via 10.2.0.1 dev eth1 metric 50"
+    row = Row(wins, (vnet,), uplinks=("eth0",))
+    report = check(_config(row), host=_host(row, tmp_path))
+    (note,) = [each for each in report.notes if each.kind is NoteKind.CONTESTED]
+    assert (str(note.cidr), note.devs) == ("10.0.0.0/8", ("eth1",))
+    entry = '{"destination": "10.0.0.0/8"}'
+    assert f"add {entry} to hostRouting.staticRoutes.routes" in note.message
+    rest = f"{wins}\nroute add 10.0.0.0/8 via 10.1.0.1 dev eth0 proto hostrouting"
+    settled = check(_config(row), host=_host(attrs.evolve(row, has=rest), tmp_path))
+    assert NoteKind.CONTESTED not in {each.kind for each in settled.notes}
+    alone = attrs.evolve(row, cidrs=({"cidr": "10.0.0.0/8", "devs": ["eth1"]},))
+    unasked = check(_config(alone), host=_host(alone, tmp_path))
+    assert NoteKind.CONTESTED not in {each.kind for each in unasked.notes}
+
+
 def test_no_answer_holds_a_name_that_is_a_pattern(tmp_path: Path) -> None:
     has = (
         "link add *\naddr add 10.7.0.4/24 dev *\n"

@@ -172,7 +172,24 @@ def summed(host: Host, layout: Layout) -> tuple[list[phases.Task[Any]], Changes]
     return [both], once
 
 
-MADE = {"undone": undone, "replaced again": replaced_again, "summed": summed}
+def passed_on(host: Host, _: Layout) -> tuple[list[phases.Task[Any]], Changes]:
+    """Return a task that returns the report of a subtask whose changes it has undone."""
+
+    @phases.task("passed-on")
+    def look(scope: phases.CancelScope) -> ConfigureReport:
+        report = phases.run_child(Configure(WATCHED, host=host), scope)
+        phases.run_child(RemoveHostRouting(host=host), scope)
+        return report
+
+    return [look], Changes()
+
+
+MADE = {
+    "undone": undone,
+    "replaced again": replaced_again,
+    "summed": summed,
+    "passed on": passed_on,
+}
 
 
 def by_name(changes: Changes) -> set[tuple[str, str, str | None]]:
@@ -199,6 +216,26 @@ def test_an_observer_has_the_net_changes_of_all_tasks(
     run, expected = tasks(host, layout)
     phases.run(phases.Serial(*run), observers=[observer])
     assert by_name(observer.changes) == by_name(expected)
+
+
+def test_an_observer_forgets_the_changes_of_a_failure_that_was_rolled_back(host: Host) -> None:
+    """The rollback is that of embed.md. The exception keeps the changes."""
+    observer = ChangesObserver()
+
+    @phases.task("bring-up")
+    def bring_up(scope: phases.CancelScope) -> None:
+        former = installed_config(host=host)
+        with phases.all_or_nothing() as undo:
+            undo.push(lambda: phases.run_child(Configure(former, host=host), scope.shield()))
+            report = phases.run_child(Configure(WATCHED, host=host), scope)
+            error = RuntimeError("a later task failed")
+            vars(error).update(changes=report.changes)
+            raise error
+
+    with pytest.raises(RuntimeError) as caught:
+        phases.run(bring_up, observers=[observer])
+    assert vars(caught.value)["changes"].routes
+    assert not by_name(observer.changes)
 
 
 def test_an_observer_takes_no_plan_for_a_change(host: Host) -> None:
