@@ -78,7 +78,7 @@ something broken, or couldn't examine it.
 
 3
 : `check --output nagios` has no verdict. It exits with 1 on a failure in WARN mode, on the
-note `MOVED` or if a start would be held, and with 2 on a failure in STRICT mode.
+note `MOVED`, if a start would be held or the gate is off, and with 2 on a failure in STRICT mode.
 
 64
 : the arguments are wrong.

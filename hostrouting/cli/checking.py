@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from hostrouting.boot.break_glass import why_open
 from hostrouting.boot.host import Host
 from hostrouting.cli.changes import NOTHING, changes_lines
 from hostrouting.cli.exit_codes import (
@@ -86,7 +87,8 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
 
     It exits with 0 on success, with 2 if there is no verdict, and with 1 if a CIDR is shadowed, has
     no route or is discarded. With --output nagios it exits with 0 (OK), 1 (failures in WARN mode,
-    the note MOVED, or a start would be held), 2 (failures in STRICT mode) or 3 (unknown).
+    the note MOVED, a start would be held, or the gate is off), 2 (failures in STRICT mode) or 3
+    (unknown).
 
       hostrouting check                         the installed CIDRs, or those in /etc/aks-flex-node/config.json
       hostrouting check --cidr 172.16.0.0/16 --cidr 10.96.0.0/12     without a config file
@@ -117,7 +119,8 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
     start = () if options.output in ("svg", "prometheus") else _start_notes(result, chosen, on)
     noted = attrs.evolve(result, notes=(*result.notes, *start))
     if options.output == "nagios":
-        code, line = nagios(noted)
+        # A snapshot doesn't include files.
+        code, line = nagios(noted, why_open(on.layout) if on.snapshot is None else None)
         return Result(noted.to_json, lambda: line, code)
     text = {
         "svg": lambda: overlap_picture(result),

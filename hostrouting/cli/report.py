@@ -390,7 +390,7 @@ _WARNINGS = (NoteKind.MOVED, NoteKind.START)
 _TEXT_CHARACTERS = 400
 
 
-def nagios(report: OverlapReport) -> tuple[int, str]:
+def nagios(report: OverlapReport, why_open: str | None = None) -> tuple[int, str]:
     """Return the exit code and the line that a monitoring plugin prints for a check's result.
 
     See the Monitoring Plugins Development Guidelines
@@ -398,11 +398,12 @@ def nagios(report: OverlapReport) -> tuple[int, str]:
 
     Args:
         report: the check's report.
+        why_open: why the gate admits every start unchecked; None if it checks the starts.
 
     Returns:
-        The exit code, and a line. Codes: 0 OK, 1 failures in WARN mode or a note MOVED or START,
-            2 failures in STRICT mode, 3 unknown. The line has the status, the failures and, after
-            ``|``, the number of failing CIDRs.
+        The exit code, and a line. Codes: 0 OK, 1 failures in WARN mode, a note MOVED or START or an
+            open gate, 2 failures in STRICT mode, 3 unknown. The line has the status, the failures
+            and, after ``|``, the number of failing CIDRs.
     """
     if not report.cidrs:
         return nagios_unknown("no CIDRs are expected: there is nothing to check")
@@ -415,9 +416,11 @@ def nagios(report: OverlapReport) -> tuple[int, str]:
         status = _CRITICAL if is_strict else _WARNING
         said = f"{_counts(report)}: {report.findings[0].message}"
     else:
-        status = _WARNING if warnings else _OK
+        status = _WARNING if warnings or why_open else _OK
         others = (note for note in report.decisions if note.kind not in _WARNINGS)
         said = "; ".join((*map(_told, warnings), _all_leave(report), *map(_told, others)))
+    if why_open:
+        said = f"every start is let through unchecked, because {why_open}; {said}"
     # With a threshold of 0, any other value raises an alert. In STRICT mode, 0 is the critical
     # threshold, and in WARN mode the warning threshold.
     thresholds = ";0" if is_strict else "0;"

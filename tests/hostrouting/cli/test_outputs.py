@@ -206,6 +206,19 @@ def test_failures_are_1_in_warn_and_2_in_strict(
     assert numbers == ["1", warn, crit, "2"]
 
 
+@pytest.mark.parametrize(
+    ("mode", "cidr", "code"),
+    [("STRICT", "10.96.0.0/12", 1), ("WARN", "172.16.0.0/16", 1), ("STRICT", "172.16.0.0/16", 2)],
+)
+def test_a_gate_that_is_off_is_a_warning(
+    plugin: Any, write: Any, host: Host, mode: str, cidr: str, code: int
+) -> None:
+    write_file(host.layout.gate_off, "")
+    got, (_, said, *_) = plugin(write(expecting(mode, cidr)))
+    told = "every start is let through unchecked, because the file /etc/hostrouting/gate.off is "
+    assert (got, said.startswith(f"{told}there; 1 ")) == (code, True)
+
+
 def test_without_a_default_route_it_is_3_at_once(
     plugin: Any, kernel: FakeKernel, write: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
