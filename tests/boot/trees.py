@@ -172,6 +172,7 @@ def _mmdebstrap(suite: str, packages: Sequence[str], target: Path, lock: int) ->
         *("mmdebstrap", "--mode=root", "--variant=essential", f"--include={','.join(packages)}"),
         # The index of a release without support has expired, but is signed.
         '--aptopt=Acquire::Check-Valid-Until "false"',
+        '--aptopt=Acquire::Retries "3"',
         *("--dpkgopt=force-unsafe-io", *(f"--dpkgopt=path-exclude={glob}" for glob in _KEPT_OUT)),
         '--customize-hook=chroot "$1" sh -c "$HOSTROUTING_BOOT_SET_UP"',
         *(suite, str(target)),

@@ -31,6 +31,7 @@ _TOOLS = ("mmdebstrap", "gcc", "busybox", "modprobe")
 _UNPACK = (
     *("mmdebstrap", "--quiet", "--variant=extract", "--include=user-mode-linux,libc6"),
     '--aptopt=Acquire::Check-Valid-Until "false"',
+    '--aptopt=Acquire::Retries "3"',
 )
 _LOADER = "ld-linux-x86-64.so.2"
 
