@@ -14,6 +14,7 @@ from hostrouting.boot.installation import KUBELET, has_free_kubelet, is_there
 from hostrouting.boot.installed_units import UNIT_PATH, drop_ins, environment_names, settings
 from hostrouting.boot.layout import GATE_NAMES, SEARCH_PATH, Layout
 from hostrouting.boot.trial_timer import trial_deadline
+from hostrouting.doctor._routes import hold_starts
 from hostrouting.doctor.check_types import DoctorFinding, ExaminedHost, Severity
 from hostrouting.model.errors import FileError, RouteError, UnitError
 from hostrouting.model.links import is_infiniband
@@ -132,12 +133,15 @@ def _next_start(examined: ExaminedHost) -> str:
     """Return a clause that says whether the gate admits the next start after a failed check."""
     if why := why_open(examined.layout):
         return f"its next start is let through unchecked, because {why}"
+    held = "its next start is held back"
     if not examined.manifest.is_strict:
-        return "its next start is let through, because the mode is WARN"
+        if not hold_starts(examined):
+            return "its next start is let through, because the mode is WARN"
+        held += " although the mode is WARN, because the static routes can't take effect"
     if bare := _bare_instances(examined):
         called = " ".join(map(examined.called, bare))
         return f"nothing holds the next start of {called}, as its gate is overridden"
-    return "its next start is held back"
+    return held
 
 
 def _shadowed(examined: ExaminedHost, next_start: str) -> Iterator[DoctorFinding]:

@@ -76,9 +76,7 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         for policy in plan.policies:
             yield from _policy_findings(policy, examined)
         yield from _left_routes(plan, examined)
-        # Check the rules first, because a rule that comes too late may be why a route loses.
-        _verify_complete(plan.policies, backends)
-        verify_routes((*plan.unchanged, *plan.foreign), *backends)
+        _verify(plan, backends)
     except RouteError as error:
         # Read the tables again. Reading raises the error if the kernel can't be queried. If it can,
         # the routes are the problem.
@@ -87,6 +85,22 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         hint = error.hint or f"look at: {examined.command('plan')}"
         message = f"{error.message}; {_starts_without_routes(examined)}"
         yield DoctorFinding("route-fails", "static routes", message, hint)
+
+
+def _verify(plan: RoutePlan, backends: Sequence[RouteBackend]) -> None:
+    # Check the rules first, because a rule that comes too late may be why a route loses.
+    _verify_complete(plan.policies, backends)
+    verify_routes((*plan.unchanged, *plan.foreign), *backends)
+
+
+def hold_starts(examined: ExaminedHost) -> bool:
+    """Return whether the installed routes wait or fail, so that a gate that isn't open holds."""
+    try:
+        plan, missing = examined.route_plan
+        _verify(plan, examined.host.backends(examined.manifest.config.static_routes.families))
+    except RouteError:  # ``routes`` reports this error
+        return True
+    return missing is not None
 
 
 def _left_routes(plan: RoutePlan, examined: ExaminedHost) -> Iterator[DoctorFinding]:
