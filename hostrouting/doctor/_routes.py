@@ -23,6 +23,7 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.routes import Protocol, Route
 from hostrouting.model.rules import rule_words
+from hostrouting.overlap.planned_host import as_installed
 from hostrouting.routes.formats import as_networkd
 from hostrouting.routes.plan import RoutePlan, missing_hint, uplinks_of
 from hostrouting.routes.policy import PolicyPlan
@@ -76,7 +77,9 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         for policy in plan.policies:
             yield from _policy_findings(policy, examined)
         yield from _left_routes(plan, examined)
-        _verify(plan, backends)
+        # Check the rules first, because a rule that comes too late may be why a route loses.
+        _verify_complete(plan.policies, backends)
+        verify_routes((*plan.unchanged, *plan.foreign), *backends)
     except RouteError as error:
         # Read the tables again. Reading raises the error if the kernel can't be queried. If it can,
         # the routes are the problem.
@@ -87,20 +90,14 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         yield DoctorFinding("route-fails", "static routes", message, hint)
 
 
-def _verify(plan: RoutePlan, backends: Sequence[RouteBackend]) -> None:
-    # Check the rules first, because a rule that comes too late may be why a route loses.
-    _verify_complete(plan.policies, backends)
-    verify_routes((*plan.unchanged, *plan.foreign), *backends)
-
-
 def hold_starts(examined: ExaminedHost) -> bool:
-    """Return whether the installed routes wait or fail, so that a gate that isn't open holds."""
+    """Return whether the installed routes wait or fail at a start, so that a closed gate holds."""
+    config = examined.manifest.config
     try:
-        plan, missing = examined.route_plan
-        _verify(plan, examined.host.backends(examined.manifest.config.static_routes.families))
-    except RouteError:  # ``routes`` reports this error
+        as_installed(config, examined.host, examined.scope).rehearse()
+    except RouteError:  # ``routes`` and ``plan`` report this error
         return True
-    return missing is not None
+    return False
 
 
 def _left_routes(plan: RoutePlan, examined: ExaminedHost) -> Iterator[DoctorFinding]:

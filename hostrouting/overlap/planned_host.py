@@ -67,6 +67,19 @@ class PlannedHost:
             new = _new_routes(self.plan.of(family))
             refuse("add", [*_without_ipv6(new, self.host), *model.refused()])
 
+    def rehearse(self) -> None:
+        """If installing the routes would raise an error, raise the same one.
+
+        Raises:
+            RouteError: a route can't be installed, or the kernel wouldn't use it.
+        """
+        self.refuse()
+        for family in self.plan.families:
+            of_family = self.plan.of(family)
+            verify_routes(of_family.wanted, self.backend(family))
+            for policy in of_family.policies:
+                verify_policy(policy.wanted, self.backend(family))
+
     def refuse_unkept(self) -> None:
         """Raise a RouteError if another program's rule would decide about kept addresses."""
         for policy in self.plan.policies:

@@ -25,13 +25,9 @@ from hostrouting.overlap.planned_host import PlannedHost, planned_host
 from hostrouting.overlap.summary import brief
 from hostrouting.overlap.uplinks import awaited_devs
 from hostrouting.routes.plan import RoutePlan, RoutesReport, missing_hint, plan_now
-from hostrouting.routes.verify import verify_routes
 from hostrouting.tasks.arguments import to_config, to_host, to_scope
 from hostrouting.tasks.configure import change_to_record, warnings_of
-from hostrouting.tasks.install_routes import (
-    verify_policies,
-    why_no_default6,
-)
+from hostrouting.tasks.install_routes import why_no_default6
 from phases import CancelScope
 
 _NAMED_FINDINGS = 3
@@ -221,7 +217,7 @@ def _outcome(
         return f"the static routes can't be installed without {missing}; {hint}"
     scope.check()
     try:
-        _rehearse(planned)
+        planned.rehearse()
     except UnknownFactError as error:
         return error
     except RouteError as error:
@@ -260,16 +256,3 @@ def _failure_of(report: OverlapReport) -> str | None:
         messages = [finding.message for finding in report.findings]
         return shortened(messages, "; ", _NAMED_FINDINGS)
     return None
-
-
-def _rehearse(planned: PlannedHost) -> None:
-    """If installing the routes would raise an error, raise the same one.
-
-    Raises:
-        RouteError: a route can't be installed, or the kernel wouldn't use it.
-    """
-    planned.refuse()
-    for family in planned.plan.families:
-        of_family = planned.plan.of(family)
-        verify_routes(of_family.wanted, planned.backend(family))
-        verify_policies(of_family, planned.backend(family))
