@@ -469,7 +469,7 @@ def with_effects(
         plan, missing = plan_now(config, *host.planned_backends(config), adopted=adopted)
     except RouteError as error:
         return with_failure(report, error), None
-    if missing is not None or not (_new_routes(plan) or _new_rules(plan)):
+    if missing is not None or not plan.changes:
         return report, plan
     try:
         planned = planned_host(config, host, plan, scope)

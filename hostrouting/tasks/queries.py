@@ -84,7 +84,7 @@ def check_and_plan(
         from hostrouting.overlap.planned_host import with_unapplied
 
         return with_unapplied(report, config, host, scope), None
-    if report.verdict is not Verdict.OK or not config.static_routes.is_wanted:
+    if report.verdict is not Verdict.OK or config.is_as_installed:
         return report, None
     from hostrouting.overlap.planned_host import with_effects
 

@@ -278,7 +278,8 @@ def test_it_exits_with_0_1_or_2(judge: Any, kinds: list[str], code: int) -> None
 def test_the_page_has_a_row_for_each_group(judge: Any) -> None:
     page = """\
 6 snapshots: 2 ok, 2 overlap, 2 unknown
-✓ 2  ok
+• 2  ok
+     caution: after hostrouting apply, packets no longer go to 172.16.0.0/16 through eth0, but through ib0
      node-00000, node-00006
      own names: node-00000 is aks-h200-00000, node-00006 is aks-h200-00006
 ✗ 2  OVERLAP 172.16.0.0/16 by ib0,ib1,ib2,ib3,ib4,ib5,ib6,ib7, expected eth0
