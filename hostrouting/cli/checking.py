@@ -47,7 +47,7 @@ from hostrouting.cli.report import (
     unexpected_lines,
 )
 from hostrouting.cli.running import Result, run_function
-from hostrouting.config.routing import SECTION, Config, StaticRoutes
+from hostrouting.config.routing import SECTION, Config, OverlapMode, StaticRoutes
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import ConfigError, FileError, HostRoutingError, RouteError
@@ -200,7 +200,10 @@ def _start_lines(notes: Iterable[Note]) -> list[str]:
 
 
 def _start_notes(report: OverlapReport, chosen: Chosen, host: Host) -> tuple[Note, ...]:
-    """Return a note if nothing fails, but a start would be held or the routes aren't installed."""
+    """Return a note if a start would be held, although nothing fails or the mode is WARN.
+
+    If nothing fails, there is also a note if the routes aren't installed.
+    """
     message = _about_start(report, chosen, host)
     return (Note(NoteKind.START, message.replace("\n", "; ")),) if message else ()
 
@@ -208,7 +211,9 @@ def _start_notes(report: OverlapReport, chosen: Chosen, host: Host) -> tuple[Not
 def _about_start(report: OverlapReport, chosen: Chosen, host: Host) -> str:
     """Return the message of ``_start_notes``, or an empty string."""
     static = chosen.config.static_routes
-    if report.verdict is not Verdict.OK or not static.is_wanted:
+    is_ok = report.verdict is Verdict.OK
+    is_let_through = report.verdict is Verdict.OVERLAP and report.mode is OverlapMode.WARN
+    if not (is_ok or is_let_through) or not static.is_wanted:
         return ""
     from hostrouting.kernel.model import UnknownFactError
 
@@ -217,12 +222,13 @@ def _about_start(report: OverlapReport, chosen: Chosen, host: Host) -> str:
     apply_fails = report.fix.would_fail
     apply = "" if apply_fails else f": hostrouting apply {chosen.name}".rstrip()
     try:
-        return _about_planned_start(config, backends, host, apply)
+        return _about_planned_start(config, backends, host, apply, is_ok=is_ok)
     except UnknownFactError as error:
         return f"whether the next start is held isn't known: {error.message}"
     except RouteError as error:
-        # A caution already says why apply would fail.
-        return "" if apply_fails else f"whether all is installed isn't known: {error.message}"
+        # A caution says why apply would fail, and a failure's fix says what isn't installed.
+        is_told = apply_fails or not is_ok
+        return "" if is_told else f"whether all is installed isn't known: {error.message}"
 
 
 def _about_planned_start(
@@ -230,6 +236,8 @@ def _about_planned_start(
     backends: Sequence[RouteBackend],
     host: Host,
     apply: str,
+    *,
+    is_ok: bool,
 ) -> str:
     """Return why a start would be held, or what the host lacks or has outdated, or nothing.
 
@@ -238,6 +246,7 @@ def _about_planned_start(
         backends: the backends of its families.
         host: the host that would start its node.
         apply: how to bring the host up to date, or an empty string if apply would fail.
+        is_ok: whether nothing fails. If something does, its fix says what the host lacks.
 
     Raises:
         UnknownFactError: a rule's effect depends on a fact that a snapshot doesn't have.
@@ -252,6 +261,8 @@ def _about_planned_start(
     plan, _ = plan_now(config, *backends)
     if not plan.changes and (refusal := _refused_policy(plan, host)):
         return f"the next start that the gate checks is held: {refusal}"
+    if not is_ok:
+        return ""
     overdue = PlannedHost(host, plan).overdue(config)
     return f"{', and '.join(overdue)}{apply}" if overdue else ""
 

@@ -414,7 +414,7 @@ def nagios(report: OverlapReport, why_open: str | None = None) -> tuple[int, str
     warnings = [note for note in report.notes if note.kind in _WARNINGS]
     if failing:
         status = _CRITICAL if is_strict else _WARNING
-        said = f"{_counts(report)}: {report.findings[0].message}"
+        said = _failures_told(report)
     else:
         status = _WARNING if warnings or why_open else _OK
         others = (note for note in report.decisions if note.kind not in _WARNINGS)
@@ -426,6 +426,12 @@ def nagios(report: OverlapReport, why_open: str | None = None) -> tuple[int, str
     thresholds = ";0" if is_strict else "0;"
     performance = f"failing={len(failing)};{thresholds};0;{len(report.cidrs)}"
     return status, f"{_text(status, said)} | {performance}"
+
+
+def _failures_told(report: OverlapReport) -> str:
+    """Return clauses: whether starts are held, how many CIDRs fail, and the first failure."""
+    starts = (note.message for note in report.notes if note.kind is NoteKind.START)
+    return "; ".join((*starts, f"{_counts(report)}: {report.findings[0].message}"))
 
 
 def _told(note: Note) -> str:

@@ -743,6 +743,23 @@ def test_a_start_that_would_wait_for_the_default_route_is_told(
     assert "; until that is fixed, the gate holds each start of " in message
 
 
+@pytest.mark.parametrize("mode", ["WARN", "STRICT"])
+def test_a_start_that_is_held_in_warn_mode_is_told_beside_failures(
+    run: Run, write: Any, kernel: FakeKernel, mode: str
+) -> None:
+    """In STRICT mode, each failure holds a start."""
+    cidrs = (EXPECTED, "10.96.0.0/12")
+    path = write({"hostRouting": section(*HALVES, cidrs=cidrs, mode=mode, uplinks=["eth0"])})
+    assert run("apply", path)[0] == 0
+    lose_default_route(kernel)
+    told = "the next start that the gate checks waits for the default route on eth0"
+    code, out, _ = run("check", path)
+    assert (code, f"note: {told}" in out) == (1, mode == "WARN")
+    code, line, _ = run("check", path, "--output", "nagios")
+    assert (code, "1 of 2 expected CIDRs fails" in line) == ({"WARN": 1, "STRICT": 2}[mode], True)
+    assert line.startswith(f"HOSTROUTING WARNING - {told}") == (mode == "WARN")
+
+
 @pytest.mark.parametrize("word", ["check", "fix"])
 def test_the_default_config_needs_no_argument(run: Run, flushed: Path, word: str) -> None:
     code, out, err = run(word)
