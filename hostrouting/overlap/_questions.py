@@ -245,7 +245,9 @@ class Questions:
         if self._moves_ours(answer, unfixable, question):
             effect = f", and apply moves them there{outcome.after}"
         if answer.kind is AnswerKind.REPLACING:
-            effect = self._move_of_listed() + effect
+            parts = [part for each in outcome.broken for part in each.ranges]
+            failing = f"; then {_words(parts)} fails" if parts else ""
+            return f"{self._move_of_listed()}{effect}{failing}"
         broken = [(list(each.ranges), each) for each in outcome.broken]
         return effect + _failing_with(broken, answer.uplinks)
 

@@ -255,20 +255,21 @@ def _printed(crowded: Crowded, report: OverlapReport, offers: Sequence[str]) -> 
         for command in _removals(crowded, each.reason):
             run = partial(_with_command, crowded.config, command)
             name = f"removal {command}"
-            text = (each.reason,)
+            text = tuple(each.reason.split("; "))  # clauses, of which each has its own exceptions
             yield Printed(name, run, text, each.ranges, _EVERYTHING, is_removal=True)
         for answer in each.answers:
             reply = partial(_with_answer, section, answer)
             name = f"answer {json.dumps(answer)}"
-            text = (_effect(each.reason, answer),)
+            text = _effect(each.reason, answer)
             yield Printed(name, reply, text, each.ranges, others, each.devs)
 
 
-def _effect(reason: str, answer: Mapping[str, Any]) -> str:
-    """Return what a reason says about the effect of an answer that names uplinks."""
+def _effect(reason: str, answer: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the clauses of a reason on the effect of an answer that names uplinks."""
     if "uplinks" not in answer:
-        return ""
-    return reason.partition(json.dumps(answer["uplinks"]))[2].partition("; if ")[0]
+        return ()
+    effect = reason.partition(json.dumps(answer["uplinks"]))[2].partition("; if ")[0]
+    return tuple(re.split("; |, and hostrouting fix ", effect))
 
 
 def _listed(crowded: Crowded, built: Built, report: OverlapReport) -> Iterator[Printed]:

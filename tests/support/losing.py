@@ -51,7 +51,7 @@ class Loss:
         is_now_kept = bool(self.owner) and self.after.dev == self.owner
         if (self.is_only_by_source or is_now_kept) and _EXCEPT.search(line):
             return False
-        is_about_all = line.startswith("packets no longer go to ")
+        is_about_all = line.startswith("packets no longer go to ") or "apply moves " in line
         if self.is_only_by_source and not is_about_all:
             is_own = self.owner in words or any(
                 part.prefixlen == part.max_prefixlen and self.packet.source in part

@@ -428,7 +428,7 @@ QUESTIONS = {
         "route add default via 10.2.0.1 dev eth1 metric 50",
         ("10.0.0.0/8",),
         ((_devs("10.0.0.0/8", "eth0", "eth1"), "eth0,eth1", "eth1", "eth0"),),
-        ("if only eth0 leads to the cluster", "10.2.0.1 fails with eth0 as uplink"),
+        ("if only eth0 leads to the cluster", "; then 10.2.0.1 fails"),
     ),
     "a lower metric does": Asked(
         f"{VPN}addr del 10.2.0.4/24 dev eth1\naddr add 10.2.0.4/24 dev eth1 noprefixroute\n"
