@@ -112,6 +112,17 @@ def _without(of: Snapshot, protocol: int) -> Snapshot:
     )
 
 
+def _with_protocol(of: Snapshot, protocol: int) -> Snapshot:
+    """Give our routes to another program, so that the config, which lists none, removes none."""
+    return attrs.evolve(
+        of,
+        routes=tuple(
+            attrs.evolve(route, protocol=protocol) if route.is_ours else route
+            for route in of.routes
+        ),
+    )
+
+
 def _with(of: Snapshot, route: Route) -> Snapshot:
     return attrs.evolve(of, routes=(*of.routes, route))
 
@@ -130,7 +141,7 @@ _DISCARDED = Route(
 )
 
 KINDS: dict[str, Callable[[Snapshot], Snapshot]] = {
-    "fixed": lambda of: of,
+    "fixed": lambda of: _with_protocol(of, Protocol.STATIC),
     "shadowed": lambda of: _without(of, Protocol.HOSTROUTING),
     "discarded": lambda of: _with(of, _DISCARDED),
     "past-main": _past_main,

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.boot.break_glass import why_open
 from hostrouting.boot.host import Host
 from hostrouting.cli.changes import NOTHING, changes_lines
 from hostrouting.cli.exit_codes import (
@@ -119,6 +118,8 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
     start = () if options.output in ("svg", "prometheus") else _start_notes(result, chosen, on)
     noted = attrs.evolve(result, notes=(*result.notes, *start))
     if options.output == "nagios":
+        from hostrouting.boot.break_glass import why_open
+
         # A snapshot doesn't include files.
         code, line = nagios(noted, why_open(on.layout) if on.snapshot is None else None)
         return Result(noted.to_json, lambda: line, code)

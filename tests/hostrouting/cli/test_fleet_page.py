@@ -16,7 +16,7 @@ import pytest
 from file_trees import write_file
 from node import until
 
-from benchmarks.snapshots import CONFIG, node
+from benchmarks.snapshots import CONFIG, KINDS, node
 from hostrouting import Config, judge
 from hostrouting.cli.fleet import fleet_page
 from hostrouting.fleet.groups import FleetReport
@@ -129,7 +129,7 @@ def test_no_group_covers_the_filter(page: Chrome) -> None:
 @pytest.mark.parametrize("width", [420, 1280])
 def test_long_remarks_cover_no_group(browser: Chrome, tmp_path: Path, width: int) -> None:
     """The remarks scroll away, and list some hosts only, as the text does."""
-    (group,) = judge([node(0)], Config.from_mapping(CONFIG)).groups
+    (group,) = judge([KINDS["fixed"](node(0))], Config.from_mapping(CONFIG)).groups
     hosts = tuple(f"gpu-{number:04}" for number in range(1000))
     report = FleetReport((attrs.evolve(group, hosts=hosts),), outdated=hosts, gone=hosts)
     browser.get(write_file(tmp_path / "fleet.html", fleet_page(report)).as_uri())
@@ -154,6 +154,8 @@ def test_the_fix_is_copied_as_a_config_needs_it(page: Chrome) -> None:
     assert json.loads(f"[{text}]") == [
         {"destination": "10.96.0.0/13"},
         {"destination": "10.104.0.0/13"},
+        {"destination": "172.16.0.0/17"},  # installed, and not in CONFIG
+        {"destination": "172.16.128.0/17"},
     ]
 
 
@@ -162,7 +164,7 @@ def broken(browser: Chrome, tmp_path: Path) -> Chrome:
     """Return a browser showing a node whose file has another name, and three broken files."""
     for name, text in {"gpu-1": "", "gpu-2": "[", "gpu-3": ""}.items():
         write_file(tmp_path / f"{name}.json", text)
-    node(0).save(tmp_path / "gpu-0.json")
+    KINDS["fixed"](node(0)).save(tmp_path / "gpu-0.json")
     report = judge(sorted(tmp_path.iterdir()), Config.from_mapping(CONFIG))
     browser.get(write_file(tmp_path / "fleet.html", fleet_page(report)).as_uri())
     return browser

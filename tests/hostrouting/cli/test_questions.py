@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node import GATEWAY, NICS, OWN, SECOND_GATEWAY, add_nics
 
-from benchmarks.snapshots import write_snapshots
+import hostrouting
+from benchmarks.snapshots import CONFIG, node, write_snapshots
 from hostrouting import Config, Host, RouteOverlap, check
 from hostrouting.backend import NextHop, Route, Rule, Write, read_default_routes
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow, matches, why_unmet
@@ -278,8 +279,7 @@ def test_it_exits_with_0_1_or_2(judge: Any, kinds: list[str], code: int) -> None
 def test_the_page_has_a_row_for_each_group(judge: Any) -> None:
     page = """\
 6 snapshots: 2 ok, 2 overlap, 2 unknown
-• 2  ok
-     caution: after hostrouting apply, packets no longer go to 172.16.0.0/16 through eth0, but through ib0
+✓ 2  ok
      node-00000, node-00006
      own names: node-00000 is aks-h200-00000, node-00006 is aks-h200-00006
 ✗ 2  OVERLAP 172.16.0.0/16 by ib0,ib1,ib2,ib3,ib4,ib5,ib6,ib7, expected eth0
@@ -295,6 +295,15 @@ def test_the_page_has_a_row_for_each_group(judge: Any) -> None:
 """  # noqa: E501
     _, out, _ = judge(["fixed", "shadowed", "cut-off"])
     assert re.sub("is not JSON: .+", "is not JSON: …", out) == page
+
+
+def test_a_config_without_the_installed_routes_comes_with_a_caution() -> None:
+    (group,) = hostrouting.judge([node(0)], Config.from_mapping(CONFIG)).groups
+    (caution,) = group.cautions
+    assert caution == (
+        "after hostrouting apply, packets no longer go to 172.16.0.0/16 through eth0,"
+        " but through ib0"
+    )
 
 
 def test_one_snapshot_is_one_host(judge: Any, folder: Path) -> None:
