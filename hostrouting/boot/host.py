@@ -308,9 +308,9 @@ class Host:
     def with_verified(self, config: Config) -> Config:
         """Return a config with this host's verified uplinks; unchanged if it doesn't need them.
 
-        Two kinds of configs need them: a STRICT config with a CIDR, and a config that
-        ``is_as_installed`` if the installed check expects them. A config from ``installed_config``
-        keeps the uplinks that it came with, until the config is changed. An image has none.
+        Two kinds of configs need them, in either mode: a config with a CIDR, and a config that
+        ``is_as_installed`` if a check is installed. A config from ``installed_config`` keeps the
+        uplinks that it came with, until the config is changed. An image has none.
 
         Raises:
             FileError: the record of verified uplinks can't be read.
