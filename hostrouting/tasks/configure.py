@@ -535,8 +535,9 @@ def _record_uplinks(
 def change_to_record(config: Config, report: OverlapReport, host: Host) -> Change | None:
     """Return the change that records the uplinks of a passed check; None if nothing changes.
 
-    The uplinks are recorded under their present names. A recorded uplink that is missing now stays
-    in the record, as long as another recorded uplink is there.
+    Only a STRICT check begins a record. The uplinks are recorded under their present names. A
+    recorded uplink that is missing now stays in the record, as long as another recorded uplink is
+    there.
     """
     devs = report.default_devs
     if not config.verifies_uplinks or report.verdict is not Verdict.OK or not devs:
