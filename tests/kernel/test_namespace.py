@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Network, IPv6Address
 from pathlib import Path
 
@@ -41,7 +42,10 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def test_an_asyncio_run_is_in_its_loops_namespace(kernel: NamespaceKernel) -> None:
-    """asyncio's own threads, made before, are still in the namespace of the host."""
+    """asyncio's own thread, made before, is still in the namespace of the host.
+
+    The loop has one such thread: more would be made, in this namespace, while the first is busy.
+    """
     del kernel
 
     def where(*_: object, scope: object = None) -> str:
@@ -49,6 +53,7 @@ def test_an_asyncio_run_is_in_its_loops_namespace(kernel: NamespaceKernel) -> No
         return str(Path("/proc/thread-self/ns/net").readlink())
 
     async def main() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(max_workers=1))
         before = await asyncio.to_thread(where)
         namespace.enter_namespace()
         here = where()
