@@ -203,10 +203,29 @@ def _start_lines(notes: Iterable[Note]) -> list[str]:
 def _start_notes(report: OverlapReport, chosen: Chosen, host: Host) -> tuple[Note, ...]:
     """Return a note if a start would be held, although nothing fails or the mode is WARN.
 
-    If nothing fails, there is also a note if the routes aren't installed.
+    If nothing fails, there is also a note if the routes aren't installed, or if the next boot has
+    no rules that keep interfaces now.
     """
-    message = _about_start(report, chosen, host)
-    return (Note(NoteKind.START, message.replace("\n", "; ")),) if message else ()
+    messages = (_about_start(report, chosen, host), _about_printed(report, chosen, host))
+    return tuple(Note(NoteKind.START, each.replace("\n", "; ")) for each in messages if each)
+
+
+def _about_printed(report: OverlapReport, chosen: Chosen, host: Host) -> str:
+    """Return how to make rules of ``fix --format ip`` last, or an empty string if there are none.
+
+    If the config keeps interfaces, there is a caution: ``apply`` fails until they are deleted.
+    """
+    if report.verdict is not Verdict.OK or chosen.config.static_routes.keep:
+        return ""
+    rules = [rule for rule in host.routes.facts().rules if formats.is_printed(rule)]
+    if not rules:
+        return ""
+    shown = shortened([f"{rule.preference}: {rule}" for rule in rules], ", ", _SHOWN_ROUTES)
+    return (
+        f"the next boot has none of what hostrouting fix --format ip printed ({shown}), nor its"
+        " routes; to make them last, have hostrouting fix --in-place CONFIG write the fix, for a"
+        " snapshot from before them (--snapshot) or after you delete them, then: hostrouting apply"
+    )
 
 
 def _about_start(report: OverlapReport, chosen: Chosen, host: Host) -> str:

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
+from hostrouting.config.routing import KEEP_PRIORITIES
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.parsing import parse_device
-from hostrouting.model.routes import NextHop, Protocol, Route, Table
+from hostrouting.model.routes import SIDE_TABLES, NextHop, Protocol, Route, Table
 from hostrouting.model.rules import Rule
 
 _IP = """\
@@ -22,7 +23,9 @@ _IP = """\
 there is one with this
 # destination and metric, ours or another program's; "ip {} route show exact DESTINATION" shows it.
 # Delete them (with "del" for "add") before "hostrouting apply", which takes them for another \
-program's.
+program's. To make
+# them last, print the same fix as a config ("--format config") for "hostrouting apply", or as \
+netplan's or networkd's.
 """
 
 _IP_RULES = """\
@@ -250,6 +253,16 @@ def _ip_line(route: Route) -> str:
 
 def _ip_rule(rule: Rule) -> str:
     return f"ip -{_family_of(rule).value} rule add {rule} pref {rule.preference}\n"
+
+
+def is_printed(rule: Rule) -> bool:
+    """Return whether a command of ``as_ip`` has probably added a rule: it goes at the next boot.
+
+    A rule of systemd-networkd or NetworkManager, which comes again, has protocol static.
+    """
+    # "ip rule add" sets no protocol. Without -d, "ip -j rule" prints none either, like the kernel's.
+    is_by_ip = rule.protocol in (Protocol.UNSPEC, Protocol.KERNEL)
+    return is_by_ip and rule.preference in KEEP_PRIORITIES and rule.table in SIDE_TABLES
 
 
 def _family_of(rule: Rule) -> Family:

@@ -292,6 +292,48 @@ def test_printed_rules_are_to_be_deleted(
     assert run("apply", path)[0] == 0
 
 
+def test_a_check_tells_of_printed_rules_that_the_next_boot_lacks(
+    host: Host,
+    kernel: FakeKernel,
+    run: Callable[..., tuple[int, str, str]],
+    write: Callable[[object], Any],
+    recorded: Any,
+) -> None:
+    """After the commands of fix --format ip, a config without them passes until the next boot."""
+    path = write(config(cidrs=["172.16.0.0/16"], uplinks=["eth0"]).to_mapping())
+    told = f"the next boot has none of what hostrouting fix --format ip printed ({KEPT})"
+    assert told not in run("check", path)[1]
+    commands = run("fix", path, "--format", "ip")[1]
+    assert 'To make\n# them last, print the same fix as a config ("--format config")' in commands
+    for line in commands.splitlines():
+        kernel.ip(line)
+    for words in (["check", path], ["check", "--cidr", "172.16.0.0/16"], ["fix", path]):
+        code, out, err = run(*words)
+        assert (code, (out + err).count(told)) == (0, 1), words
+    code, line, _ = run("check", path, "--output", "nagios")
+    assert (code, told in line) == (1, True)
+    # The hint works: apply names the rules to delete, and the next boot has what it installs.
+    assert run("fix", path, "--in-place", "--snapshot", recorded)[0] == 0
+    assert told not in run("check", path)[1], "the caution tells what to delete"
+    for command in re.findall(r"has printed: (.*)", run("apply", path)[2])[0].split(" && "):
+        kernel.ip(command)
+    assert run("apply", path)[0] == 0
+    assert told not in run("check", path)[1]
+
+
+def test_rules_of_networkd_last(
+    host: Host,
+    kernel: FakeKernel,
+    run: Callable[..., tuple[int, str, str]],
+    write: Callable[[object], Any],
+) -> None:
+    path = write(config(cidrs=["172.16.0.0/16"], uplinks=["eth0"]).to_mapping())
+    for line in run("fix", path, "--format", "ip")[1].splitlines():
+        kernel.ip(f"{line} protocol static" if "rule add" in line else line)
+    code, out, _ = run("check", path)
+    assert (code, "next boot" in out) == (0, False)
+
+
 def test_notes_are_printed(
     host: Host,
     kernel: FakeKernel,
