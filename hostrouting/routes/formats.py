@@ -260,7 +260,7 @@ def is_printed(rule: Rule) -> bool:
 
     A rule of systemd-networkd or NetworkManager, which comes again, has protocol static.
     """
-    # "ip rule add" sets no protocol. Without -d, "ip -j rule" prints none either, like the kernel's.
+    # "ip rule add" sets no protocol. Without one, a snapshot by "ip -j" has the protocol kernel.
     is_by_ip = rule.protocol in (Protocol.UNSPEC, Protocol.KERNEL)
     return is_by_ip and rule.preference in KEEP_PRIORITIES and rule.table in SIDE_TABLES
 
