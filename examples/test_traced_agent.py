@@ -37,6 +37,7 @@ trace.set_tracer_provider(provider)
 
 CIDR = "172.16.1.0/24"
 OVERLAP = RouteOverlap([CIDR], OverlapMode.STRICT)
+TREE = "restore-on-failure/serial"
 CONFIG = Config(StaticRoutes(True, [StaticRoute(CIDR)]), OVERLAP)
 
 
@@ -103,12 +104,12 @@ def test_each_task_has_a_span(host: Host) -> None:
     asyncio.run(bring_up(CONFIG, start_node, host))
     found = spans()
     assert found.keys() >= {
-        "bring-up",
-        "bring-up/configure",
-        "bring-up/configure/check-route-overlap",
-        "bring-up/start-node",
+        "restore-on-failure",
+        f"{TREE}/configure",
+        f"{TREE}/configure/check-route-overlap",
+        f"{TREE}/start-node",
     }
-    configure, above = found["bring-up/configure"], found["bring-up"]
+    configure, above = found[f"{TREE}/configure"], found[TREE]
     assert configure.parent is not None
     assert above.context is not None
     assert configure.parent.span_id == above.context.span_id
@@ -124,7 +125,7 @@ def test_a_failed_start_is_rolled_back(host: Host, backend: ActingBackend) -> No
         asyncio.run(bring_up(CONFIG, start_nothing, host))
     assert read_our_routes(backend) == ()
     assert backend.counts == {"add": 1, "delete": 1}
-    span = spans()["bring-up/start-node"]
+    span = spans()[f"{TREE}/start-node"]
     assert span.status.status_code is trace.StatusCode.ERROR
     assert [event.name for event in span.events] == ["exception"]
 
@@ -153,10 +154,10 @@ def test_a_cancelled_start_is_rolled_back(host: Host, backend: ActingBackend) ->
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(stopped())
     assert read_our_routes(backend) == ()
-    assert (spans()["bring-up/start-node"].attributes or {})["status"] == "cancelled"
+    assert (spans()[f"{TREE}/start-node"].attributes or {})["status"] == "cancelled"
 
 
 def test_no_node_starts_with_a_shadowed_network(host: Host) -> None:
     with pytest.raises(RouteOverlapError):
         asyncio.run(bring_up(Config(route_overlap=OVERLAP), start_node, host))
-    assert "bring-up/start-node" not in spans()
+    assert f"{TREE}/start-node" not in spans()

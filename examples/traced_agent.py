@@ -29,7 +29,7 @@ from hostrouting.backend import (
     Write,
 )
 from hostrouting.report import changes_of
-from hostrouting.tasks import installed_config
+from hostrouting.tasks import RestoreOnFailure
 
 
 class CountingBackend(ForwardingBackend):
@@ -90,20 +90,11 @@ class SpanObserver(phases.Observer):
 async def bring_up(config: Config, start: phases.Task[object], host: Host) -> ConfigureReport:
     """Install a config and start the node.
 
-    If anything fails or is cancelled, restore what was installed before. A cancellation, or a
-    Ctrl-C, that arrives during the rollback doesn't end it.
+    If anything fails or is cancelled, restore what was installed before.
     """
-
-    @phases.task("bring-up")
-    def install_and_start(scope: phases.CancelScope) -> ConfigureReport:
-        former = installed_config(host=host)
-        with phases.all_or_nothing() as undo:
-            undo.push(lambda: phases.run_child(Configure(former, host=host), scope.shield()))
-            report = phases.run_child(Configure(config, host=host), scope)
-            phases.run_child(start, scope)
-        return report
-
-    return await phases.run_async(install_and_start, observers=[SpanObserver()])
+    tree = RestoreOnFailure(phases.Serial(Configure(config, host=host), start), host=host)
+    report, _ = await phases.run_async(tree, observers=[SpanObserver()])
+    return report
 
 
 async def is_ok(config: Config, host: Host) -> bool:
@@ -127,8 +118,7 @@ async def main(file: str) -> int:
         with trace.get_tracer("bootstrap").start_as_current_span("boot"):
             report = await bring_up(config, start_node, host)
     except HostRoutingError as error:
-        # The hint is out of date, because ``bring_up`` has restored the former config.
-        print(f"no node was started: {error.message}", file=sys.stderr)
+        print(f"no node was started: {error}", file=sys.stderr)
         return 1
     print(
         f"verdict: {report.overlap.verdict}; "

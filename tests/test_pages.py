@@ -30,7 +30,6 @@ import re
 import runpy
 import shlex
 import shutil
-import signal
 import stat
 import subprocess
 import sys
@@ -48,12 +47,12 @@ from xml.etree import ElementTree
 import attrs
 import pytest
 from azure_fakes import FakeBridgeNode, FakeProbeNode, on_fakes
-from file_trees import outside_run, write_file, write_link
+from file_trees import write_file, write_link
 from node import add_nics, default_route, shadowed_kernel
 from wanted import MACHINE, SHADOWED, TrialSystemd, config, section
 
 import phases
-from hostrouting import Config, ConfigError, Configure, Host, Layout, __version__, azure, cli
+from hostrouting import Config, ConfigError, Host, Layout, __version__, azure, cli
 from hostrouting.azure import HostNetworking, NodeState
 from hostrouting.backend import Table, Write, read_routes
 from hostrouting.cli.default_config import note_on_default
@@ -61,7 +60,6 @@ from hostrouting.config import documents
 from hostrouting.doctor.examine import CHECKS
 from hostrouting.model.family import Family
 from hostrouting.overlap.findings import FindingKind, NoteKind
-from hostrouting.tasks import installed_config
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 ROOT = Path(__file__).parents[1]
@@ -447,61 +445,6 @@ def test_after_a_page_nothing_is_left_to_copy(name: str, tmp_path: Path) -> None
             assert cli.main(["plan"], host=node.host) == 0
             assert note_on_default(node.host) == ""
     assert applied
-
-
-@pytest.mark.parametrize("is_interrupted", [False, True], ids=["stopped", "and interrupted"])
-@pytest.mark.parametrize(
-    "destination", [SHADOWED, None], ids=["a former config", "nothing installed"]
-)
-def test_the_recipe_for_going_back_restores_the_node(
-    destination: str | None, is_interrupted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The code is the page's own, up to its recipe; only the last task is another one.
-
-    The second signal, a Ctrl-C, arrives in the midst of the rollback.
-    """
-    node, name = Node(tmp_path), "docs/howto/embed.md"
-
-    @phases.task("start-machine")
-    def start_machine(scope: phases.CancelScope) -> None:
-        seen.append(installed())
-        if is_interrupted:
-            monkeypatch.setattr(node.kernel, "write", interrupted)
-        scope.cancel("SIGTERM")
-        scope.check()
-
-    def interrupted(*changed: Any) -> Any:
-        signal.raise_signal(signal.SIGINT)
-        return FakeKernel.write(node.kernel, *changed)
-
-    def installed() -> object:
-        files = outside_run(node.root)
-        # It also lists folders that were created in the meantime.
-        files.pop(str(node.host.layout.manifest), None)
-        return node.host.our_routes(), files, installed_config(host=node.host)
-
-    for block in blocks((ROOT / name).read_text()):
-        node.run(block)
-        if "def bring_up" in block.text:
-            break
-    former = (
-        Config()
-        if destination is None
-        else config(destination, "172.16.9.0/24", mode="WARN", consumer="kubelet.service")
-    )
-    phases.run(Configure(former, host=node.host))
-    before = installed()
-    seen: list[object] = []
-    node.names["start_machine"] = start_machine
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt if is_interrupted else phases.Cancelled):
-            node.run(Block("python", "phases.run(bring_up, scope=phases.CancelScope())", 1))
-    finally:
-        signal.signal(signal.SIGINT, handler)
-    assert len(seen) == 1
-    assert before not in seen
-    assert installed() == before
 
 
 def test_the_page_prints_no_entries_if_none_are_needed(tmp_path: Path) -> None:

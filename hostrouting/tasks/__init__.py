@@ -4,6 +4,7 @@
 ``InstallRoutes`` changes only the kernel's routes and rules (``apply --routes-only``).
 ``TryRoutes`` installs routes for a limited time (``apply --try``). ``ConfirmTrial`` keeps these
 routes (``confirm``), and ``EndTrial`` restores the installed ones (``revert``).
+``RestoreOnFailure`` installs the former config again if a later task fails.
 """
 
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from hostrouting.tasks.install_routes import InstallRoutes as InstallRoutes
     from hostrouting.tasks.queries import installed_config as installed_config
     from hostrouting.tasks.queries import render as render
+    from hostrouting.tasks.restoring import RestoreOnFailure as RestoreOnFailure
     from hostrouting.tasks.trial import ConfirmTrial as ConfirmTrial
     from hostrouting.tasks.trial import EndTrial as EndTrial
     from hostrouting.tasks.trial import TryRoutes as TryRoutes
@@ -23,6 +25,7 @@ else:
         {
             "install_routes": "InstallRoutes",
             "queries": "installed_config render",
+            "restoring": "RestoreOnFailure",
             "trial": "ConfirmTrial EndTrial TryRoutes",
         },
     )

@@ -29,6 +29,7 @@ from hostrouting import (
     Host,
     Layout,
     RemoveHostRouting,
+    RouteError,
     Snapshot,
     UnitError,
     check,
@@ -36,7 +37,7 @@ from hostrouting import (
 )
 from hostrouting.azure import ConfigureLoadBalancerProbe, HostNetworking
 from hostrouting.report import Changes, ChangesObserver, ConfigureReport, WatchReport
-from hostrouting.tasks import installed_config
+from hostrouting.tasks import RestoreOnFailure, installed_config
 from hostrouting.testing import FakeKernel, FakeSystemd
 
 WATCHED = config(SHADOWED, watch={"enabled": True})
@@ -219,22 +220,15 @@ def test_an_observer_has_the_net_changes_of_all_tasks(
 
 
 def test_an_observer_forgets_the_changes_of_a_failure_that_was_rolled_back(host: Host) -> None:
-    """The rollback is that of embed.md. The exception keeps the changes."""
     observer = ChangesObserver()
 
     @phases.task("bring-up")
     def bring_up(scope: phases.CancelScope) -> None:
-        former = installed_config(host=host)
-        with phases.all_or_nothing() as undo:
-            undo.push(lambda: phases.run_child(Configure(former, host=host), scope.shield()))
-            report = phases.run_child(Configure(WATCHED, host=host), scope)
-            error = RuntimeError("a later task failed")
-            vars(error).update(changes=report.changes)
-            raise error
+        report = phases.run_child(Configure(WATCHED, host=host), scope)
+        raise RouteError("a later task failed", changes=report.changes)
 
-    with pytest.raises(RuntimeError) as caught:
-        phases.run(bring_up, observers=[observer])
-    assert vars(caught.value)["changes"].routes
+    with pytest.raises(RouteError, match="a later task failed"):
+        phases.run(RestoreOnFailure(bring_up, host=host), observers=[observer])
     assert not by_name(observer.changes)
 
 

@@ -1,0 +1,102 @@
+"""Run a task, and install the former config again if the task fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+import attrs
+
+from hostrouting.boot.host import Host
+from hostrouting.config.routing import Config
+from hostrouting.model.errors import NO_CHANGES, HostRoutingError, RouteError
+from hostrouting.overlap.findings import RouteOverlapError
+from hostrouting.routes.plan import find_missing
+from hostrouting.tasks.arguments import HostTask
+from hostrouting.tasks.configure import Configure
+from hostrouting.tasks.queries import installed_config
+from phases import CancelScope, Task, TimedOut, all_or_nothing, run_child
+
+T_co = TypeVar("T_co", covariant=True)
+
+# Less than the default of systemd's TimeoutStopSec=, which is 90 s.
+RESTORE_SECONDS = 60
+
+
+@attrs.frozen
+class RestoreOnFailure(HostTask, Generic[T_co]):
+    """Run a task, and if it fails, install the config again that was installed before.
+
+    Nothing is done if that config is still installed, and the failed task has left no changes. A
+    cancellation or a Ctrl-C is a failure, too; another one doesn't end the restoration.
+
+    Args:
+        task: the task to run, such as ``phases.Serial(Configure(config), start_node)``.
+    """
+
+    task: Task[T_co]
+
+    name = "restore-on-failure"
+
+    @property
+    def tasks(self) -> tuple[Task[T_co]]:
+        """Return the task in a tuple, as ``phases.Serial`` does with its tasks."""
+        return (self.task,)
+
+    def do(self, scope: CancelScope) -> T_co:
+        """Run the task.
+
+        Returns:
+            The task's result.
+
+        Raises:
+            FileError: the installed config can't be read, so the task wasn't run.
+            BaseException: any exception raised by the task. If the former config has been
+                installed again, the ``changes`` of an error are empty, and its ``hint`` says so if
+                there were any. If that takes more than 60 s, for example because there is no
+                default route, the task's changes stay, and a note of the exception says why.
+        """
+        former = installed_config(host=self.host)
+        failure: BaseException | None = None
+
+        def restore() -> None:
+            if any(_with_changes(failure)) or installed_config(host=self.host) != former:
+                _install(former, self.host, scope.shield().child(timeout=RESTORE_SECONDS))
+                _update(failure)
+
+        with all_or_nothing() as undo:
+            undo.push(restore)
+            try:
+                return run_child(self.task, scope)
+            except BaseException as error:
+                failure = error
+                raise
+
+
+def _install(former: Config, host: Host, scope: CancelScope) -> None:
+    try:
+        run_child(Configure(former, host=host), scope)
+    except RouteOverlapError:
+        return  # everything is installed, and the gate holds the node as it did before
+    except TimedOut as late:
+        known = host.with_verified(former)
+        missing = find_missing(known, *host.backends(known.static_routes.families))
+        waited_for = f", waiting for {missing}" if missing else ""
+        raise RouteError(f"can't install the former config again: {late}{waited_for}") from late
+
+
+def _with_changes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield the error, or those in its group, that lists changes which a task has left."""
+    if getattr(error, "changes", None):
+        assert error is not None
+        yield error
+    for each in getattr(error, "exceptions", ()):
+        yield from _with_changes(each)
+
+
+def _update(error: BaseException | None) -> None:
+    """Update the changes and hints of errors to the state after the restoration."""
+    for each in _with_changes(error):
+        vars(each)["changes"] = NO_CHANGES
+        if isinstance(each, HostRoutingError):
+            each.hint = "what was installed before is installed again: fix this, then try again"
