@@ -620,6 +620,7 @@ def _unfixed(config: Config, host: Host, *, has_config: bool) -> OverlapReport:
     from hostrouting.kernel.model import UnknownFactError
     from hostrouting.overlap.planned_host import (
         as_installed,
+        compared_with_now,
         naming_wrong,
         on_top,
         with_failure,
@@ -650,6 +651,11 @@ def _unfixed(config: Config, host: Host, *, has_config: bool) -> OverlapReport:
             return run_function(
                 "check",
                 lambda scope: on_top(now, report, planned, config, scope),
+            )
+        if report.findings and now.verdict is Verdict.OK:
+            return run_function(
+                "check",
+                lambda scope: compared_with_now(report, config, host, scope),
             )
     return _with_offers(report, config, host, planned.backend)
 

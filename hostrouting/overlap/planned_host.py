@@ -671,6 +671,29 @@ def on_top(
     return attrs.evolve(report, findings=findings, fix=fix)
 
 
+def compared_with_now(
+    report: OverlapReport,
+    config: Config,
+    host: Host,
+    scope: CancelScope,
+) -> OverlapReport:
+    """Return a report with cautions on what changes on a host that passes its check.
+
+    Args:
+        report: the report on the host without our routes that the config doesn't list. The cautions
+            of its fix are about that host, although some of its entries may be installed.
+        config: the config without the fix.
+        host: the host as it is.
+        scope: cancels the reads of the model.
+    """
+    fixed = attrs.evolve(config, static_routes=_with_more(config.static_routes, report.fix.entries))
+    try:
+        lines = as_installed(fixed, host, scope).effects(fixed, scope)
+    except RouteError:
+        return report
+    return attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=lines))
+
+
 def _with_losses(fix: Fix, planned: PlannedHost, config: Config, scope: CancelScope) -> Fix:
     """Return a fix with a line on each kind of packets that the config's own routes divert.
 

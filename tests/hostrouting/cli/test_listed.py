@@ -133,6 +133,41 @@ def test_what_the_listed_routes_take_away_is_told(
         assert LED_AWAY not in run(word, write(fixed))[2]
 
 
+@pytest.mark.parametrize("routes", [HALVES[:1], []], ids=["half", "none"])
+@pytest.mark.parametrize("keep", [["ib0"], []], ids=["kept", "unkept"])
+def test_a_fix_that_only_lists_what_is_installed_takes_nothing_away(
+    run: Run, write: Any, routes: list[str], keep: list[str]
+) -> None:
+    path = write(LISTED)
+    assert run("apply", path)[0] == 0
+    path = write({"hostRouting": section(*routes, cidrs=[EXPECTED], keep=keep)})
+    code, _, err = run("fix", "--in-place", path)
+    assert (code, "caution" in err) == (0, False)
+    code, out, _ = run("plan", path)
+    assert (code, "already installed" in out) == (0, True)
+
+
+def test_a_fix_beside_what_is_installed_names_what_changes(
+    run: Run, write: Any, kernel: FakeKernel
+) -> None:
+    """Only the route that is neither installed nor a part of the fix takes anything away."""
+    assert run("apply", write(LISTED))[0] == 0
+    add_nics(kernel, eth1="10.100.0.5/24")
+    path = write({"hostRouting": section(HALVES[0], "10.100.0.128/25", cidrs=[EXPECTED])})
+    code, _, err = run("fix", "--in-place", path)
+    told = re.findall("^caution: (.*)", err, re.MULTILINE)
+    lost = "packets from the addresses of eth1 no longer go to 10.100.0.128/25 through eth1"
+    assert (code, told) == (
+        0,
+        [
+            "the node then sends to neighbours of eth1 in 10.100.0.128/25 through eth0",
+            f"{lost}, but through eth0",
+        ],
+    )
+    warned = run("plan", path)[2]
+    assert [line for line in told if line not in warned] == []
+
+
 def test_routes_left_from_wider_cidrs_are_told_by_what_they_take_away(
     run: Run, write: Any, kernel: FakeKernel
 ) -> None:
