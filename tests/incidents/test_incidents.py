@@ -58,6 +58,15 @@ def is_found(says: Iterable[str]) -> bool:
     return any(not each.startswith("note ") for each in says)
 
 
+def problem_of_why(document: dict[str, Any], *, is_found: bool) -> str:
+    """Return how to correct a case that lacks ``why``, or has one needlessly; else nothing."""
+    if is_found == ("why" not in document):
+        return ""
+    if is_found:
+        return "the check finds this incident: delete why"
+    return f"the check doesn't find this incident: add why, one of {', '.join(REASONS)}"
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_an_incident_ends_as_its_file_expects(name: str, tmp_path: Path) -> None:
     document = CASES[name]
@@ -76,9 +85,11 @@ def test_an_incident_ends_as_its_file_expects(name: str, tmp_path: Path) -> None
     found = outcome(case, tmp_path)
     assert found == told, to_paste(found, f"tests/incidents/cases/{name}.json")
     assert found not in turned_round(told)
-    # It is an incident, and what isn't found has a reason.
-    assert any(way != probe.expected for probe, way in zip(case.probes, found.leaves, strict=True))
-    assert is_found(found.says) != ("why" in document)
+    wrong = [
+        way for probe, way in zip(case.probes, found.leaves, strict=True) if way != probe.expected
+    ]
+    assert wrong, "all probes leave as they should: it belongs into tests/incidents/healthy"
+    assert problem_of_why(document, is_found=is_found(found.says)) == ""
 
 
 @pytest.mark.parametrize(
@@ -92,12 +103,35 @@ def test_an_incident_ends_as_its_file_expects(name: str, tmp_path: Path) -> None
         ({"cause": ""}, "cause is ''; expected a text"),
         ({"probes": {}}, "probes is {}; expected a list"),
         ({"owner": {"does": []}}, "owner.advised is missing; expected a text"),
+        ({"probes": ["eth0"]}, "probes[0] is 'eth0'; expected an object"),
+        (
+            {"probes": [{"to": "10.0.0.1", "through": "eth0", "form": "10.1.0.4"}]},
+            "unknown field probes[0].form; expected one of to, through, via, source, from, in, mtu",
+        ),
+        ({"probes": [{"to": "10.0.0.1"}]}, "probes[0].through is missing; expected a text"),
+        (
+            {"probes": [{"to": "10.0.0.1", "through": "eth0", "uid": "0"}]},
+            "probes[0].uid is '0'; expected a number",
+        ),
+        (
+            {"expect": {"leaves": [], "say": []}},
+            "unknown field expect.say; expected one of leaves, says, fixes, breaks",
+        ),
+        ({"expect": {"leaves": []}}, "expect.says is missing; expected a list"),
     ],
 )
 def test_a_wrong_field_of_an_incident_is_named(change: dict[str, Any], problem: str) -> None:
     (document, *_) = CASES.values()
     assert problem_of(document, "cases") == ""
     assert problem_of(document | change, "cases").startswith(problem)
+
+
+@pytest.mark.parametrize("why", [{}, {"why": "small"}], ids=["without", "with"])
+def test_a_why_that_is_missing_or_superfluous_is_named(why: dict[str, str]) -> None:
+    assert problem_of_why(why, is_found=not why) == ""
+    wrong = problem_of_why(why, is_found=bool(why))
+    assert wrong.startswith("the check ")
+    assert wrong.endswith("delete why" if why else ", ".join(REASONS))
 
 
 def test_most_incidents_are_found_and_fixed() -> None:

@@ -46,3 +46,21 @@ def unmarked(document: object, problems: Iterable[tuple[str, str]]) -> list[str]
     if not VALIDATOR.is_valid(document):
         return []
     return [message for _, message in problems if not any(words in message for words in _UNSAYABLE)]
+
+
+def integer_keys() -> dict[str, dict[str, Any]]:
+    """Return the schema of each key whose value is an integer, by its path in error messages."""
+    return dict(_integers(SCHEMA, ""))
+
+
+def _integers(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    if "$ref" in schema:
+        schema = SCHEMA["$defs"][schema["$ref"].rpartition("/")[2]]
+    if "integer" in schema.get("type", ()):
+        yield path, schema
+    for option in schema.get("anyOf", ()):
+        yield from _integers(option, path)
+    for key, value in schema.get("properties", {}).items():
+        yield from _integers(value, f"{path}.{key}" if path else key)
+    if "items" in schema:
+        yield from _integers(schema["items"], f"{path}[0]")

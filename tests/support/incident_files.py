@@ -39,10 +39,21 @@ _FIELDS = {
     },
     "healthy": {"source": _TEXT, **_OF_ALL, "named": _OBJECT},
 }
+_OPTIONAL_TEXT = Field(str, "a text", is_required=False)
 _OWNER = {
     "advised": _TEXT,
     "does": _LINES._replace(is_required=False),
     "answer": _OBJECT._replace(is_required=False),
+}
+_PROBE = {
+    "to": _TEXT,
+    "through": _TEXT,
+    **dict.fromkeys(("via", "source", "from", "in"), _OPTIONAL_TEXT),
+    **dict.fromkeys(("mtu", "uid"), Field(int, "a number", is_required=False)),
+}
+_EXPECT = {
+    **dict.fromkeys(("leaves", "says"), _LINES),
+    **dict.fromkeys(("fixes", "breaks"), _LINES._replace(is_required=False)),
 }
 
 
@@ -63,9 +74,7 @@ def documents(folder: str) -> dict[str, dict[str, Any]]:
 
 def problem_of(document: Mapping[str, Any], folder: str) -> str:
     """Return what is wrong with a case in a folder, or an empty string."""
-    problem = _problem(document, _FIELDS[folder]) or _problem(
-        document.get("owner", {"advised": "nothing"}), _OWNER, "owner."
-    )
+    problem = _problem(document, _FIELDS[folder]) or _problem_inside(document)
     if problem or folder != "cases":
         return problem
     for key, name in (("class", "classes.json"), ("why", "reasons.json")):
@@ -73,6 +82,19 @@ def problem_of(document: Mapping[str, Any], folder: str) -> str:
         if key in document and document[key] not in known:
             return f"{key} {document[key]!r} isn't a key of {name}"
     return ""
+
+
+def _problem_inside(document: Mapping[str, Any]) -> str:
+    """Return what is wrong with a field of an object in a case, or an empty string."""
+    objects = [("expect.", document["expect"], _EXPECT)]
+    for number, probe in enumerate(document["probes"]):
+        if not isinstance(probe, dict):
+            return f"probes[{number}] is {probe!r}; expected an object"
+        objects.append((f"probes[{number}].", probe, _PROBE))
+    if "owner" in document:
+        objects.append(("owner.", document["owner"], _OWNER))
+    problems = (_problem(found, fields, within) for within, found, fields in objects)
+    return next(filter(None, problems), "")
 
 
 def _problem(found: Mapping[str, Any], fields: Mapping[str, Field], within: str = "") -> str:
