@@ -41,7 +41,8 @@ class HostRoutingError(Exception):
 
     Args:
         message: the failed operation, its target, and why it failed.
-        hint: suggested next step, or an empty string if there is none.
+        hint: suggested next step, or an empty string if there is none. It may name commands, such
+            as ``hostrouting apply``; a program runs a task instead, such as ``Configure``.
         errno: errno from the kernel, if any.
         changes: changes that the failed run hasn't rolled back.
     """
