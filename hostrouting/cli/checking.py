@@ -583,7 +583,10 @@ def _is_left(report: OverlapReport, config: Config, *, adds: bool) -> bool:
     is_contested = config.uplinks is None and bool(_contested_lines(report))
     is_unasked = is_contested and bool(report.findings)
     is_unapplied = report.fix.needs_apply and not adds
-    return bool(report.fix.unfixable) or report.fix.would_fail or is_unasked or is_unapplied
+    fix = report.fix
+    # The fix's entries make an apply succeed that would fail without them.
+    is_refused = fix.would_fail and not fix.entries.is_wanted
+    return bool(fix.unfixable) or is_refused or is_unasked or is_unapplied
 
 
 def _chosen_to_fix(options: argparse.Namespace, host: Host) -> Chosen:

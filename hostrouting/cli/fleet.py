@@ -56,7 +56,7 @@ def fleet_text(report: FleetReport, width: int | None, *, is_verbose: bool = Fal
         reasons = [*_reason_lines(group, is_verbose=is_verbose)]
         said = [_title(group), *fix, *hosts, *reasons]
         mark = bad("•") if _is_doubtful(group) else _MARKS[group.verdict]
-        if group.report.fix.would_fail:
+        if group.would_fail:
             mark = bad("✗")
         page.append(Row(mark, f"{len(group.hosts):,}", said))
     return page_text(page, width)
@@ -175,11 +175,11 @@ def _title(group: HostGroup) -> str:
     said = [_words(failure) for failure in group.failures]
     if group.report.verdict is Verdict.UNKNOWN:
         said.append(f"unknown: {_if_shared(group.reasons) or group.report.reason_kind}")
-    said += _comparison(group)
     if not group.failures and group.verdict is Verdict.OK:
         said.insert(0, f"ok by {dev_words(group.report.default_devs)}" if group.decisions else "ok")
-        if group.report.fix.would_fail:
-            said.insert(1, "apply would fail")
+    if group.would_fail:
+        said.append("apply would fail")
+    said += _comparison(group)
     said += [f"{note.kind}: {'; '.join(brief(note.message))}" for note in group.decisions]
     if group.verdict is Verdict.OK and (pending := group.report.pending):
         verb, one = ("has", "it has") if len(pending) == 1 else ("have", "they have")
@@ -278,17 +278,24 @@ def _section(group: HostGroup, *, is_drawn: bool) -> dict[str, Any]:
         drawn = attrs.evolve(group.report, notes=())
         picture = _base64(overlap_picture(drawn).encode())
     return {
-        "verdict": "doubtful" if _is_doubtful(group) else str(group.verdict),
+        "verdict": _class_of(group),
         "title": _title(group),
         "picture": picture,
         "unapplied": [clean(line) for line in unapplied(group.report.fix)],
         "reasons": [clean(reason) for reason in reasons(group.report)],
         "fixes": [*_fixes(group)],
+        "hints": [clean(line) for line in group.hints],
         "cautions": _cautions(group),
         "first": clean(group.hosts[0]),
         "count": len(group.hosts),
         "lists": _lists(group),
     }
+
+
+def _class_of(group: HostGroup) -> str:
+    if group.would_fail:
+        return "failing"
+    return "doubtful" if _is_doubtful(group) else str(group.verdict)
 
 
 def _lists(group: HostGroup) -> list[tuple[str, list[tuple[str, str]]]]:

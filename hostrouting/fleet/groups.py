@@ -8,7 +8,7 @@ import re
 from array import array
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import attrs
 
@@ -16,7 +16,7 @@ from hostrouting.config.routing import Keep, StaticRoute, StaticRule
 from hostrouting.kernel.host_changes import HostChange, HostChangeKind, RenamedNic
 from hostrouting.kernel.snapshot import unix_time
 from hostrouting.model.family import IpNetwork
-from hostrouting.model.jsonable import JsonObject
+from hostrouting.model.jsonable import JsonObject, in_json
 from hostrouting.overlap.difference import DiffReport
 from hostrouting.overlap.findings import (
     FindingKind,
@@ -25,6 +25,7 @@ from hostrouting.overlap.findings import (
     UnknownReason,
     Verdict,
 )
+from hostrouting.overlap.proposals import Unfixable
 
 # A snapshot is outdated if the newest snapshot is more than a day newer.
 _SECONDS_MAX = 24 * 3600
@@ -48,7 +49,8 @@ class GroupFailure(JsonObject):
             similar interfaces, such as ib0 and ib1, different ones may win on the hosts of a group.
         expected_devs: the interfaces that packets should leave through; empty if the hosts expect
             different ones.
-        expecting: the hosts by the interfaces that they expect. Not included in the JSON.
+        expecting: the hosts by the interfaces that they expect. The JSON has a list: each item's
+            ``devs`` and ``hosts``. The list is empty if all hosts expect the same.
     """
 
     json_names = ("kind", "cidr", "devs", "expected_devs")
@@ -58,6 +60,12 @@ class GroupFailure(JsonObject):
     devs: tuple[str, ...]
     expected_devs: tuple[str, ...] = attrs.field(default=(), eq=False)
     expecting: Mapping[tuple[str, ...], tuple[str, ...]] = attrs.field(factory=dict, eq=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the failure as JSON."""
+        differs = len(self.expecting) > 1
+        listed = [{"devs": devs, "hosts": hosts} for devs, hosts in self.expecting.items()]
+        return super().to_json() | {"expecting": in_json(listed if differs else [])}
 
 
 @attrs.frozen
@@ -111,9 +119,16 @@ class HostGroup(JsonObject):
         verdict: the verdict for each host. It is ``overlap`` if one family fails and the other has
             no verdict, although the verdict of ``report`` is then ``unknown``.
         failures: the failures that each host has.
+        would_fail: whether ``apply`` would fail on each host with the config as it is. If the hosts
+            pass, one of ``cautions`` says why, and otherwise one of ``hints``, unless the fix is
+            the answer.
         fix: the static routes for all failures that routes can fix.
         rules: the policy rules that the fix needs where another rule decides before table main.
         keep: the entries of ``staticRoutes.keep`` that belong to the fix.
+        unfixable: the first host's failures that these entries don't fix. On the other hosts, the
+            answers are the same, and addresses may differ.
+        hints: what the owners of other interfaces can change, or why nothing is proposed; one line
+            each, for the first host. On the other hosts, addresses may differ.
         hosts: the names of the snapshots' files without ``.json``, in the order of the snapshots.
             For a snapshot that isn't a file, the host's own name.
         report: report for the first host. Details such as addresses may differ on other hosts.
@@ -145,6 +160,9 @@ class HostGroup(JsonObject):
     decisions: tuple[Note, ...] = ()
     cautions: tuple[str, ...] = ()
     renamed: tuple[RenamedNic, ...] = ()
+    would_fail: bool = False
+    unfixable: tuple[Unfixable, ...] = ()
+    hints: tuple[str, ...] = ()
 
 
 @attrs.frozen
@@ -170,6 +188,7 @@ class FleetReport(JsonObject):
     json_names = (
         "schema",
         "counts",
+        "would_fail",
         "outdated",
         "newest",
         "gone",
@@ -244,8 +263,8 @@ class FleetReport(JsonObject):
 
     @property
     def would_fail(self) -> int:
-        """Return the number of hosts that pass, but on which ``apply`` would fail."""
-        return sum(len(group.hosts) for group in self.groups if group.report.fix.would_fail)
+        """Return the number of hosts with a verdict on which ``apply`` would fail."""
+        return sum(len(group.hosts) for group in self.groups if group.would_fail)
 
 
 def _outdated(names: Iterable[str], times: Sequence[float]) -> tuple[str, ...]:
@@ -310,6 +329,9 @@ class _Members:
             report.decisions,
             report.fix.consequences,
             _renamed(self._first),
+            report.fix.would_fail,
+            report.fix.unfixable,
+            report.fix.hints,
         )
 
 
@@ -332,7 +354,9 @@ def _key_of(host: JudgedHost) -> Hashable:
     """Return a key that hosts of the same group share."""
     report = host.report
     unlisted = frozenset(_in_general(line, ()) for line in report.unlisted)
-    fix = (report.fix.routes, report.fix.rules, report.fix.keep, report.unapplied, unlisted)
+    hints = frozenset(_in_general(line, report.default_devs) for line in report.fix.hints)
+    entries = (report.fix.routes, report.fix.rules, report.fix.keep, report.unapplied, unlisted)
+    fix = (*entries, hints, report.fix.would_fail)
     causes = _causes_of(host)
     changed = causes and frozenset(map(_alike, causes))
     is_compared = _why_uncompared(host) is None

@@ -33,7 +33,7 @@ from hostrouting.overlap.findings import Finding, OverlapReport, Verdict
 from hostrouting.overlap.proposals import Fix, Obstacle, Unfixable
 from hostrouting.overlap.uplinks import find_uplinks, ipv4_defaults_for
 from hostrouting.routes.install import refuse
-from hostrouting.routes.plan import RoutePlan, SwappedNamesError, plan_now, plan_or_raise
+from hostrouting.routes.plan import RoutePlan, SwappedNamesError, plan_or_raise
 from hostrouting.routes.policy import PolicyPlan
 from hostrouting.routes.verify import losing_routes, verify_routes
 from hostrouting.routes.verify_policy import verify_policy
@@ -41,6 +41,9 @@ from phases import CancelScope
 
 # A clause names at most this many CIDRs.
 _SHOWN_CIDRS = 4
+
+# What ``plan_or_raise`` is asked for.
+_INSTALL = "install the config's routes"
 
 
 @attrs.frozen
@@ -436,7 +439,7 @@ def as_installed(config: Config, host: Host, scope: CancelScope | None = None) -
     config = host.with_verified(config)
     backends = host.planned_backends(config)
     adopted = routes_to_adopt(host, replaces_script=config.static_routes.is_wanted)
-    plan = plan_or_raise(config, "install the config's routes", *backends, adopted=adopted)
+    plan = plan_or_raise(config, _INSTALL, *backends, adopted=adopted)
     planned = planned_host(config, host, plan, scope or CancelScope())
     planned.refuse()
     return planned
@@ -465,11 +468,12 @@ def with_effects(
     """
     config = host.with_verified(config)
     adopted = routes_to_adopt(host, replaces_script=config.static_routes.is_wanted)
+    backends = host.planned_backends(config)
     try:
-        plan, missing = plan_now(config, *host.planned_backends(config), adopted=adopted)
+        plan = plan_or_raise(config, _INSTALL, *backends, adopted=adopted)
     except RouteError as error:
         return with_failure(report, error), None
-    if missing is not None or not plan.changes:
+    if not plan.changes:
         return report, plan
     try:
         planned = planned_host(config, host, plan, scope)
@@ -546,7 +550,7 @@ def with_unapplied(
         planned = as_installed(config, host, scope)
         planned.refuse_unkept()
     except SwappedNamesError:  # the report names the swapped interfaces
-        return report
+        return attrs.evolve(report, fix=attrs.evolve(report.fix, would_fail=True))
     except RouteError as error:
         return _with_nothing_proposed(report, error)
     if not planned.plan.changes:
@@ -649,6 +653,7 @@ def on_top(
     fix = after.fix
     still = {*map(_failure, after.findings)}
     fixed = [finding for finding in report.findings if _failure(finding) not in still]
+    is_losing = bool(planned.losing)
     try:
         planned.refuse_losing(fix, config)
     except RouteError as error:
@@ -658,7 +663,7 @@ def on_top(
         # fix, which ask whether the new uplink is wanted.
         more = [each for each in fix.unfixable if each not in report.fix.unfixable]
         fix = attrs.evolve(fix, unfixable=(*report.fix.unfixable, *more))
-    elif fixed and not planned.losing:
+    elif fixed and not is_losing:
         lacking = planned.lacking(config.static_routes)
         unlisted = planned.unlisted(fixed, is_alone=not lacking.is_wanted)
         helps = _may_help(lacking, fixed) if unlisted else lacking.is_wanted
@@ -668,7 +673,7 @@ def on_top(
     findings = tuple(
         _with_entries(finding, left.get(_identity(finding))) for finding in report.findings
     )
-    return attrs.evolve(report, findings=findings, fix=fix)
+    return attrs.evolve(report, findings=findings, fix=attrs.evolve(fix, would_fail=is_losing))
 
 
 def compared_with_now(
@@ -742,9 +747,11 @@ def _with_nothing_proposed(report: OverlapReport, error: RouteError) -> OverlapR
 
     Until the config can be installed, ``apply`` installs no entry of a fix either.
     """
-    why = "; ".join(error.clause.splitlines())
-    hint = f"apply would fail: {why}"
-    fix = Fix(unfixable=report.fix.unfixable, hints=(*report.fix.hints, hint))
+    is_known = not isinstance(error, UnknownFactError)
+    told = "apply would fail" if is_known else "whether apply would fail isn't known"
+    hint = f"{told}: {'; '.join(error.clause.splitlines())}"
+    hints = (*report.fix.hints, hint)
+    fix = Fix(unfixable=report.fix.unfixable, hints=hints, would_fail=is_known)
     findings = tuple(attrs.evolve(finding, fix=(), rules=()) for finding in report.findings)
     return attrs.evolve(report, findings=findings, fix=fix)
 

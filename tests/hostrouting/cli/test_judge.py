@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import io
 import json
 import os
@@ -11,6 +12,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -280,6 +282,9 @@ def test_hosts_that_expect_another_uplink_are_named(elsewhere: Run, today: Path)
     assert f"✗ 9  OVERLAP {CIDR} by ib0, expected {expected}\n" in elsewhere(*words)[1]
     (group,) = json.loads(elsewhere(*words, "--output", "json")[1])["groups"]
     assert group["failures"][0]["expectedDevs"] == []
+    told = {each["devs"][0]: each["hosts"] for each in group["failures"][0]["expecting"]}
+    assert told["eth0"] == ["gpu-0000", "gpu-0001", "gpu-0002"]
+    assert len(told["eth1"]) == 6
 
 
 def test_hosts_whose_packets_take_opposite_defaults_are_no_group(
@@ -395,6 +400,40 @@ def test_cautions_are_told(elsewhere: Run, today: Path) -> None:
     (told,) = json.loads(elsewhere(*given, "--output", "json")[1])["groups"]
     assert [f"caution: {line}".startswith(caution) for line in told["cautions"]] == [True]
     assert f"<p>{caution}" in elsewhere(*given, "--output", "html")[1]
+
+
+PLAIN = "10.99.1.0/24"
+TOLD = {
+    "a hint, and a question": ("docker0", [], ("hint: docker0 ", "nothing is proposed for ")),
+    "a question": ("eth1", [], ("nothing is proposed for ",)),
+    "an error": ("docker0", [{"destination": PLAIN, "dev": "eth9"}], ("hint: apply would fail: ",)),
+}
+
+
+@pytest.mark.parametrize(("dev", "listed", "starts"), TOLD.values(), ids=TOLD)
+def test_text_json_and_html_carry_the_same(
+    elsewhere: Run, write: Any, tmp_path: Path, dev: str, listed: list[Any], starts: tuple[str, ...]
+) -> None:
+    kernel = FakeKernel()
+    add_nics(kernel, eth0="10.1.0.4/24", **{dev: "10.98.0.1/24"})
+    play(kernel, "route add default via 10.1.0.1 dev eth0 proto dhcp")
+    play(kernel, f"route add {PLAIN} via 10.98.0.9 dev {dev} proto static")
+    snapshot = tmp_path / "gpu-1.json"
+    take_snapshot(kernel).save(snapshot)
+    given = ("judge", write({"hostRouting": section(*listed, cidrs=[PLAIN])}), snapshot)
+    text = [line.strip() for line in elsewhere(*given)[1].splitlines()]
+    page = html.unescape(elsewhere(*given, "--output", "html")[1])
+    (group,) = json.loads(elsewhere(*given, "--output", "json")[1])["groups"]
+    lines = [line for line in text if line.startswith(("hint: ", "no ", "nothing "))]
+    assert [start for start in starts if not any(map(str.startswith, lines, repeat(start)))] == []
+    hints = [f"hint: {line}" for line in group["hints"]]
+    told = [line for line in lines if line not in hints]
+    reasons = [each["reason"] for each in group["unfixable"]]
+    assert [*told, *hints] == lines
+    assert [line.partition(": ")[2] for line in told] == reasons
+    assert [line for line in hints if f"<p>{line}</p>" not in page] == []
+    assert [line for line in told if f"<p>On gpu-1 {line}</p>" not in page] == []
+    assert ("; apply would fail" in page) is group["wouldFail"] is bool(listed)
 
 
 def test_of_many_cautions_the_first_are_told(today: Path) -> None:

@@ -17,9 +17,9 @@ from node import SECOND_GATEWAY, add_nics, default_route
 from wanted import SHADOWED, lose_default_route, ours, section
 
 from hostrouting import Config, Host, Verdict, check, judge
-from hostrouting.kernel.port import Write, read_default_routes
+from hostrouting.kernel.port import Write, read_default_routes, read_routes
 from hostrouting.kernel.taking_snapshots import take_snapshot
-from hostrouting.model.routes import NextHop, Protocol, Route
+from hostrouting.model.routes import NextHop, Protocol, Route, Table
 from hostrouting.model.rules import Rule
 from hostrouting.overlap.proposals import Fix
 from hostrouting.testing import FakeKernel
@@ -607,6 +607,65 @@ def test_a_listed_route_that_is_refused_though_nothing_fails(
     assert first == "2 snapshots: 2 ok, 0 overlap, 0 unknown; apply would fail on 2"
     assert group.startswith("✗ 2  ok; apply would fail")
     assert run("check", write({"hostRouting": section(cidrs=[EXPECTED])}))[0] == 0
+
+
+ON_ETH9 = {"destination": "10.50.0.0/24", "dev": "eth9", "gateway": "10.9.9.1"}
+LOSES = "rule add from all to 172.16.1.0/24 table 77 pref 100"
+COUNTED: dict[str, tuple[list[str], list[Any], int, bool]] = {
+    "passes, and apply does": (["address del 172.16.0.10/16 dev ib0"], [*HALVES], 0, False),
+    "passes without a dev": (["address del 172.16.0.10/16 dev ib0"], [ON_ETH9], 0, True),
+    "fails, and apply fixes it": ([], [*HALVES], 1, False),
+    "fails without a dev": ([], [*HALVES, ON_ETH9], 1, True),
+    "fails beside another's route": ([f"route add {HALVES[0]} dev ib0"], [*HALVES], 1, True),
+    "fails, and a rule decides": (
+        [LOSES, "route add default dev ib0 table 77"],
+        ["172.16.1.0/24", *HALVES],
+        1,
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize(("lines", "listed", "failures", "fails"), COUNTED.values(), ids=COUNTED)
+def test_hosts_on_which_apply_would_fail_are_counted(
+    run: Run,
+    write: Any,
+    kernel: FakeKernel,
+    tmp_path: Path,
+    lines: list[str],
+    listed: list[Any],
+    failures: int,
+    fails: bool,
+) -> None:
+    """Passing and failing hosts count. The count agrees with apply, which then changes nothing."""
+    for line in lines:
+        kernel.ip(line)
+    path = write({"hostRouting": section(*listed, cidrs=[EXPECTED], keep=["ib0"])})
+    snapshot = write_file(tmp_path / "snapshots" / "node.json", take_snapshot(kernel).to_text())
+    words = ("judge", path, snapshot)
+    first, group, *_ = run(*words)[1].splitlines()
+    counts = f"1 snapshot: {1 - failures} ok, {failures} overlap, 0 unknown"
+    assert first == f"{counts}{'; apply would fail on 1' if fails else ''}"
+    assert ("; apply would fail" in group) is fails
+    document = json.loads(run(*words, "--output", "json")[1])
+    assert (document["wouldFail"], document["groups"][0]["wouldFail"]) == (int(fails), fails)
+    before = read_routes(kernel, Table.MAIN)
+    assert run("apply", "--routes-only", path)[0] == int(fails)
+    assert (read_routes(kernel, Table.MAIN) == before) is fails
+
+
+def test_hosts_on_which_apply_would_fail_for_other_reasons_are_no_group(
+    kernel: FakeKernel,
+) -> None:
+    """One CIDR fails by one interface on both, and nothing is proposed on either."""
+    config = Config.from_mapping({"hostRouting": section(*HALVES, ON_ETH9, cidrs=[EXPECTED])})
+    lacking = attrs.evolve(take_snapshot(kernel), host="lacking")
+    for line in ("link add eth9", "address add 10.9.9.9/24 dev eth9"):
+        kernel.ip(line)
+    kernel.ip(f"route add {HALVES[0]} dev ib0 proto static")
+    groups = judge([lacking, attrs.evolve(take_snapshot(kernel), host="refusing")], config).groups
+    told = {group.hosts: group.hints[-1].partition(":")[0] for group in groups}
+    assert told == dict.fromkeys((("lacking",), ("refusing",)), "apply would fail")
 
 
 def test_a_router_that_listed_routes_would_cut_off_is_named(
