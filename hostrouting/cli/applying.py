@@ -277,12 +277,12 @@ def plan(options: argparse.Namespace, host: Host) -> Result:
     routes and rules, and predicts the next start on that host. With --root it only compares files
     and units.
 
-    It exits with 2 if anything would change, and with 0 otherwise.
+    It exits with 2 if anything would change or apply would fail, and with 0 otherwise.
     """
     from hostrouting.tasks import preview
 
-    document, config = read(options, options.image or host)
     on = asked_host(options, host)
+    document, config = read(options, options.image or host)
     if on.snapshot is None:
         _refuse_to_remove(options, document, on)
     found = run_function("plan", lambda scope: preview.plan(config, host=on, scope=scope))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from hostrouting.boot.host import Host
 from hostrouting.cli.arguments import parse
 from hostrouting.cli.changes import changes_lines
 from hostrouting.cli.exit_codes import EXIT_FAILURE, EXIT_OUTPUT, EXIT_USAGE, exit_of_error
+from hostrouting.cli.inputs import host_asked_for
 from hostrouting.cli.output import OutputError, bad, complain, dim, say
 from hostrouting.cli.report import nagios_unknown
 from hostrouting.cli.running import Result, say_json, say_result
@@ -48,10 +50,9 @@ def main(argv: Sequence[str] | None = None, *, host: Host | None = None) -> int:
 
 
 def _run(words: Sequence[str], host: Host | None) -> int:
-    failed = EXIT_FAILURE
+    options = argparse.Namespace(failed=EXIT_FAILURE)
     try:
         options = parse(words)
-        failed = options.failed
         with _logged_to_stderr() if options.verbose else nullcontext():
             result = options.run(options, host or Host())
             if not isinstance(result, Result):
@@ -60,11 +61,11 @@ def _run(words: Sequence[str], host: Host | None) -> int:
             return result.code
     except MemoryError:
         error = HostRoutingError("there isn't enough memory; see ulimit -v")
-        return _tell(error, failed, _asked_output(words), None)
+        return _tell(error, options, _asked_output(words), None)
     except (HostRoutingError, phases.Cancelled, OSError) as error:
         # The terminal may be stopped. A cancelled command must not wait for it.
         last_words = _LAST_WORDS_SECONDS if isinstance(error, phases.Cancelled) else None
-        return _tell(_as_ours(error, words), failed, _asked_output(words), last_words)
+        return _tell(_as_ours(error, words), options, _asked_output(words), last_words)
 
 
 def _as_ours(
@@ -89,7 +90,7 @@ def _as_ours(
 
 def _tell(
     error: HostRoutingError,
-    failed: int,
+    options: argparse.Namespace,
     output: str,
     last_words: float | None,
 ) -> int:
@@ -115,10 +116,10 @@ def _tell(
 
         say(to_json_text(unmade_preflight()).rstrip(), patience)
     if output == "json":
-        say_json(_document_of(error, said), patience)
+        say_json(host_asked_for(options) | _document_of(error, said), patience)
     elif error.changes:
         say("\n".join(changes_lines(error.changes)), patience)
-    return exit_of_error(error, failed)
+    return exit_of_error(error, options.failed)
 
 
 def _message_of(error: HostRoutingError) -> str:

@@ -36,7 +36,10 @@ class UsageError(HostRoutingError):
 
 
 def asked_host(options: argparse.Namespace, host: Host) -> Host:
-    """Return the image that --root names, the snapshot that --snapshot names, or the given host."""
+    """Return the image that --root names, the snapshot that --snapshot names, or the given host.
+
+    The name of the snapshot's host is kept in the options (``host_asked_for``).
+    """
     if options.snapshot is None:
         return options.image or host
     if options.image is not None:
@@ -44,7 +47,20 @@ def asked_host(options: argparse.Namespace, host: Host) -> Host:
     path, *others = options.snapshot
     if others:
         raise UsageError("--snapshot is given twice; give one snapshot at a time")
-    return Host.recorded(load_snapshot(path))
+    recorded = Host.recorded(load_snapshot(path))
+    options.recorded = recorded.name
+    return recorded
+
+
+def host_asked_for(options: argparse.Namespace) -> dict[str, str | None]:
+    """Return the JSON's ``host`` for an image or a snapshot; empty for this host.
+
+    If the snapshot can't be read, ``host`` is None.
+    """
+    if getattr(options, "image", None) is not None:
+        return {"host": options.image.name}
+    is_recorded = getattr(options, "snapshot", None) is not None
+    return {"host": getattr(options, "recorded", None)} if is_recorded else {}
 
 
 def load_snapshot(path: str) -> Snapshot:

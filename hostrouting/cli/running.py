@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 
 import phases
+from hostrouting.cli.inputs import host_asked_for
 from hostrouting.cli.output import columns, complain, say
 from hostrouting.model.jsonable import to_json_text
 from hostrouting.model.text import clean
@@ -88,10 +89,7 @@ def say_result(options: argparse.Namespace, result: Result, patience: float | No
     for warning in result.warnings:
         complain(f"hostrouting: {warning}")
     if options.output == "json":
-        document = result.document()
-        if options.image is not None:
-            document = {"host": options.image.name} | document
-        say_json(document)
+        say_json(host_asked_for(options) | result.document())
     elif text := result.text():
         say(text, patience)
 

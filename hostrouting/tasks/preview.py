@@ -61,7 +61,9 @@ class NextStart:
 
 @attrs.frozen
 class Plan:
-    """Everything that ``Configure`` would change on a host. A plan without changes is falsy.
+    """Everything that ``Configure`` would change on a host.
+
+    A plan without changes is falsy, unless ``Configure`` would fail.
 
     Args:
         host: the host's name.
@@ -74,6 +76,8 @@ class Plan:
             why the uplink may be the wrong one. Each is a sentence.
         pending: InfiniBand interfaces for whose addresses the check would wait. Kept interfaces
             that a run would wait for are in ``routes.awaited``.
+        would_fail: whether ``Configure`` can't install this on the host as it is. Then one of
+            ``warnings`` says why.
     """
 
     host: str
@@ -83,6 +87,7 @@ class Plan:
     next_start: NextStart
     warnings: tuple[str, ...] = ()
     pending: tuple[str, ...] = ()
+    would_fail: bool = False
 
     @property
     def changes(self) -> Changes:
@@ -90,12 +95,13 @@ class Plan:
         return self.routes.changes | (self.boot or Changes())
 
     def __bool__(self) -> bool:
-        return self.missing is not None or bool(self.changes)
+        return self.would_fail or bool(self.changes)
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON, in the format of ``hostrouting plan --output json``."""
         unknown = {"files": None, "units": None} if self.boot is None else {}
-        more = fields_in_json(self, "missing", "pending", "next_start", "warnings")
+        names = ("would_fail", "missing", "pending", "next_start", "warnings")
+        more = fields_in_json(self, *names)
         return (
             {"schema": 1, "host": self.host}
             | RoutesReport(self.routes, self.changes).to_json()
@@ -114,7 +120,8 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
 
     Raises:
         RouteError: a route can't be installed on this host as configured, or the kernel can't be
-            queried.
+            queried. If the host is a snapshot, a plan with ``would_fail`` is returned for the
+            former.
         FileError: a file can't be read.
         UnitError: systemd can't be queried.
     """
@@ -126,10 +133,9 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
         next_start = NextStart(config.consumer, None, "an image is checked at its first boot")
         planned = Plan(host.name, RoutePlan(), None, None, next_start)
     else:
-        adopted = routes_to_adopt(host, replaces_script=config.static_routes.is_wanted)
-        routes, missing = plan_now(config, *host.planned_backends(config), adopted=adopted)
-        then = None if missing else planned_host(config, host, routes, scope)
-        outcome = _outcome(config, host, then, missing, scope)
+        routes, missing, why_refused = _planned_routes(config, host)
+        then = None if missing or why_refused else planned_host(config, host, routes, scope)
+        outcome = why_refused or _outcome(config, host, then, missing, scope)
         next_start = _next_start(config, host, outcome)
         pending = awaited_devs(config, host.routes)
         planned = Plan(
@@ -140,6 +146,7 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
             next_start,
             (*_decisions(config, outcome), *_effects(config, outcome, then, scope)),
             pending,
+            isinstance(outcome, str),
         )
     if host.snapshot is not None:
         return planned
@@ -149,7 +156,7 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
     obstacles = _why_apply_fails(boot, host)
     if obstacles:
         next_start = NextStart(config.consumer, None, _NOT_INSTALLED)
-        planned = attrs.evolve(planned, next_start=next_start)
+        planned = attrs.evolve(planned, next_start=next_start, would_fail=True)
     warnings = [
         *planned.warnings,
         *obstacles,
@@ -181,11 +188,9 @@ def _effects(
     scope: CancelScope,
 ) -> Iterator[str]:
     """Yield why ``Configure`` would fail, or which traffic its changes would divert."""
-    if planned is None:
-        return
     if isinstance(outcome, str):
         yield f"apply would fail: {outcome}"
-    elif isinstance(outcome, OverlapReport):
+    elif isinstance(outcome, OverlapReport) and planned is not None:
         yield from planned.effects(config, scope)
 
 
@@ -221,9 +226,29 @@ def _outcome(
     except UnknownFactError as error:
         return error
     except RouteError as error:
-        words = error.message.replace("\n", "; ")
-        return f"the static routes can't be installed: {words}"
+        return _why_refused(error)
     return check_families(config, planned.backend, scope, host=host)
+
+
+def _planned_routes(config: Config, host: Host) -> tuple[RoutePlan, str | None, str]:
+    """Return the result of ``plan_now``, and why a snapshot's host would refuse the routes, or "".
+
+    Raises:
+        RouteError: the routes of a host that isn't a snapshot can't be planned.
+    """
+    adopted = routes_to_adopt(host, replaces_script=config.static_routes.is_wanted)
+    try:
+        routes, missing = plan_now(config, *host.planned_backends(config), adopted=adopted)
+    except RouteError as error:
+        if host.snapshot is None or isinstance(error, UnknownFactError):
+            raise
+        return RoutePlan(), None, _why_refused(error)
+    return routes, missing, ""
+
+
+def _why_refused(error: RouteError) -> str:
+    words = "; ".join(error.clause.splitlines())
+    return f"the static routes can't be installed: {words}"
 
 
 def _next_start(config: Config, host: Host, outcome: _Outcome) -> NextStart:

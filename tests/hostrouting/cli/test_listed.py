@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 from collections.abc import Callable
@@ -1007,3 +1008,72 @@ def test_a_listed_route_whose_removal_fixes_nothing_is_not_named(run: Run, write
     path = write({"hostRouting": section(wrong, cidrs=[EXPECTED], uplinks=["eth0"])})
     err = run("fix", path)[2]
     assert ("CONFIG's own" in err, "OVERLAP" in err) == (False, True)
+
+
+# --- in JSON, on snapshots ------------------------------------------------------------------------
+
+
+REFUSED = {
+    "another's route": ([f"route add {HALVES[0]} dev ib0 proto static"], [*HALVES]),
+    "no interface": ([], [ON_ETH9]),
+    "a rule decides": ([LOSES, "route add default dev ib0 table 77"], ["172.16.1.0/24"]),
+}
+
+
+@pytest.mark.parametrize(("lines", "listed"), REFUSED.values(), ids=REFUSED)
+def test_a_plan_on_a_snapshot_says_in_one_way_that_apply_would_fail(
+    run: Run, write: Any, kernel: FakeKernel, tmp_path: Path, lines: list[str], listed: list[Any]
+) -> None:
+    for line in lines:
+        kernel.ip(line)
+    path = write({"hostRouting": section(*listed, cidrs=[EXPECTED])})
+    snapshot = attrs.evolve(take_snapshot(kernel), host="gpu-7")
+    words = ("plan", path, "--snapshot", write_file(tmp_path / "a.json", snapshot.to_text()))
+    code, out, err = run(*words, "--output", "json")
+    told = json.loads(out)
+    assert (code, told["host"], told["wouldFail"], "error" in told) == (2, "gpu-7", True, False)
+    (why,) = (line for line in told["warnings"] if line.startswith("apply would fail: "))
+    assert told["nextStart"]["admitted"] is False
+    assert told["nextStart"]["reason"] == why.removeprefix("apply would fail: ")
+    assert f"hostrouting: {why}\n" in err
+    code, out, _ = run(*words)
+    assert (code, "nothing to change" in out, "would be held back" in out) == (2, False, True)
+    said = run("apply", "--routes-only", path)[2]
+    assert not ours(kernel)
+    assert why.rpartition("; ")[2].partition(", or")[0] in said
+    fine = write({"hostRouting": section("10.60.0.0/16", cidrs=[EXPECTED])})
+    told = json.loads(run("plan", fine, *words[2:], "--output", "json")[1])
+    assert (told["wouldFail"], [line for line in told["warnings"] if "fail" in line]) == (False, [])
+
+
+@pytest.mark.parametrize("command", ["check", "fix", "plan"])
+def test_a_failure_on_a_snapshot_names_its_host(
+    run: Run, elsewhere: Run, write: Any, kernel: FakeKernel, tmp_path: Path, command: str
+) -> None:
+    """A script that collects documents files each under its host."""
+    snapshot = attrs.evolve(take_snapshot(kernel), host="gpu-7")
+    recorded = write_file(tmp_path / "a.json", snapshot.to_text())
+    broken = write({"hostRouting": {"waitSeconds": -1}})
+    words = (command, broken, "--output", "json")
+    hosts: list[str | None] = []
+    for given in (recorded, write_file(tmp_path / "b.json", "{")):
+        code, out, _ = elsewhere(*words, "--snapshot", given)
+        assert (code, "error" in json.loads(out)) == (78, True)
+        hosts.append(json.loads(out)["host"])
+    hosts.append(json.loads(run(*words)[1])["host"])
+    assert hosts == ["gpu-7", None, os.uname().nodename]
+
+
+def test_a_refused_fix_on_a_snapshot_names_its_host(
+    elsewhere: Run, write: Any, kernel: FakeKernel, tmp_path: Path
+) -> None:
+    snapshot = attrs.evolve(take_snapshot(kernel), host="gpu-7")
+    recorded = write_file(tmp_path / "a.json", snapshot.to_text())
+    path = write({"hostRouting": section(ON_ETH9, cidrs=[EXPECTED])})
+    code, out, _ = elsewhere("fix", path, "--snapshot", recorded, "--output", "json")
+    told = json.loads(out)
+    assert (code, "error" in told, told["host"], told["overlap"]["host"]) == (
+        1,
+        True,
+        *["gpu-7"] * 2,
+    )
