@@ -153,7 +153,7 @@ def _lost_neighbours(
         if devs:
             # Other sentences are about packets from own addresses that are lost.
             is_plain = not {*devs}.isdisjoint(line.senders)
-            loss = attrs.evolve(loss, neighbours_of=devs, is_intended=not is_plain)
+            loss = attrs.evolve(loss, neighbours_of=devs, spares_own=not is_plain)
             yield from taken_away([loss])
 
 

@@ -73,6 +73,7 @@ class Loss:
             packets on purpose.
         is_partial: whether the ranges contain other addresses, too, because the exact prefixes are
             too many.
+        spares_own: whether packets to ``network`` from the addresses of ``neighbours_of`` stay.
         is_tied: whether the packets go to the sender's network, through the uplinks before the
             change and through the sender's interface after it.
         uncompared: 0, or the number of packets if they are too many to compare. Then the losses are
@@ -89,6 +90,7 @@ class Loss:
     neighbours_of: tuple[str, ...] = ()
     is_intended: bool = False
     is_partial: bool = False
+    spares_own: bool = attrs.field(default=False, eq=False)
     is_tied: bool = False
     uncompared: int = 0
 
@@ -178,6 +180,14 @@ def _through_their_own(by_packets: Mapping[Loss, list[Loss]]) -> dict[Loss, list
     return by_carriers
 
 
+def _with_spared(found: Sequence[Loss]) -> Iterator[Loss]:
+    """Yield all losses of packets from this host, with ``spares_own``."""
+    unspared = {loss.sender for loss in found if _is_of_sender(loss, loss.before)}
+    for loss in found:
+        spares_own = loss.is_intended or unspared.isdisjoint(loss.neighbours_of)
+        yield attrs.evolve(loss, spares_own=spares_own)
+
+
 def _is_of_sender(loss: Loss, carriers: tuple[str, ...]) -> bool:
     return carriers == (loss.sender,) != (LOOPBACK,)
 
@@ -218,7 +228,7 @@ def _no_longer(loss: Loss) -> str:
 def _own_clause(loss: Loss, senders: Sequence[str]) -> str:
     """Return a clause on whether the interfaces' own addresses still reach neighbours."""
     devs = [dev for dev in loss.neighbours_of if dev in senders]
-    if not devs and loss.is_intended and loss.after:
+    if not devs and loss.spares_own and loss.after:
         return f", except from {own_addresses(loss.neighbours_of)}"
     if len(devs) == len(loss.neighbours_of):
         return f", also from {own_addresses(devs)}"
@@ -358,7 +368,7 @@ class _Comparison:
         sent: list[Loss] = []
         for change, spans in groups.items():
             sent += self._losses(change, sorted(spans, key=_first))
-        return (*sent, *self._losses_of_incoming())
+        return (*_with_spared(sent), *self._losses_of_incoming())
 
     def _places_with_equal_lookups(self) -> Collection[list[Place]]:
         """Return lists of places with equal lookups; comparing one place of each list is enough.

@@ -450,6 +450,25 @@ def test_neighbours_of_a_kept_interface_other_than_infiniband_are_told(
     assert code == 0
 
 
+@pytest.mark.parametrize("keep", ["ib*", "ib0"])
+def test_own_addresses_that_keep_covers_are_excepted_where_no_cidr_asks(
+    run: Run, write: Any, kernel: FakeKernel, keep: str
+) -> None:
+    """A fleet's config leads all of InfiniBand's network away, for a part of it."""
+    add_nics(kernel, ib8="172.19.0.8/16")
+    routes = (*HALVES, "172.19.0.0/17", "172.19.128.0/17")
+    path = write({"hostRouting": section(*routes, cidrs=["172.16.1.0/24"], keep=[keep])})
+    kept = ", except from this interface's own addresses"
+    of_ib8 = "the node then sends to neighbours of ib8 in 172.19.0.0/16 through eth0"
+    lost = "packets from the addresses of ib8 no longer go to 172.19.0.0/17"
+    for words in (["check"], ["fix"], ["plan"], ["apply", "--routes-only"]):
+        said = "".join(run(*words, path)[1:])
+        assert f"neighbours of ib0 in {EXPECTED} through eth0{kept}\n" in said, words
+        assert (f"{of_ib8}{kept}\n" in said) == (keep == "ib*"), words
+        assert f"{of_ib8}" in said, words
+        assert (lost in said) == (keep == "ib0"), words
+
+
 def test_neighbours_of_an_uplink_with_infinibands_network_are_told(
     run: Run, write: Any, kernel: FakeKernel
 ) -> None:
