@@ -53,6 +53,7 @@ from hostrouting.model.errors import ConfigError, FileError, HostRoutingError, R
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import to_json_text
 from hostrouting.model.text import clean, counted, shortened
+from hostrouting.overlap.check import Checked
 from hostrouting.overlap.findings import (
     Note,
     NoteKind,
@@ -653,7 +654,7 @@ def _unfixed(config: Config, host: Host, *, has_config: bool) -> OverlapReport:
         if now.findings:
             return run_function(
                 "check",
-                lambda scope: on_top(now, report, planned, config, scope),
+                lambda scope: on_top(Checked.of(now), report, planned, config, scope),
             )
         if report.findings and now.verdict is Verdict.OK:
             return run_function(

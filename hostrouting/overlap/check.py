@@ -91,6 +91,24 @@ def _without_findings(overlap: RouteOverlap, verdict: Verdict) -> OverlapReport:
     return OverlapReport(verdict, overlap.mode, time_, host, expected=overlap.expected_cidrs)
 
 
+@attrs.frozen
+class Checked:
+    """The result of a check whose fix is only found on demand, because that may take longer.
+
+    Args:
+        report: the report, with an empty fix.
+        with_fix: a function that returns the report with its fix, for the moment of the check.
+    """
+
+    report: OverlapReport
+    with_fix: Callable[[], OverlapReport]
+
+    @classmethod
+    def of(cls, report: OverlapReport) -> Checked:
+        """Return the result for a report that needs no fix, or has one."""
+        return cls(report, lambda: report)
+
+
 def check_families(
     config: Config,
     backends: Callable[[Family], RouteBackend],
@@ -112,16 +130,27 @@ def check_families(
     Returns:
         The report. If IPv6 CIDRs are expected, its verdict is the worse of both families' verdicts.
     """
+    return checked_families(config, backends, scope, host=host, started=started).with_fix()
 
-    def check(family: Family) -> OverlapReport:
+
+def checked_families(
+    config: Config,
+    backends: Callable[[Family], RouteBackend],
+    scope: CancelScope,
+    *,
+    host: Host | None = None,
+    started: float | None = None,
+) -> Checked:
+    """Check as ``check_families`` does, but find a fix only on demand."""
+
+    def check(family: Family) -> Checked:
         try:
             backend = backends(family)
             ipv4 = backends(Family.IPV4)
         except RouteError as error:
-            return unjudged(
-                config.route_overlap.of(family), UnknownReason.CHECK_FAILED, error.clause
-            )
-        return check_overlap(
+            expected = config.route_overlap.of(family)
+            return Checked.of(unjudged(expected, UnknownReason.CHECK_FAILED, error.clause))
+        return _checked(
             config,
             backend,
             scope,
@@ -133,7 +162,11 @@ def check_families(
     families = config.route_overlap.families
     if Family.IPV6 not in families:
         return check(Family.IPV4)
-    return _joined(config, {family: check(family) for family in families})
+    each = {family: check(family) for family in families}
+    return Checked(
+        _joined(config, {family: checked.report for family, checked in each.items()}),
+        lambda: _joined(config, {family: checked.with_fix() for family, checked in each.items()}),
+    )
 
 
 def check_host(
@@ -156,11 +189,23 @@ def check_host(
             own kernel.
         started: see ``check_overlap``.
     """
+    return checked_host(config, host, scope, backends=backends, started=started).with_fix()
+
+
+def checked_host(
+    config: Config,
+    host: Host,
+    scope: CancelScope,
+    *,
+    backends: Callable[[Family], RouteBackend] | None = None,
+    started: float | None = None,
+) -> Checked:
+    """Check a host as ``check_host`` does, but find a fix only on demand."""
     try:
         config = host.with_verified(config)
     except FileError as error:
-        return unjudged(config.route_overlap, UnknownReason.CHECK_FAILED, str(error))
-    return check_families(config, backends or host.routes_of, scope, host=host, started=started)
+        return Checked.of(unjudged(config.route_overlap, UnknownReason.CHECK_FAILED, str(error)))
+    return checked_families(config, backends or host.routes_of, scope, host=host, started=started)
 
 
 def _joined(config: Config, reports: dict[Family, OverlapReport]) -> OverlapReport:
@@ -278,9 +323,21 @@ def check_overlap(
             expected; the kernel can't be queried; no uplink exists; there is no default route, or
             several that contradict each other; this host doesn't receive packets sent to it.
     """
+    return _checked(config, backend, scope, ipv4=ipv4, host=host, started=started).with_fix()
+
+
+def _checked(
+    config: Config,
+    backend: RouteBackend,
+    scope: CancelScope,
+    *,
+    ipv4: RouteBackend | None,
+    host: Host | None,
+    started: float | None,
+) -> Checked:
     overlap = config.route_overlap.of(backend.family)
     if not overlap.expected_cidrs:
-        return nothing_expected(overlap)
+        return Checked.of(nothing_expected(overlap))
     if overlap is not config.route_overlap:
         config = attrs.evolve(config, route_overlap=overlap)
     try:
@@ -288,7 +345,24 @@ def check_overlap(
             wait_for_addresses(config, backend, ipv4, scope, started)
         moment = read_host(config, backend, scope, ipv4)
     except RouteError as error:
-        return unjudged(overlap, UnknownReason.CHECK_FAILED, error.clause)
+        return Checked.of(unjudged(overlap, UnknownReason.CHECK_FAILED, error.clause))
+    report = _judged(config, moment, host)
+    if not report.findings:
+        return Checked.of(report)
+    scope.check()
+    if config.verified and config.static_routes.is_wanted:
+        from hostrouting.routes.plan import why_swapped
+
+        why = why_swapped(config, backend, ipv4)
+        if why is not None:
+            fix = _nothing_until_edited(report.findings, why)
+            return Checked.of(attrs.evolve(report, fix=fix))
+    return Checked(report, lambda: _with_fix(report, moment, config, host))
+
+
+def _judged(config: Config, moment: Moment, host: Host | None) -> OverlapReport:
+    """Return the report on a moment of the host, without a fix."""
+    overlap = config.route_overlap
     state = moment.state
     if state.uplinks.unknown is not None:
         return unjudged(overlap, state.uplinks.unknown, _why_unknown(config, state, host))
@@ -300,25 +374,14 @@ def check_overlap(
     if swapped:
         return unjudged(overlap, UnknownReason.SWAPPED, _why_swapped(swapped, config, state))
     verdict = Verdict.OVERLAP if findings else Verdict.OK
-    report = _without_findings(overlap, verdict)
-    report = attrs.evolve(
-        report,
+    return attrs.evolve(
+        _without_findings(overlap, verdict),
         default_devs=state.uplinks.devs,
         verified_since=state.uplinks.since,
+        findings=findings,
         notes=notes,
         default_expires=state.default_expires,
     )
-    if not findings:
-        return report
-    scope.check()
-    report = attrs.evolve(report, findings=findings)
-    if config.verified and config.static_routes.is_wanted:
-        from hostrouting.routes.plan import why_swapped
-
-        why = why_swapped(config, backend, ipv4)
-        if why is not None:
-            return attrs.evolve(report, fix=_nothing_until_edited(findings, why))
-    return _with_fix(report, moment, config, host)
 
 
 def _nothing_until_edited(findings: Sequence[Finding], why: str) -> Fix:

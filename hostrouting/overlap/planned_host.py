@@ -28,7 +28,7 @@ from hostrouting.overlap._diverted import Diverted, diverted
 from hostrouting.overlap._modelled_host import ModelledHost
 from hostrouting.overlap._places import Places
 from hostrouting.overlap._state import State
-from hostrouting.overlap.check import check_families
+from hostrouting.overlap.check import Checked, check_families, checked_families
 from hostrouting.overlap.findings import Finding, OverlapReport, Verdict
 from hostrouting.overlap.proposals import Fix, Obstacle, Unfixable
 from hostrouting.overlap.uplinks import find_uplinks, ipv4_defaults_for
@@ -190,7 +190,7 @@ class PlannedHost:
             config: the planned config.
             scope: cancels the reads.
         """
-        after = check_families(config, self.backend, scope, host=self.host)
+        after = checked_families(config, self.backend, scope, host=self.host).report
         now = {*map(_failure, report.findings)}
         is_worse = any(_failure(finding) not in now for finding in after.findings)
         return is_worse or bool(self.effects(config, scope))
@@ -526,7 +526,7 @@ def _with_cautions_first(report: OverlapReport, clauses: Iterable[str]) -> Overl
 
 
 def with_unapplied(
-    report: OverlapReport,
+    checked: Checked,
     config: Config,
     host: Host,
     scope: CancelScope,
@@ -539,26 +539,27 @@ def with_unapplied(
     after ``apply``.
 
     Args:
-        report: the report on the host as it is.
+        checked: the result of the check of the host as it is.
         config: the config that was checked.
         host: the host as it is.
         scope: cancels the check of the model.
     """
-    if not report.findings or config.is_as_installed:
-        return report
+    if not checked.report.findings or config.is_as_installed:
+        return checked.with_fix()
     try:
         planned = as_installed(config, host, scope)
         planned.refuse_unkept()
     except SwappedNamesError:  # the report names the swapped interfaces
+        report = checked.with_fix()
         return attrs.evolve(report, fix=attrs.evolve(report.fix, would_fail=True))
     except RouteError as error:
-        return _with_nothing_proposed(report, error)
+        return _with_nothing_proposed(checked, error)
     if not planned.plan.changes:
-        return naming_wrong(report, planned, config, scope)
+        return naming_wrong(checked.with_fix(), planned, config, scope)
     config = host.with_verified(config)
     after = check_families(config, planned.backend, scope, host=host)
     after = naming_wrong(after, planned, config, scope)
-    report = on_top(report, after, planned, config, scope)
+    report = on_top(checked, after, planned, config, scope)
     return _with_cautions_first(report, planned.outdated(config))
 
 
@@ -633,7 +634,7 @@ def _why_wrong(routes: Sequence[Route], loss: str) -> str:
 
 
 def on_top(
-    report: OverlapReport,
+    checked: Checked,
     after: OverlapReport,
     planned: PlannedHost,
     config: Config,
@@ -642,14 +643,16 @@ def on_top(
     """Return a report whose fix has only what is needed after ``apply``.
 
     Args:
-        report: the report on the host as it is.
+        checked: the result of the check of the host as it is.
         after: the report on the host with all of the config's entries, and no others of ours.
         planned: the host with all of the config's entries, and no others of ours.
         config: the config with these entries.
         scope: cancels the reads of the model.
     """
     if after.verdict is Verdict.UNKNOWN:
-        return _without_listed(report, config, f"with CONFIG's entries, {after.reason}")
+        hint = f"with CONFIG's entries, {after.reason}"
+        return _without_listed(checked.with_fix(), config, hint)
+    report = checked.report
     fix = after.fix
     still = {*map(_failure, after.findings)}
     fixed = [finding for finding in report.findings if _failure(finding) not in still]
@@ -657,12 +660,13 @@ def on_top(
     try:
         planned.refuse_losing(fix, config)
     except RouteError as error:
-        return _with_nothing_proposed(report, error)
+        return _with_nothing_proposed(checked, error)
     if planned.moves(config.static_routes) and config.uplinks is None:
         # The installed static routes would move to a new uplink. Keep the questions in the report's
         # fix, which ask whether the new uplink is wanted.
-        more = [each for each in fix.unfixable if each not in report.fix.unfixable]
-        fix = attrs.evolve(fix, unfixable=(*report.fix.unfixable, *more))
+        asked = checked.with_fix().fix.unfixable
+        more = [each for each in fix.unfixable if each not in asked]
+        fix = attrs.evolve(fix, unfixable=(*asked, *more))
     elif fixed and not is_losing:
         lacking = planned.lacking(config.static_routes)
         unlisted = planned.unlisted(fixed, is_alone=not lacking.is_wanted)
@@ -742,11 +746,12 @@ def _with_entries(finding: Finding, left: Finding | None) -> Finding:
     return attrs.evolve(finding, fix=left.fix, rules=left.rules)
 
 
-def _with_nothing_proposed(report: OverlapReport, error: RouteError) -> OverlapReport:
+def _with_nothing_proposed(checked: Checked, error: RouteError) -> OverlapReport:
     """Return a report whose fix proposes nothing, with a hint on why ``apply`` would fail.
 
     Until the config can be installed, ``apply`` installs no entry of a fix either.
     """
+    report = checked.with_fix()
     is_known = not isinstance(error, UnknownFactError)
     told = "apply would fail" if is_known else "whether apply would fail isn't known"
     hint = f"{told}: {'; '.join(error.clause.splitlines())}"

@@ -41,7 +41,7 @@ from hostrouting.model.verified_uplinks import (
     is_recordable,
     verified_text,
 )
-from hostrouting.overlap.check import check_families, nothing_expected, unjudged
+from hostrouting.overlap.check import Checked, check_families, nothing_expected, unjudged
 from hostrouting.overlap.findings import OverlapReport, RouteOverlapError, UnknownReason, Verdict
 from hostrouting.overlap.markers import write_markers
 from hostrouting.overlap.summary import error_text
@@ -514,7 +514,7 @@ def _with_unapplied(
     """Return the report, with the config's entries that the kernel lacks apart from its fix."""
     from hostrouting.overlap.planned_host import with_unapplied
 
-    return with_unapplied(report, config, host, scope)
+    return with_unapplied(Checked.of(report), config, host, scope)
 
 
 def _record_uplinks(

@@ -16,7 +16,7 @@ from hostrouting.model.errors import ConfigError, FileError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.jsonable import rfc_3339
 from hostrouting.model.parsing import parse_any_unicast_address
-from hostrouting.overlap.check import check_host
+from hostrouting.overlap.check import Checked, check_host, checked_host
 from hostrouting.overlap.findings import Note, NoteKind, OverlapReport, Verdict
 from hostrouting.overlap.node_ip import notes_on
 from hostrouting.tasks.arguments import to_config, to_host, to_scope
@@ -79,11 +79,12 @@ def check_and_plan(
         The report of ``check``, and the plan of the config's routes. The plan is None if anything
         fails, if the config has no routes, or if they can't be planned.
     """
-    report = check_kernel(config, host, None, scope)
-    if report.findings and not config.is_as_installed:
+    checked = _checked(config, host, scope)
+    if checked.report.findings and not config.is_as_installed:
         from hostrouting.overlap.planned_host import with_unapplied
 
-        return with_unapplied(report, config, host, scope), None
+        return _of_host(with_unapplied(checked, config, host, scope), host), None
+    report = _of_host(checked.with_fix(), host)
     if report.verdict is not Verdict.OK or config.is_as_installed:
         return report, None
     from hostrouting.overlap.planned_host import with_effects
@@ -104,15 +105,25 @@ def check_kernel(
         backends: a function that returns the kernel to query for a family. The function may return
             a model with the config's routes. None means the host's own kernel.
     """
-    # Snapshots and models never change, so there is nothing to wait for.
-    is_live = host.snapshot is None and backends is None
-    started = scope.clock.monotonic() if is_live else None
-    report = check_host(config, host, scope, backends=backends, started=started)
+    if backends is None:
+        return _of_host(_checked(config, host, scope).with_fix(), host)
+    # A model never changes, so there is nothing to wait for.
+    return _of_host(check_host(config, host, scope, backends=backends), host)
+
+
+def _checked(config: Config, host: Host, scope: CancelScope) -> Checked:
+    # A snapshot never changes, so there is nothing to wait for.
+    started = scope.clock.monotonic() if host.snapshot is None else None
+    return checked_host(config, host, scope, started=started)
+
+
+def _of_host(report: OverlapReport, host: Host) -> OverlapReport:
+    """Return a report with the name of the host, and with the time of its snapshot."""
     report = attrs.evolve(report, host=host.name)
-    if host.snapshot is not None:
-        taken = host.snapshot.taken
-        report = attrs.evolve(report, time=None if taken is None else rfc_3339(taken))
-    return with_namespace_note(report, host) if is_live else report
+    if host.snapshot is None:
+        return with_namespace_note(report, host)
+    taken = host.snapshot.taken
+    return attrs.evolve(report, time=None if taken is None else rfc_3339(taken))
 
 
 def with_namespace_note(report: OverlapReport, host: Host) -> OverlapReport:

@@ -25,7 +25,7 @@ from hostrouting.kernel.port import ChangeListener
 from hostrouting.model.changes import Replacement
 from hostrouting.model.errors import FileError, HostRoutingError, RouteError
 from hostrouting.model.family import Family
-from hostrouting.overlap.check import check_host, load_all
+from hostrouting.overlap.check import checked_host, load_all
 from hostrouting.overlap.findings import OverlapReport, Verdict
 from hostrouting.overlap.markers import write_markers
 from hostrouting.overlap.planned_host import with_unapplied
@@ -202,11 +202,13 @@ class _Watch:
         self._end_overdue_trial()
         done = self.reconciler.repair(self._reread_all, host, self.scope)
         tell(_PING)
-        report = check_host(self.config, host, self.scope)
+        checked = checked_host(self.config, host, self.scope)
         tell(_PING)
-        if not done.waiting:  # the watcher itself restores waiting routes
-            report = with_unapplied(report, self.config, host, self.scope)
-            tell(_PING)
+        if done.waiting:  # the watcher itself restores waiting routes
+            report = checked.with_fix()
+        else:
+            report = with_unapplied(checked, self.config, host, self.scope)
+        tell(_PING)
         self._count(done)
         for write in (self._write_markers, self._write_metrics):
             try:
