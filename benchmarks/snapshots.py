@@ -33,8 +33,10 @@ CONFIG = {
     }
 }
 
+_HALVES = tuple(IPv4Network("172.16.0.0/16").subnets())
 _PODS = 60
 _HOPS = (NextHop("eth0", IPv4Address("10.224.0.1")),)
+_STATIC = {"enabled": True, "routes": [{"destination": str(half)} for half in _HALVES]}
 
 
 def _record(
@@ -74,8 +76,13 @@ def _connected(address: Address) -> Iterator[Route]:
 # --- a fleet --------------------------------------------------------------------------------------
 
 
-def node(number: int) -> Snapshot:
-    """Return a healthy node's snapshot: two routes override InfiniBand's connected /16."""
+def node(number: int, protocol: int = Protocol.STATIC) -> Snapshot:
+    """Return a healthy node's snapshot: two routes override InfiniBand's connected /16.
+
+    Args:
+        number: the number of the node in its fleet.
+        protocol: the protocol of the two routes, by default another program's.
+    """
     infiniband = [
         Address(f"ib{each}", IPv4Address("172.16.0.10") + number % 1000 * 8 + each, 16)
         for each in range(8)
@@ -87,7 +94,7 @@ def node(number: int) -> Snapshot:
     )
     routes = (
         Route(DEFAULT_DESTINATION, _HOPS, protocol=Protocol.DHCP, source=eth0.local, metric=100),
-        *(Route(half, _HOPS) for half in IPv4Network("172.16.0.0/16").subnets()),
+        *(Route(half, _HOPS, protocol=protocol) for half in _HALVES),
         *(
             Route(IPv4Network(first_pod + n), (NextHop(dev),), protocol=Protocol.STATIC)
             for n, dev in enumerate(pods)
@@ -112,15 +119,9 @@ def _without(of: Snapshot, protocol: int) -> Snapshot:
     )
 
 
-def _with_protocol(of: Snapshot, protocol: int) -> Snapshot:
-    """Give our routes to another program, so that the config, which lists none, removes none."""
-    return attrs.evolve(
-        of,
-        routes=tuple(
-            attrs.evolve(route, protocol=protocol) if route.is_ours else route
-            for route in of.routes
-        ),
-    )
+def _without_halves(of: Snapshot) -> Snapshot:
+    left = tuple(route for route in of.routes if route.destination not in _HALVES)
+    return attrs.evolve(of, routes=left)
 
 
 def _with(of: Snapshot, route: Route) -> Snapshot:
@@ -141,8 +142,8 @@ _DISCARDED = Route(
 )
 
 KINDS: dict[str, Callable[[Snapshot], Snapshot]] = {
-    "fixed": lambda of: _with_protocol(of, Protocol.STATIC),
-    "shadowed": lambda of: _without(of, Protocol.HOSTROUTING),
+    "fixed": lambda of: of,
+    "shadowed": _without_halves,
     "discarded": lambda of: _with(of, _DISCARDED),
     "past-main": _past_main,
     "no-default-route": lambda of: _without(of, Protocol.DHCP),
@@ -151,13 +152,22 @@ KINDS: dict[str, Callable[[Snapshot], Snapshot]] = {
 """Functions that change the snapshot of a healthy node. A file of the last kind is truncated."""
 
 
-def write_snapshots(folder: Path, count: int) -> list[Path]:
-    """Write the config and ``count`` snapshots of alternating kinds, and return their paths."""
-    (folder / "config.json").write_text(json.dumps(CONFIG))
+def write_snapshots(folder: Path, count: int, *, is_listed: bool = False) -> list[Path]:
+    """Write the config and ``count`` snapshots of alternating kinds, and return their paths.
+
+    Args:
+        folder: the folder to write to.
+        count: the number of snapshots.
+        is_listed: whether the config lists the nodes' two routes, which are then ours. Otherwise,
+            they are another program's.
+    """
+    section = CONFIG["hostRouting"] | ({"staticRoutes": _STATIC} if is_listed else {})
+    protocol = Protocol.HOSTROUTING if is_listed else Protocol.STATIC
+    (folder / "config.json").write_text(json.dumps({"hostRouting": section}))
     paths = [folder / f"node-{number:05}.json" for number in range(count)]
     for number, path in enumerate(paths):
         kind = [*KINDS][number % len(KINDS)]
-        text = KINDS[kind](node(number)).to_text()
+        text = KINDS[kind](node(number, protocol)).to_text()
         path.write_text(text if kind != "cut-off" else text[: len(text) // 2])
     return paths
 

@@ -22,7 +22,7 @@ from hostrouting import Config, Host, RouteOverlap, check
 from hostrouting.backend import NextHop, Route, Rule, Write, read_default_routes
 from hostrouting.kernel.rules import NO_SOURCE, TCP, UDP, Flow, matches, why_unmet
 from hostrouting.kernel.taking_snapshots import take_snapshot
-from hostrouting.model.routes import DEFAULT_DESTINATION, RouteType
+from hostrouting.model.routes import DEFAULT_DESTINATION, Protocol, RouteType
 from hostrouting.model.rules import RuleAction
 from hostrouting.testing import FakeKernel
 from hostrouting.testing.strategies import policy_rules
@@ -298,7 +298,9 @@ def test_the_page_has_a_row_for_each_group(judge: Any) -> None:
 
 
 def test_a_config_without_the_installed_routes_comes_with_a_caution() -> None:
-    (group,) = hostrouting.judge([node(0)], Config.from_mapping(CONFIG)).groups
+    (group,) = hostrouting.judge(
+        [node(0, Protocol.HOSTROUTING)], Config.from_mapping(CONFIG)
+    ).groups
     (caution,) = group.cautions
     assert caution == (
         "after hostrouting apply, packets no longer go to 172.16.0.0/16 through eth0,"

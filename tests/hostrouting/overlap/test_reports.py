@@ -396,19 +396,28 @@ def test_each_kind_is_a_group_with_its_hosts(report: FleetReport, snapshots: lis
 
 
 def test_a_group_has_its_failures_and_their_fix(report: FleetReport) -> None:
-    """CONFIG lists no routes, so ``apply`` would remove those that are installed."""
     found = {group.failures: group for group in report.groups}
-    installed = (StaticRoute("172.16.0.0/17"), StaticRoute("172.16.128.0/17"))
-    assert found[SHADOWED,].fix == installed
+    halves = (StaticRoute("172.16.0.0/17"), StaticRoute("172.16.128.0/17"))
+    assert found[SHADOWED,].fix == halves
     assert found[SHADOWED,].report.host == "aks-h200-00001"
     discarded = GroupFailure(FindingKind.BLACKHOLE, IPv4Network("10.96.0.0/12"), ())
     more = (StaticRoute("10.96.0.0/13"), StaticRoute("10.104.0.0/13"))
-    assert found[discarded,].fix == (*more, *installed)
+    assert found[discarded,].fix == more
     past_main = found[GroupFailure(FindingKind.OVERLAP, IPv4Network("10.96.0.0/12"), ("ib7",)),]
-    assert (past_main.fix, past_main.keep) == (installed, (Keep("ib*"),))
+    assert (past_main.fix, past_main.keep) == ((), ())
     assert past_main.rules == (StaticRule("10.100.0.0/16", 99),)
     assert found[SHADOWED,].keep == (Keep("ib*"),)
     assert {failure.expected_devs for each in found for failure in each} == {("eth0",)}
+
+
+def test_a_fix_contains_what_apply_removes() -> None:
+    """CONFIG lists no routes, so ``apply`` would remove ours."""
+    removed = (StaticRoute("172.16.0.0/17"), StaticRoute("172.16.128.0/17"))
+    hosts = [KINDS[kind](node(0, Protocol.HOSTROUTING)) for kind in ("discarded", "past-main")]
+    discarded, past_main = judge(hosts, CONFIG_, Counting()).groups
+    assert discarded.fix == (StaticRoute("10.96.0.0/13"), StaticRoute("10.104.0.0/13"), *removed)
+    assert (past_main.fix, past_main.keep) == (removed, (Keep("ib*"),))
+    assert past_main.rules == (StaticRule("10.100.0.0/16", 99),)
 
 
 def test_a_group_names_its_hosts_by_the_expected_interface_if_these_differ() -> None:
