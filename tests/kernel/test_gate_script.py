@@ -212,9 +212,13 @@ def test_a_list_that_can_not_be_seen_admits_no_start(
 @pytest.mark.parametrize("body", ["exit 1", HANG], ids=["between two looks", "during a look"])
 def test_a_stop_signal_ends_a_hold_at_once(sandbox: Sandbox, name: str, body: str) -> None:
     prepare = installed(f"{CHECK} required", check_route_overlap=f"touch /run/begun; {body}")
-    kill = f"(until [ -e /run/begun ]; do sleep 0.05; done; sleep 0.3; kill -{name} $$) &"
+    kill = f"until [ -e /run/begun ]; do sleep 0.05; done; sleep 0.3; kill -{name} $$"
+    if (
+        name == "INT"
+    ):  # bash loses about one SIGINT in 100 between two commands, but no other signal
+        kill += f"; while sleep 0.5; do kill -{name} $$; done"
     begun = monotonic()
-    assert run(sandbox, f"{prepare}\n{kill}", "hold").returncode == 255
+    assert run(sandbox, f"{prepare}\n({kill}) &", "hold").returncode == 255
     assert monotonic() - begun < 5
 
 
