@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from typing import Any
@@ -22,7 +23,7 @@ from hostrouting.fleet.groups import FleetReport, GroupFailure, HostGroup, Share
 from hostrouting.model.jsonable import in_json
 from hostrouting.model.text import clean, counted, shortened, with_runs
 from hostrouting.overlap.findings import FindingKind, NoteKind, Verdict
-from hostrouting.overlap.summary import advice, brief, reasons, unapplied
+from hostrouting.overlap.summary import SHOWN_LINES, advice, brief, reasons, unapplied
 
 # Longer lists are shortened in the text. The JSON output is complete.
 _SHOWN_HOSTS = 16
@@ -32,6 +33,8 @@ _SHOWN_CAUSES = 4
 _SHOWN_CAUTIONS = 4
 _SHOWN_EXPECTING = 4
 _DRAWN_GROUPS = 50
+# The answers to a question begin with a condition.
+_ANSWERS = re.compile("; (?=if )")
 _MARKS = {Verdict.OK: good("✓"), Verdict.OVERLAP: bad("✗"), Verdict.UNKNOWN: bad("?")}
 
 
@@ -48,8 +51,10 @@ def fleet_text(report: FleetReport, width: int | None, *, is_verbose: bool = Fal
         Lines with colours.
     """
     page: Page = [_counts(report), *_remarks(report, is_verbose=is_verbose)]
+    told: dict[str, str] = {}
     for group in report.groups:
-        fix = [good(clean(line)) for line in advice(group.report)]
+        why = _new_reasons(group, told)
+        fix = [good(clean(line)) for line in advice(group.report, why=why)]
         is_whole = is_verbose or group.verdict is Verdict.OK
         fix += _cautions(group) if is_whole else _brief_cautions(group)
         hosts = [dim(line) for line in _host_lines(group, is_verbose=is_verbose)]
@@ -60,6 +65,35 @@ def fleet_text(report: FleetReport, width: int | None, *, is_verbose: bool = Fal
             mark = bad("✗")
         page.append(Row(mark, f"{len(group.hosts):,}", said))
     return page_text(page, width)
+
+
+def _new_reasons(group: HostGroup, told: dict[str, str]) -> list[str]:
+    """Return why no route fixes some failures, each answer to a question only once.
+
+    An answer that an earlier line has is replaced by a reference to that line.
+
+    Args:
+        group: the group.
+        told: the answers of earlier lines, each with the reference. New ones are added.
+    """
+    lines: list[str] = []
+    on = f" on {group.hosts[0]}"
+    for unfixable, line in zip(group.unfixable, reasons(group.report), strict=True):
+        # Lines beyond these aren't printed.
+        if unfixable.obstacle.question is None or len(lines) >= SHOWN_LINES:
+            lines.append(line)
+            continue
+        first, *answers = _ANSWERS.split(line)
+        clauses: list[str] = []
+        for answer in answers:
+            if answer not in told:
+                told[answer] = f"{unfixable.parts[0]}{on}"
+                clauses.append(answer)
+                continue
+            short = f"{answer.partition(', ')[0]}, as for {told[answer].removesuffix(on)}"
+            clauses.append(min(answer, short, key=len))
+        lines.append("; ".join([first, *clauses]))
+    return lines
 
 
 def _host_lines(group: HostGroup, *, is_verbose: bool) -> Iterator[str]:

@@ -13,7 +13,7 @@ from hostrouting.overlap.proposals import Fix, Unfixable
 
 # Limits for human-readable lines; ``hostrouting fix`` prints everything.
 _SHOWN_ENTRIES = 50
-_SHOWN_LINES = 16
+SHOWN_LINES = 16
 _SHOWN_RANGES = 4
 
 
@@ -50,16 +50,26 @@ CONFIG = "CONFIG"
 PASTE = "fix: add to hostRouting.staticRoutes.{}:"
 
 
-def advice(report: OverlapReport, config: str = CONFIG) -> list[str]:
-    """Return lines with entries to paste, why no route fixes some failures, and hints."""
+def advice(
+    report: OverlapReport,
+    config: str = CONFIG,
+    why: Sequence[str] | None = None,
+) -> list[str]:
+    """Return lines with entries to paste, why no route fixes some failures, and hints.
+
+    Args:
+        report: the check's report.
+        config: as for ``unapplied``.
+        why: the lines of ``reasons``, if they differ from these.
+    """
     hints = (f"hint: {line}" for line in report.fix.hints)
-    told = _first(reasons(report))
+    told = _first(reasons(report) if why is None else why)
     return [*unapplied(report.fix, config), *_pastes(report), *told, *hints]
 
 
 def _first(lines: Sequence[str]) -> list[str]:
     """Return all lines or, if there are many, the first ones and the number of the others."""
-    return shortened(lines, "\n", _SHOWN_LINES).splitlines()
+    return shortened(lines, "\n", SHOWN_LINES).splitlines()
 
 
 def unapplied(fix: Fix, config: str = CONFIG) -> list[str]:

@@ -436,6 +436,55 @@ def test_text_json_and_html_carry_the_same(
     assert ("; apply would fail" in page) is group["wouldFail"] is bool(listed)
 
 
+STORAGE = {
+    "gpu-1": ["10.99.1.0/24", "10.99.3.0/24", "10.99.5.0/24", "10.99.6.0/24"],
+    "gpu-2": ["10.99.1.0/24", "10.99.3.0/24"],
+    "gpu-3": ["10.99.7.0/24"],
+}
+
+
+def test_a_long_question_is_told_once_and_each_reference_leads_to_it(
+    elsewhere: Run, write: Any, tmp_path: Path
+) -> None:
+    """Routes of a storage network are in the way, different ones on each host."""
+    for name, destinations in STORAGE.items():
+        kernel = FakeKernel()
+        add_nics(kernel, eth0="10.1.0.4/24", eth1="10.98.0.1/24")
+        play(kernel, "route add default via 10.1.0.1 dev eth0 proto dhcp")
+        for each in destinations:
+            play(kernel, f"route add {each} via 10.98.0.9 dev eth1 proto static")
+        attrs.evolve(take_snapshot(kernel), host=name).save(tmp_path / f"{name}.json")
+    config = section(cidrs=["10.99.1.0/24", "10.99.3.0/24", "10.99.4.0/22"])
+    given = ("judge", write({"hostRouting": config}), *sorted(tmp_path.glob("gpu-*.json")))
+    groups = json.loads(elsewhere(*given, "--output", "json")[1])["groups"]
+    whole = [each["reason"] for group in groups for each in group["unfixable"]]
+    hosts = [group["hosts"][0] for group in groups for _ in group["unfixable"]]
+    for flags in ((), ("-v",)):
+        text = elsewhere(*given, *flags)[1]
+        lines = [each for each in text.splitlines() if "nothing is proposed for " in each]
+        asked: dict[str, list[str]] = {}
+        for host, line in zip(hosts, lines, strict=True):
+            cidr, _, reason = line.partition("nothing is proposed for ")[2].partition(": ")
+            first, *answers = reason.split("; ")
+            asked[f"{cidr} on {host}"] = [
+                first,
+                *(_followed(each, host, asked) for each in answers),
+            ]
+        assert ["; ".join(each) for each in asked.values()] == whole
+        assert text.count("as for ") == 8
+        assert text.count("after which packets") == len(STORAGE)
+
+
+def _followed(answer: str, host: str, asked: dict[str, list[str]]) -> str:
+    """Return an answer, or the one that it refers to."""
+    start, _, place = answer.partition(", as for ")
+    if not place:
+        return answer
+    _, *answers = asked[place if " on " in place else f"{place} on {host}"]
+    (meant,) = (each for each in answers if each.startswith(f"{start}, "))
+    return meant
+
+
 def test_of_many_cautions_the_first_are_told(today: Path) -> None:
     report = judge(sorted(today.iterdir()), Config.from_mapping(CONFIG))
     (group,) = report.groups

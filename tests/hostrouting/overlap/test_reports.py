@@ -790,7 +790,7 @@ def test_it_is_json(report: FleetReport) -> None:
     group = told["groups"][1]
     keys = (
         "verdict failures fix rules keep hosts report causes reasons uncompared ownNames decisions "
-        "cautions renamed"
+        "cautions renamed wouldFail unfixable hints"
     )
     assert list(group) == keys.split()
     assert group["failures"] == [
@@ -799,6 +799,7 @@ def test_it_is_json(report: FleetReport) -> None:
             "cidr": "172.16.0.0/16",
             "devs": list(SHADOWED.devs),
             "expectedDevs": ["eth0"],
+            "expecting": [],
         }
     ]
     assert group["fix"] == [{"destination": "172.16.0.0/17"}, {"destination": "172.16.128.0/17"}]
