@@ -16,7 +16,7 @@ from hostrouting.kernel.selection import devs_below_mtu
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.links import Hardware, Link, is_infiniband
-from hostrouting.model.routes import Route, RouteType, Table
+from hostrouting.model.routes import Route, RouteType, Table, word_of
 from hostrouting.model.text import shortened, with_runs
 from hostrouting.model.verified_uplinks import (
     VERIFIED_PATH,
@@ -435,9 +435,21 @@ def _led_to_router(state: State, places: Places) -> Iterator[Note]:
         text = (
             f"{shown}, in the subnet of {','.join(route.devs)}, goes to the router by {route},"
             f" and not by {connected[subnet]}: unless the link keeps its hosts apart,"
-            " neighbours there aren't reached reliably"
+            f" neighbours there aren't reached reliably; {_how_to_reach(route, connected[subnet])}"
         )
         yield Note(NoteKind.ON_LINK, text, devs=route.devs, ranges=tuple(parts))
+
+
+def _how_to_reach(route: Route, connected: Route) -> str:
+    """Return how to reach neighbours on the link that a route leads to the router."""
+    if route.is_ours:
+        key = '"gateway": "onlink" in its entry of hostRouting.staticRoutes.routes'
+        return f"if they are on the link, set {key}, then: hostrouting apply"
+    if route.table == Table.MAIN:
+        return "if they are on the link, remove that route where it is configured"
+    table = word_of(route.table, Table)
+    missing = f"{connected.destination} dev {','.join(connected.devs)}"
+    return f"if they are on the link, add the route {missing} to table {table}, too"
 
 
 def _spans_by_router(

@@ -494,6 +494,42 @@ def test_neighbours_that_are_sent_to_by_the_router_are_noted(
         assert note.message.startswith(f"{led}, in the subnet of eth0, goes to the router by ")
 
 
+UPPER = "10.1.0.128/25 via 10.1.0.1 dev eth0"
+
+
+@pytest.mark.parametrize(
+    ("scenario", "hint", "steps"),
+    [
+        (
+            f"route add {UPPER} proto static",
+            "remove that route where it is configured",
+            f"route del {UPPER} proto static",
+        ),
+        (
+            f"{VIA_ROUTER}\nrule add pref 10 from 10.1.0.4 lookup 10",
+            "add the route 10.1.0.0/24 dev eth0 to table 10, too",
+            "route add 10.1.0.0/24 dev eth0 table 10",
+        ),
+        (
+            f"route add {UPPER}",
+            'set "gateway": "onlink" in its entry of hostRouting.staticRoutes.routes, then: ',
+            f"route del {UPPER}\nroute add 10.1.0.128/25 dev eth0 scope link",
+        ),
+    ],
+    ids=["main", "table", "ours"],
+)
+def test_neighbours_are_reached_after_what_the_note_says(
+    scenario: str, hint: str, steps: str
+) -> None:
+    before, after = (
+        answered(each, expectedCidrs=["10.0.0.0/8"]) for each in (scenario, f"{scenario}\n{steps}")
+    )
+    (note,) = (each for each in before.notes if each.kind is NoteKind.ON_LINK)
+    assert f"; if they are on the link, {hint}" in note.message
+    assert after.findings == before.findings
+    assert NoteKind.ON_LINK not in [each.kind for each in after.notes]
+
+
 @pytest.mark.parametrize("discard", ["unreachable", "blackhole", "throw"])
 def test_a_bridges_network_is_not_led_to_the_router(discard: str) -> None:
     scenario = "link add docker0\naddr add 172.20.7.1/24 dev docker0 noprefixroute"
