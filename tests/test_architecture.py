@@ -372,6 +372,12 @@ def test_each_import_in_a_function_has_a_reason() -> None:
     assert len(listed) == len({*listed})
 
 
+def test_all_values_share_a_repr() -> None:
+    """attrs.frozen would compile one for each class during the imports."""
+    using = {module for module, source in sources().items() if "@attrs.frozen" in source}
+    assert {module for module in using if module.startswith("hostrouting.")} == set()
+
+
 def test_an_import_in_a_function_is_found() -> None:
     planted = """
 import os

@@ -19,6 +19,7 @@ from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.jsonable import StrEnum
 from hostrouting.model.parsing import parse_any_address, parse_any_prefix, parse_device
 from hostrouting.model.text import shown
+from hostrouting.model.values import frozen
 
 if TYPE_CHECKING:
     import os
@@ -79,7 +80,7 @@ def _stale(value: StaleAzureVnet | Mapping[str, Any] | None) -> StaleAzureVnet |
 # --- the config -----------------------------------------------------------------------------------
 
 
-@attrs.frozen(field_transformer=checked_at_once)
+@frozen(field_transformer=checked_at_once)
 class LoadBalancerProbe(Section):
     """Settings for rewriting the Azure load balancer's IPv6 health probes.
 
@@ -104,7 +105,7 @@ class LoadBalancerProbe(Section):
         return self.devices[0]
 
 
-@attrs.frozen(field_transformer=checked_at_once)
+@frozen(field_transformer=checked_at_once)
 class StaleAzureVnet(Section):
     """Settings for cleaning up azure-vnet's leftovers for pods that it no longer serves.
 
@@ -127,7 +128,7 @@ class StaleAzureVnet(Section):
     lock_wait_seconds: int = attrs.field(default=5, converter=parse_seconds)
 
 
-@attrs.frozen(field_transformer=checked_at_once)
+@frozen(field_transformer=checked_at_once)
 class Sections(Section):
     """The ``hostNetworking`` section itself."""
 
@@ -138,7 +139,7 @@ class Sections(Section):
     stale_azure_vnet: StaleAzureVnet | None = attrs.field(default=None, converter=_stale)
 
 
-@attrs.frozen(field_transformer=checked_at_once)
+@frozen(field_transformer=checked_at_once)
 class HostNetworking(Sections):
     """The configuration for the Azure tasks.
 

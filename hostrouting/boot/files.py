@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-import attrs
-
 from hostrouting.boot.python import is_changeable
 from hostrouting.model.errors import FileError
 from hostrouting.model.opening import only_regular, translate_errors
+from hostrouting.model.values import frozen
 
 _FOLDER_MODE = 0o755
 
@@ -90,7 +89,7 @@ def read_state(path: Path) -> tuple[bytes, int] | None:
     return None
 
 
-@attrs.frozen
+@frozen
 class FileState:
     """The state of a path.
 

@@ -20,6 +20,7 @@ from hostrouting.model.family import Family
 from hostrouting.model.jsonable import rfc_3339
 from hostrouting.model.opening import only_regular
 from hostrouting.model.text import shown
+from hostrouting.model.values import frozen
 from hostrouting.model.verified_uplinks import VERIFIED_PATH, VerifiedUplink, parse_verified
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 _RECORD_BYTES = 1 << 20
 
 
-@attrs.frozen(init=False, repr=False)
+@frozen(init=False, repr=False)
 class Host:
     """The host that tasks operate on; without arguments, the local host.
 

@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 import attrs
 
 from hostrouting.model.opening import translate_errors
+from hostrouting.model.values import frozen
 from hostrouting.model.verified_uplinks import VERIFIED_PATH
 
 CONFIG_DIR = PurePosixPath("etc/aks-flex-node")
@@ -51,7 +52,7 @@ class _Below:
         return layout.root / self._path
 
 
-@attrs.frozen
+@frozen
 class Layout:
     """Paths of all files that hostrouting installs, reads or writes.
 

@@ -20,6 +20,7 @@ from hostrouting.boot import files
 from hostrouting.boot.layout import CHECK, GATE_NAMES, ROUTES, Layout
 from hostrouting.config.routing import SECTION, Config, Watch
 from hostrouting.model.errors import ConfigError, FileError, UnitError
+from hostrouting.model.values import frozen
 
 T = TypeVar("T")
 
@@ -39,7 +40,7 @@ _FOLDER = re.compile(
 )
 
 
-@attrs.frozen
+@frozen
 class InstalledPart:
     """An installed part as recorded in the manifest.
 
@@ -79,7 +80,7 @@ def _in_order(parts: Mapping[str, InstalledPart]) -> dict[str, InstalledPart]:
     return {name: parts[name] for name in sorted(parts, key=position)}
 
 
-@attrs.frozen
+@frozen
 class Manifest:
     """The record of an installation.
 

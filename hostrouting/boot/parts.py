@@ -18,6 +18,7 @@ from hostrouting.config.routing import SECTION, Config, OverlapMode, Watch
 from hostrouting.model.errors import UnitError
 from hostrouting.model.family import Family
 from hostrouting.model.routes import Protocol
+from hostrouting.model.values import frozen
 from hostrouting.model.verified_uplinks import verified_text
 
 # The parts that the host routing config controls. Parts that the config enables are installed, and
@@ -25,7 +26,7 @@ from hostrouting.model.verified_uplinks import verified_text
 CONFIGURED = (ROUTES, CHECK, WATCH)
 
 
-@attrs.frozen
+@frozen
 class BootFile:
     """A file to write, along with its content and mode."""
 
@@ -44,7 +45,7 @@ class BootFile:
         return FileState(self.content, self.mode)
 
 
-@attrs.frozen
+@frozen
 class Part:
     """A part that can be installed: a oneshot and its script, or the watcher.
 
@@ -218,7 +219,7 @@ def _quoted(word: str) -> str:
     return f'"{escaped}"'
 
 
-@attrs.frozen
+@frozen
 class Wanted:
     """The parts that a config enables, and the consumer whose starts they gate.
 

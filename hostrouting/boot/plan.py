@@ -19,9 +19,10 @@ from hostrouting.boot.render import render_static_routes
 from hostrouting.config.routing import Config
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import FileError
+from hostrouting.model.values import frozen
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class Manifests:
     """The manifests before, during and after the changes.
 
@@ -42,7 +43,7 @@ class Manifests:
         return tuple(name for name in self.old.parts if name not in self.new.parts)
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class GatePlan:
     """The changes to the scripts that the gate runs, and to the list of these scripts.
 
@@ -61,7 +62,7 @@ class GatePlan:
     final_list: BootFile | None = None
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class FilesPlan:
     """The changes to files other than the gate's scripts and their list.
 
@@ -80,7 +81,7 @@ class FilesPlan:
     access_errors: tuple[str, ...] = ()
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class UnitsPlan:
     """The names of the parts whose units change; the run enables units first."""
 
@@ -90,7 +91,7 @@ class UnitsPlan:
     disable: tuple[str, ...] = ()
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class BootPlan:
     """The changes for the next boot.
 

@@ -16,6 +16,7 @@ from hostrouting.boot.installed_units import UNIT_PATH
 from hostrouting.boot.layout import SEARCH_PATH, Layout
 from hostrouting.boot.systemd import ANY_INSTANCE, RUNNING
 from hostrouting.model.errors import UnitError
+from hostrouting.model.values import frozen
 from phases import Cancelled, CancelScope, TimedOut
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Silence:
     is_ending: bool = False
 
 
-@attrs.frozen
+@frozen
 class Systemctl:
     """A ``UnitManager`` that calls systemctl(1).
 

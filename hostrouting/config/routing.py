@@ -47,6 +47,7 @@ from hostrouting.model.parsing import (
     parse_ipv4_gateway,
 )
 from hostrouting.model.text import shown
+from hostrouting.model.values import frozen
 from hostrouting.model.verified_uplinks import VerifiedUplink
 
 if TYPE_CHECKING:
@@ -232,7 +233,7 @@ def _families(networks: Iterable[IpNetwork]) -> tuple[Family, ...]:
 # --- the config ---
 
 
-@attrs.frozen(field_transformer=checked_at_once)
+@frozen(field_transformer=checked_at_once)
 class StaticRoute(Section):
     """A route that is more specific than the default route.
 
@@ -277,7 +278,7 @@ class StaticRoute(Section):
         return " ".join(words)
 
 
-@attrs.frozen(field_transformer=checked_at_once)
+@frozen(field_transformer=checked_at_once)
 class StaticRule(Section):
     """A CIDR that is routed by table main, whatever later policy rules say.
 
@@ -297,7 +298,7 @@ class StaticRule(Section):
         return f"to {self.to} priority {self.priority}"
 
 
-@attrs.frozen(field_transformer=checked_at_once)
+@frozen(field_transformer=checked_at_once)
 class Keep(Section):
     """Interfaces that keep the packets sent from their own IPv4 addresses.
 
@@ -327,7 +328,7 @@ class Keep(Section):
         return self.dev if self.gateway is None else super().to_mapping(*keys)
 
 
-@attrs.frozen(field_transformer=checked_at_once)
+@frozen(field_transformer=checked_at_once)
 class StaticRoutes(Section):
     """The static routes, rules and kept interfaces to install (opt-in).
 
@@ -391,7 +392,7 @@ class StaticRoutes(Section):
         return tuple(route for route in self.routes if Family.of(route.destination) is family)
 
 
-@attrs.frozen(cache_hash=True, field_transformer=checked_at_once)  # often a key of a dict or set
+@frozen(cache_hash=True, field_transformer=checked_at_once)  # often a key of a dict or set
 class ExpectedCidr(Section):
     """A CIDR that must be routed through specific interfaces.
 
@@ -423,7 +424,7 @@ class ExpectedCidr(Section):
         return str(self.cidr) if self.devs is None else super().to_mapping(*keys)
 
 
-@attrs.frozen(field_transformer=checked_at_once)
+@frozen(field_transformer=checked_at_once)
 class RouteOverlap(Section):
     """The CIDRs that must be routed through the uplinks, and exceptions for other interfaces.
 
@@ -494,7 +495,7 @@ class RouteOverlap(Section):
         return tuple(map(numbers, (*cidrs, *self.foreseen)))
 
 
-@attrs.frozen(field_transformer=checked_at_once)
+@frozen(field_transformer=checked_at_once)
 class Watch(Section):
     """Settings for the watcher, which monitors a host after boot.
 
@@ -512,7 +513,7 @@ class Watch(Section):
     textfile: str | None = attrs.field(default=None, converter=parse_textfile)
 
 
-@attrs.frozen
+@frozen
 class UplinkRecord:
     """The verified uplinks that go with a config: those in the host's record.
 
@@ -524,7 +525,7 @@ class UplinkRecord:
     uplinks: tuple[VerifiedUplink, ...] = ()
 
 
-@attrs.frozen
+@frozen
 class InstalledUplinkRecord(UplinkRecord):
     """The verified uplinks that go with a config without a document, as with ``--cidr`` alone.
 
@@ -532,7 +533,7 @@ class InstalledUplinkRecord(UplinkRecord):
     """
 
 
-@attrs.frozen
+@frozen
 class FormerUplinkRecord(UplinkRecord):
     """The verified uplinks that went with a config when ``installed_config`` returned it.
 
@@ -548,7 +549,7 @@ class FormerUplinkRecord(UplinkRecord):
     restored: tuple[VerifiedUplink, ...] = attrs.field(kw_only=True)
 
 
-@attrs.frozen(field_transformer=checked_at_once)
+@frozen(field_transformer=checked_at_once)
 class Config(Section):
     """The complete hostrouting config.
 

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from shlex import quote
 
-import attrs
-
 from hostrouting.boot.files import read_text
 from hostrouting.boot.gate import SETTINGS
 from hostrouting.boot.go_package import is_go_package_script
@@ -23,6 +21,7 @@ from hostrouting.boot.systemd import ANY_INSTANCE, UnitManager
 from hostrouting.config.routing import Config
 from hostrouting.model.errors import FileError
 from hostrouting.model.jsonable import JsonObject, StrEnum
+from hostrouting.model.values import frozen
 from hostrouting.overlap.check import check_families, check_host
 from hostrouting.overlap.findings import OverlapReport
 from hostrouting.overlap.planned_host import as_installed
@@ -45,7 +44,7 @@ class Severity(StrEnum):
     RISK = "risk"
 
 
-@attrs.frozen
+@frozen
 class DoctorFinding(JsonObject):
     """A problem found on a host.
 
@@ -69,7 +68,7 @@ class DoctorFinding(JsonObject):
     cause: str = ""
 
 
-@attrs.frozen(slots=False)
+@frozen(slots=False)
 class ExaminedHost:
     """A host to examine.
 
@@ -296,7 +295,7 @@ def stale_files(examined: ExaminedHost, part: str) -> Iterator[DoctorFinding]:
             yield DoctorFinding("stale-file", layout.relative(path), message, hint, Severity.RISK)
 
 
-@attrs.frozen
+@frozen
 class DoctorCheck:
     """A doctor check.
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import attrs
-
 from hostrouting.boot.host import Host
 from hostrouting.boot.systemctl import NoAnswerError, NoSystemdError
 from hostrouting.config.routing import Config
@@ -19,6 +17,7 @@ from hostrouting.doctor import _consumer, _files, _routes
 from hostrouting.doctor.check_types import DoctorCheck, DoctorFinding, ExaminedHost, Severity
 from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.text import shown
+from hostrouting.model.values import frozen
 from hostrouting.tasks.arguments import to_config, to_host, to_scope
 from phases import CancelScope
 
@@ -102,7 +101,7 @@ CHECKS = (
 )
 
 
-@attrs.frozen
+@frozen
 class DoctorReport:
     """The doctor's report on a host.
 

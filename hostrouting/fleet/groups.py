@@ -17,6 +17,7 @@ from hostrouting.kernel.host_changes import HostChange, HostChangeKind, RenamedN
 from hostrouting.kernel.snapshot import unix_time
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.jsonable import JsonObject, in_json
+from hostrouting.model.values import frozen
 from hostrouting.overlap.difference import DiffReport
 from hostrouting.overlap.findings import (
     FindingKind,
@@ -37,7 +38,7 @@ _SECONDS_AHEAD = 3600
 _UNREAD = (UnknownReason.NO_SNAPSHOT, UnknownReason.CHECK_FAILED)
 
 
-@attrs.frozen
+@frozen
 class GroupFailure(JsonObject):
     """A failure shared by all hosts in a group.
 
@@ -68,7 +69,7 @@ class GroupFailure(JsonObject):
         return super().to_json() | {"expecting": in_json(listed if differs else [])}
 
 
-@attrs.frozen
+@frozen
 class SharedReason(JsonObject):
     """A reason that some hosts of a group share.
 
@@ -85,7 +86,7 @@ class SharedReason(JsonObject):
     detail: str
 
 
-@attrs.frozen
+@frozen
 class JudgedHost:
     """The results for one host.
 
@@ -107,7 +108,7 @@ class JudgedHost:
     taken: str | None = None
 
 
-@attrs.frozen
+@frozen
 class HostGroup(JsonObject):
     """Hosts with the same verdict, failures and fix, and the same doubts about their uplinks.
 
@@ -165,7 +166,7 @@ class HostGroup(JsonObject):
     hints: tuple[str, ...] = ()
 
 
-@attrs.frozen
+@frozen
 class FleetReport(JsonObject):
     """The result of ``judge``.
 

@@ -25,6 +25,7 @@ from hostrouting.fleet.groups import FleetReport, JudgedHost
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.errors import ConfigError, HostRoutingError
 from hostrouting.model.text import shortened, shown
+from hostrouting.model.values import frozen
 from hostrouting.overlap.check import unjudged
 from hostrouting.overlap.difference import DiffReport
 from hostrouting.overlap.findings import UnknownReason
@@ -156,7 +157,7 @@ def _reports(
                 raise HostRoutingError(f"can't judge the snapshots: {error}") from error
 
 
-@attrs.frozen
+@frozen
 class _Judging:
     """The options for checking a snapshot.
 

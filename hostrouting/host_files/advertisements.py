@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from shlex import quote
 
-import attrs
-
 from hostrouting.boot.files import read_text
 from hostrouting.boot.layout import Layout
 from hostrouting.host_files.managers import NETWORK_MANAGER, NETWORKD, is_managed
@@ -14,6 +12,7 @@ from hostrouting.kernel.default_routes import is_among
 from hostrouting.kernel.rules import LOOPBACK
 from hostrouting.model.errors import FileError
 from hostrouting.model.links import Link
+from hostrouting.model.values import frozen
 
 _SYSCTL = "/proc/sys/net/ipv6/conf/{}/{}"
 
@@ -22,7 +21,7 @@ _SYSCTL = "/proc/sys/net/ipv6/conf/{}/{}"
 _KINDS = (None, "bond", "team", "vlan")
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class IgnoredAdvertisements:
     """An interface on which the kernel ignores router advertisements.
 

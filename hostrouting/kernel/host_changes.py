@@ -30,6 +30,7 @@ from hostrouting.model.jsonable import JsonObject, StrEnum
 from hostrouting.model.links import Address, AddressLabel, Link
 from hostrouting.model.routes import Route, RouteType
 from hostrouting.model.rules import Rule
+from hostrouting.model.values import frozen
 
 
 class HostChangeKind(StrEnum):
@@ -57,7 +58,7 @@ _EARLIER = 0
 _LATER = 1
 
 
-@attrs.frozen(cache_hash=True)
+@frozen(cache_hash=True)
 class HostChange(JsonObject):
     """A change between two snapshots of a host.
 
@@ -78,7 +79,7 @@ class HostChange(JsonObject):
     keys: tuple[ChangeKey, ...] = attrs.field(default=(), repr=False)
 
 
-@attrs.frozen
+@frozen
 class RenamedNic(JsonObject):
     """A NIC that has another name in a later snapshot.
 

@@ -15,9 +15,10 @@ from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address, AddressLabel, Link
 from hostrouting.model.routes import Route
 from hostrouting.model.rules import Rule
+from hostrouting.model.values import frozen
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class KnownHost:
     """The known state of a host in one address family.
 

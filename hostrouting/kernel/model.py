@@ -60,6 +60,7 @@ from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.lookups import Lookup, RouteFailure, RuleFailure
 from hostrouting.model.routes import Route, Route6, RouteType, Table
 from hostrouting.model.rules import HIDES_SELECTORS, Rule, RuleAction
+from hostrouting.model.values import frozen
 from phases import CancelScope
 
 RECORD_HINT = "take the snapshot with hostrouting snapshot"
@@ -86,7 +87,7 @@ def model_of(known: KnownHost, beneath: RouteBackend | None = None) -> Model:
     return (Model if known.family is Family.IPV4 else Model6)(known, beneath)
 
 
-@attrs.frozen(
+@frozen(
     eq=False,
     repr=False,
     slots=False,

@@ -26,6 +26,7 @@ from hostrouting.model.links import Address
 from hostrouting.model.lookups import Lookup, RouteFailure
 from hostrouting.model.opening import translate_errors
 from hostrouting.model.routes import NextHop, Route
+from hostrouting.model.values import frozen
 
 # An arbitrary port, because no packet is sent.
 _PORT = 9
@@ -340,7 +341,7 @@ def _without(hops: dict[Router, Route], others: Collection[Router]) -> list[Rout
     return [hop for router, hop in hops.items() if router not in others]
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class _Swap:
     """A route whose next hops are replaced, with the old and the new next hops."""
 

@@ -16,8 +16,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Protocol, TypeVar
 
-import attrs
-
 from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.selection import (
     DEFAULT_ROUTES,
@@ -34,6 +32,7 @@ from hostrouting.model.links import Address, AddressLabel, Link
 from hostrouting.model.lookups import Lookup, RouteFailure, RuleFailure
 from hostrouting.model.routes import Route, Table
 from hostrouting.model.rules import Rule
+from hostrouting.model.values import frozen
 from phases import CancelScope
 
 T = TypeVar("T")
@@ -43,7 +42,7 @@ T = TypeVar("T")
 Sent = tuple[Route | None, Sequence[IpAddress]]
 
 
-@attrs.frozen
+@frozen
 class Facts:
     """A network namespace's state for one address family, without its FIB entries.
 

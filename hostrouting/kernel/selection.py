@@ -16,6 +16,7 @@ import attrs
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.routes import Protocol, Route, Route6, RouteType, Table
+from hostrouting.model.values import frozen
 
 # A template entry, and the destinations of the entries that equal it apart from the destination.
 # The template's own destination is a placeholder.
@@ -96,7 +97,7 @@ def _name_of(predicate: Callable[[Route], bool]) -> str:
     return getattr(predicate, "__name__", repr(predicate)).lstrip("_")
 
 
-@attrs.frozen
+@frozen
 class Selection:
     """The entries that a reader wants; by default all of them.
 
@@ -171,7 +172,7 @@ def except_plain(
     return Selection(is_omitted=PlainThrough(devs, sources, mtus), inside=inside)
 
 
-@attrs.frozen
+@frozen
 class PlainThrough:
     """A predicate for plain entries through certain interfaces.
 

@@ -66,6 +66,7 @@ from hostrouting.model.parsing import parse_address
 from hostrouting.model.routes import Route
 from hostrouting.model.rules import Rule
 from hostrouting.model.text import shown
+from hostrouting.model.values import frozen
 from hostrouting.model.verified_uplinks import VerifiedUplink, is_recordable
 
 SNAPSHOT_SCHEMA = 1
@@ -85,7 +86,7 @@ def unix_time(text: str | None) -> float | None:
         return None
 
 
-@attrs.frozen
+@frozen
 class Ipv6State:
     """A host's IPv6 addresses, rules and routes at a point in time.
 
@@ -114,7 +115,7 @@ class Ipv6State:
     is_ordered: bool = True
 
 
-@attrs.frozen
+@frozen
 class Snapshot:
     """A host's links, addresses, rules and routes at a point in time.
 

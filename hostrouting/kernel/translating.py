@@ -8,13 +8,12 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from functools import partial
 from typing import Any, TypeVar, cast
 
-import attrs
-
 from hostrouting.kernel.arguments import check_methods, check_returned
 from hostrouting.kernel.forwarding import ForwardingBackend
 from hostrouting.kernel.port import ChangeListener, RouteBackend, Write
 from hostrouting.model.errors import NAMED_MAX, HostRoutingError, RouteError
 from hostrouting.model.text import shortened
+from hostrouting.model.values import frozen
 from phases import CancelScope, TimedOut
 
 B = TypeVar("B", bound=RouteBackend)
@@ -58,7 +57,7 @@ def _layers(backend: RouteBackend) -> Iterator[RouteBackend]:
         yield backend
 
 
-@attrs.frozen(repr=False)
+@frozen(repr=False)
 class _Checking:
     """A backend that checks the types of what another backend returns."""
 
@@ -140,7 +139,7 @@ def _attempt(name: str, *args: object) -> str:
             return _ATTEMPTS[name]
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class _TranslatingListener(ChangeListener):
     _inner: ChangeListener
     _translating: Callable[[], AbstractContextManager[None]]

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import attrs
 
 from hostrouting.model.routes import Route
+from hostrouting.model.values import frozen
 
 
-@attrs.frozen
+@frozen
 class Replacement:
     """One of our routes and its replacement, which has the same destination and metric."""
 
@@ -42,7 +43,7 @@ class Change(NamedTuple):
         return f"Change({self.what!r}, {self.action!r}{was})"
 
 
-@attrs.frozen
+@frozen
 class Changes:
     """All changes that a run has made or would make. An empty instance is falsy.
 

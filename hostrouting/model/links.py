@@ -13,11 +13,10 @@ from fnmatch import translate
 from functools import lru_cache
 from ipaddress import IPv6Network
 
-import attrs
-
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.field_types import ADDRESS, NONE, check_fields
 from hostrouting.model.integer_prefixes import Prefix
+from hostrouting.model.values import frozen
 
 
 def is_like(dev: str, patterns: tuple[str, ...]) -> bool:
@@ -59,7 +58,7 @@ _ADDRESS_FIELDS = {
 INFINIBAND_DEVS = ("ib*",)
 
 
-@attrs.frozen
+@frozen
 class Link:
     """A network interface.
 
@@ -109,7 +108,7 @@ def mac_address(hardware: int, text: str | None) -> str | None:
     return (text or None) if hardware in (Hardware.ETHER, Hardware.INFINIBAND) else None
 
 
-@attrs.frozen
+@frozen
 class Address:
     """An address of this host.
 
@@ -154,7 +153,7 @@ class Address:
         return int(self.peer or self.local) >> host_bits << host_bits, self.prefix_length
 
 
-@attrs.frozen
+@frozen
 class Address6(Address):
     """An IPv6 address of this host.
 
@@ -175,7 +174,7 @@ class Address6(Address):
         return not self.is_tentative
 
 
-@attrs.frozen
+@frozen
 class AddressLabel:
     """A label for IPv6 addresses (ip-addrlabel(8)).
 

@@ -13,6 +13,7 @@ import attrs
 
 from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.field_types import ADDRESS, NETWORK, NONE, TUPLE, check_fields
+from hostrouting.model.values import frozen
 
 DEFAULT_DESTINATION = IPv4Network("0.0.0.0/0")
 
@@ -101,7 +102,7 @@ _HOP_FIELDS = {"dev": (str, *NONE), "gateway": (*ADDRESS, *NONE), "weight": (int
 BY_DEVICE = ("ip", "ip6")
 
 
-@attrs.frozen(cache_hash=True)  # thousands of routes may share a hop
+@frozen(cache_hash=True)  # thousands of routes may share a hop
 class NextHop:
     """A next hop: a gateway on a device, or just a device.
 
@@ -176,7 +177,7 @@ def _usual_scope(route: Route) -> int:
     return Scope.LINK if is_near else Scope.UNIVERSE
 
 
-@attrs.frozen
+@frozen
 class Route:
     """A FIB entry. ``str(route)`` is in the format of ``ip route show``.
 
@@ -319,7 +320,7 @@ def _has_expired(expires: int | None) -> bool:
     return expires is not None and expires <= 0
 
 
-@attrs.frozen
+@frozen
 class Route6(Route):
     """An entry in the IPv6 FIB, which has neither a tos nor a scope.
 

@@ -6,11 +6,10 @@ import re
 from collections.abc import Iterator
 from enum import IntEnum
 
-import attrs
-
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.field_types import NETWORK, NONE, TUPLE, Types, check_fields
 from hostrouting.model.routes import Protocol, Table, word_of
+from hostrouting.model.values import frozen
 
 # Rules can't match port 65535 (fib_rule_port_range_valid).
 ALL_PORTS = (1, 65534)
@@ -47,7 +46,7 @@ _FIELDS: dict[str, Types] = {
 }
 
 
-@attrs.frozen
+@frozen
 class Rule:
     """A policy rule (ip-rule(8)): selectors, and an action for the packets that match them.
 

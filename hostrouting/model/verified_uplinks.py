@@ -19,9 +19,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-import attrs
-
 from hostrouting.model.links import VPN_DEVS, Link, is_like
+from hostrouting.model.values import frozen
 
 VERIFIED_PATH = "etc/hostrouting/uplink"
 """The file with the verified uplinks, below a host's root."""
@@ -37,7 +36,7 @@ _LINES = 64
 _LINE = re.compile(r"([A-Za-z0-9_.-]{1,15})(?: ([0-9A-Fa-f:]+))?")
 
 
-@attrs.frozen
+@frozen
 class VerifiedUplink:
     """An uplink as it was when the check passed.
 

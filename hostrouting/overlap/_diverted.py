@@ -18,6 +18,7 @@ from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.integer_prefixes import PrefixSet, numbers
 from hostrouting.model.links import is_like
 from hostrouting.model.routes import Route, Table
+from hostrouting.model.values import frozen
 from hostrouting.overlap._diversions import Diversions
 from hostrouting.overlap._group import findings_and_notes
 from hostrouting.overlap._judge import Judge
@@ -33,7 +34,7 @@ from phases import CancelScope
 _GATEWAYS_MAX = 64
 
 
-@attrs.frozen
+@frozen
 class Diverted:
     """Packets that a plan diverts.
 

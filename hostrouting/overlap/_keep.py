@@ -30,6 +30,7 @@ from hostrouting.model.links import Address, Link, is_like
 from hostrouting.model.parsing import is_device
 from hostrouting.model.routes import Route, Scope, Table
 from hostrouting.model.rules import Rule
+from hostrouting.model.values import frozen
 from hostrouting.overlap._losses import Loss, changed_prefixes, losses, taken_away
 from hostrouting.overlap._modelled_host import ModelledHost
 from hostrouting.overlap._places import Judgement, Place, distinct
@@ -126,7 +127,7 @@ def entries_for(devs: Sequence[str], state: State) -> tuple[Keep, ...]:
     return tuple(map(Keep, devs))
 
 
-@attrs.frozen
+@frozen
 class Keeping:
     """The interfaces from whose addresses a fix diverts packets, and the effect of keeping them.
 

@@ -30,6 +30,7 @@ from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, PrefixSet, e
 from hostrouting.model.links import Address
 from hostrouting.model.routes import Route, RouteType, destination_words
 from hostrouting.model.text import shortened, with_runs
+from hostrouting.model.values import frozen
 from hostrouting.overlap._affected import affected
 from hostrouting.overlap._ask import asks_local_first, selects_source, separates_tcp
 from hostrouting.overlap._cut import Cutter
@@ -51,7 +52,7 @@ _THEIR_INTERFACES = ("their interfaces",)
 _COMPARED_MAX = 50_000
 
 
-@attrs.frozen
+@frozen
 class Loss:
     """Packets that work now, but that a change diverts or drops.
 
@@ -261,7 +262,7 @@ def changed_prefixes(before: ModelledHost, after: ModelledHost) -> list[Prefix]:
     return [*dict.fromkeys((*old, *new))]
 
 
-@attrs.frozen
+@frozen
 class _Result:
     """The interfaces and next hops that a packet takes.
 

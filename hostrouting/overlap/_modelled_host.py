@@ -18,6 +18,7 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.family import IpAddress
 from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.routes import Table
+from hostrouting.model.values import frozen
 from hostrouting.overlap._ask import Sockets, called_addresses
 from hostrouting.overlap._judge import Judge
 from hostrouting.overlap._places import Judgement, Place, Places, distinct
@@ -27,7 +28,7 @@ from hostrouting.routes.resolve import resolve
 from hostrouting.routes.verify import losing_routes
 
 
-@attrs.frozen(eq=False, repr=False, slots=False)
+@frozen(eq=False, repr=False, slots=False)
 class ModelledHost:
     """A model of a host, with or without a fix. It knows the sources that the kernel has reported.
 

@@ -19,6 +19,7 @@ from hostrouting.model.integer_prefixes import Prefix, ends
 from hostrouting.model.links import Address, Link
 from hostrouting.model.lookups import Lookup
 from hostrouting.model.routes import Route, RouteType
+from hostrouting.model.values import frozen
 from hostrouting.overlap.findings import FindingKind, NoteKind
 from hostrouting.overlap.proposals import Obstacle
 
@@ -262,7 +263,7 @@ class Span(NamedTuple):
     place: Place
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class Places:
     """The places in the expected CIDRs.
 

@@ -24,6 +24,7 @@ from hostrouting.model.integer_prefixes import PrefixSet, numbers
 from hostrouting.model.parsing import is_device, is_inside
 from hostrouting.model.routes import Route, destination_words
 from hostrouting.model.text import counted, shortened
+from hostrouting.model.values import frozen
 from hostrouting.overlap._cautions import Caution
 from hostrouting.overlap._diversions import Diversions
 from hostrouting.overlap._fewest_prefixes import networks_of
@@ -51,7 +52,7 @@ FindFix = Callable[[Sequence[Finding], Moment, Config], tuple[Fix, Sequence[Caut
 """Finds the fix for findings, with its cautions. The fix's questions have no answers yet."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Outcome:
     """The result of a check with an answer in its config.
 

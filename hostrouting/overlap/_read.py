@@ -29,6 +29,7 @@ from hostrouting.model.links import Address, Link
 from hostrouting.model.parsing import is_inside
 from hostrouting.model.routes import Route, RouteType, Table
 from hostrouting.model.rules import Rule
+from hostrouting.model.values import frozen
 from hostrouting.overlap._ask import (
     Sockets,
     asks_local_first,
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 _NEIGHBOURS_LENGTH_MIN = 16
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class Moment:
     """A host at one moment: no relevant change happened while it was read.
 

@@ -28,6 +28,7 @@ from hostrouting.kernel.model import Model
 from hostrouting.model.family import IpAddress
 from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, PrefixSet, ends, numbers
 from hostrouting.model.routes import Route, Table
+from hostrouting.model.values import frozen
 from hostrouting.overlap._constraint import Constraints, segment_of, unmodelled
 from hostrouting.overlap._diversions import Diversions
 from hostrouting.overlap._fewest_prefixes import fewest_prefixes, networks_of, summary_of
@@ -58,7 +59,7 @@ _Unfixed = Mapping[tuple[tuple[str, ...], Obstacle], Sequence[Span]]
 _Unruled = Mapping[IpAddress, Obstacle]
 
 
-@attrs.frozen
+@frozen
 class _Proposal:
     """Entries that are to fix failures, or the failures if the entries don't work.
 
@@ -76,7 +77,7 @@ class _Proposal:
     fixed: Container[int] = ()
 
 
-@attrs.frozen
+@frozen
 class JudgedProposal:
     """A proposal, with judgements of the host that has its entries.
 
@@ -91,7 +92,7 @@ class JudgedProposal:
     lost: tuple[Loss, ...]
 
 
-@attrs.frozen
+@frozen
 class FoundRoutes:
     """The routes that a search has found.
 

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import attrs
-
 from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.kernel.nexthops import Router
 from hostrouting.model.family import Family
 from hostrouting.model.links import Address, AddressLabel, Link
 from hostrouting.model.routes import Route, Route6
 from hostrouting.model.rules import Rule
+from hostrouting.model.values import frozen
 from hostrouting.overlap.uplinks import Uplinks
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ _MASTERS = ("bridge", "bond", "team", "openvswitch")
 
 # eq and repr are off because they aren't needed, and generating them takes as long as querying the
 # kernel.
-@attrs.frozen(
+@frozen(
     eq=False,
     repr=False,
     slots=False,

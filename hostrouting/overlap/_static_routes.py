@@ -14,13 +14,14 @@ from hostrouting.model.integer_prefixes import Prefix, PrefixIndex, numbers
 from hostrouting.model.links import Link, is_like
 from hostrouting.model.parsing import is_device
 from hostrouting.model.routes import NextHop, Route, RouteType, Table
+from hostrouting.model.values import frozen
 from hostrouting.overlap._exemptions import local_gateway
 from hostrouting.overlap._state import State
 from hostrouting.overlap.proposals import Obstacle, OwnersChange
 from hostrouting.routes.resolve import why_impossible
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Path:
     """The path by which an entry for a prefix leads to the expected interface.
 

@@ -33,6 +33,7 @@ from hostrouting.model.links import is_infiniband, is_like
 from hostrouting.model.parsing import is_device
 from hostrouting.model.routes import Table
 from hostrouting.model.text import shortened
+from hostrouting.model.values import frozen
 from hostrouting.overlap._group import findings_and_notes
 from hostrouting.overlap._judge import Judge
 from hostrouting.overlap._read import Moment, read_host
@@ -91,7 +92,7 @@ def _without_findings(overlap: RouteOverlap, verdict: Verdict) -> OverlapReport:
     return OverlapReport(verdict, overlap.mode, time_, host, expected=overlap.expected_cidrs)
 
 
-@attrs.frozen
+@frozen
 class Checked:
     """The result of a check whose fix is only found on demand, because that may take longer.
 

@@ -30,6 +30,7 @@ from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.jsonable import JsonObject
 from hostrouting.model.links import Address
 from hostrouting.model.routes import Route, RouteType
+from hostrouting.model.values import frozen
 from hostrouting.overlap._ask import Sockets, called_addresses, source_borders
 from hostrouting.overlap._cut import Cutter
 from hostrouting.overlap._fewest_prefixes import networks_of
@@ -40,7 +41,7 @@ from hostrouting.overlap._places import Place, Places, SocketLookup, Span, disti
 _TRIED_FIRST = 16
 
 
-@attrs.frozen
+@frozen
 class LookupResult(JsonObject):
     """The way in which the kernel sends a packet.
 
@@ -63,7 +64,7 @@ class LookupResult(JsonObject):
         )
 
 
-@attrs.frozen
+@frozen
 class ChangedResult(JsonObject):
     """Packets whose lookup results differ between the snapshots.
 
@@ -81,7 +82,7 @@ class ChangedResult(JsonObject):
     after: tuple[LookupResult, ...]
 
 
-@attrs.frozen
+@frozen
 class Difference(JsonObject):
     """The ranges of a CIDR whose results have changed in the same way.
 
@@ -98,7 +99,7 @@ class Difference(JsonObject):
     causes: tuple[HostChange, ...]
 
 
-@attrs.frozen
+@frozen
 class DiffReport(JsonObject):
     """The result of ``diff``.
 

@@ -20,6 +20,7 @@ from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.jsonable import JsonObject, fields_in_json, in_json
 from hostrouting.model.routes import Route, Route6, RouteType, Table, word_of
 from hostrouting.model.rules import Rule, RuleAction
+from hostrouting.model.values import frozen
 from hostrouting.overlap._ask import is_modelled, modelled_lookups
 from hostrouting.overlap._group import findings_and_notes
 from hostrouting.overlap._judge import Judge, sends_packets
@@ -30,7 +31,7 @@ from hostrouting.overlap.uplinks import contested_error
 from phases import CancelScope
 
 
-@attrs.frozen
+@frozen
 class Step(JsonObject):
     """A policy rule evaluated during a lookup.
 
@@ -56,7 +57,7 @@ class Step(JsonObject):
         return self.rule.preference
 
 
-@attrs.frozen
+@frozen
 class ExplainedLookup:
     """A lookup, with every rule evaluated for it.
 
@@ -94,7 +95,7 @@ class ExplainedLookup:
         )
 
 
-@attrs.frozen
+@frozen
 class Explanation:
     """A trace of the lookups for an address.
 

@@ -25,6 +25,7 @@ from hostrouting.model.jsonable import JsonObject, StrEnum
 from hostrouting.model.links import Address, Link
 from hostrouting.model.routes import Route, RouteType
 from hostrouting.model.text import shortened
+from hostrouting.model.values import frozen
 from hostrouting.overlap.proposals import Fix
 
 # Limit for human-readable lines; ``ranges`` is always complete.
@@ -93,7 +94,7 @@ DECISIONS = (NoteKind.CONTESTED, NoteKind.MOVED)
 """The kinds of notes that ask which interface is the uplink."""
 
 
-@attrs.frozen
+@frozen
 class Finding(JsonObject):
     """An expected CIDR that fails.
 
@@ -209,7 +210,7 @@ class UplinkChoice(NamedTuple):
     failing: tuple[str, ...] = ()
 
 
-@attrs.frozen
+@frozen
 class Note(JsonObject):
     """An informational message that isn't a failure.
 
@@ -236,7 +237,7 @@ class Note(JsonObject):
     choices: tuple[UplinkChoice, ...] = ()
 
 
-@attrs.frozen
+@frozen
 class FamilyVerdict(JsonObject):
     """The verdict for the CIDRs in one address family.
 
@@ -259,7 +260,7 @@ class FamilyVerdict(JsonObject):
     default_expires: int | None = attrs.field(default=None, eq=False)
 
 
-@attrs.frozen
+@frozen
 class OverlapReport(JsonObject):
     """The result of a check.
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import attrs
-
 from hostrouting.boot.host import Host
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.rules import kernel_rules
@@ -17,10 +15,11 @@ from hostrouting.kernel.selection import Selection
 from hostrouting.model.errors import RouteError
 from hostrouting.model.integer_prefixes import PrefixSet, ends, numbers
 from hostrouting.model.routes import NextHop, Route, Route6, RouteType
+from hostrouting.model.values import frozen
 from hostrouting.routes.plan import RoutePlan
 
 
-@attrs.frozen
+@frozen
 class HasHops:
     """A predicate for entries that send all of their packets to certain next hops.
 

@@ -24,6 +24,7 @@ from hostrouting.model.lookups import RouteFailure
 from hostrouting.model.routes import Route
 from hostrouting.model.rules import Rule
 from hostrouting.model.text import counted, shortened, with_runs
+from hostrouting.model.values import frozen
 from hostrouting.overlap._diverted import Diverted, diverted
 from hostrouting.overlap._modelled_host import ModelledHost
 from hostrouting.overlap._places import Places
@@ -46,7 +47,7 @@ _SHOWN_CIDRS = 4
 _INSTALL = "install the config's routes"
 
 
-@attrs.frozen
+@frozen
 class PlannedHost:
     """A host as it would be after a plan has been applied.
 

@@ -16,6 +16,7 @@ from hostrouting.model.links import Address
 from hostrouting.model.routes import Route, destination_words
 from hostrouting.model.rules import HIDES_SELECTORS, Rule
 from hostrouting.model.text import shortened
+from hostrouting.model.values import frozen
 
 OFFER = "add to hostRouting.staticRoutes.keep"
 """The words that precede the entries in a caution that offers to keep interfaces."""
@@ -177,7 +178,7 @@ class Obstacle(NamedTuple):
         return self.reason if self.change is None else f"{self.reason}: {self.change}"
 
 
-@attrs.frozen
+@frozen
 class Unfixable(JsonObject):
     """Failing addresses that no proposed route in table main can fix.
 
@@ -216,7 +217,7 @@ class Unfixable(JsonObject):
         return tuple(map(destination_words, self.about or self.ranges))
 
 
-@attrs.frozen
+@frozen
 class Fix(JsonObject):
     """A fix for all failures found by a check.
 
@@ -271,7 +272,7 @@ class Fix(JsonObject):
         return StaticRoutes(enabled=True, routes=self.routes, rules=self.rules, keep=self.keep)
 
 
-@attrs.frozen
+@frozen
 class HostSettings:
     """Settings of a host that a fix's cautions depend on.
 

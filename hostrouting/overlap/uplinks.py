@@ -30,6 +30,7 @@ from hostrouting.model.links import VPN_DEVS, Address, Hardware, Link, is_infini
 from hostrouting.model.parsing import is_device
 from hostrouting.model.routes import Route, Table
 from hostrouting.model.text import shortened
+from hostrouting.model.values import frozen
 from hostrouting.model.verified_uplinks import (
     VerifiedUplink,
     find_awaited_uplinks,
@@ -48,7 +49,7 @@ _SHOWN_CHOICES = 4
 _THEN = ", then: hostrouting apply"
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class Uplinks:
     """A host's uplinks in one address family: the interfaces that may carry traffic to the cluster.
 
@@ -257,7 +258,7 @@ def container_devs(overlap: RouteOverlap, links: Iterable[Link]) -> set[str]:
     }
 
 
-@attrs.frozen
+@frozen
 class Naming:
     """How to name the uplinks, as a text and as the choices that it offers."""
 

@@ -17,6 +17,7 @@ from hostrouting.model.family import Family
 from hostrouting.model.parsing import parse_device
 from hostrouting.model.routes import SIDE_TABLES, NextHop, Protocol, Route, Table
 from hostrouting.model.rules import Rule
+from hostrouting.model.values import frozen
 
 _IP = """\
 # Each line adds a route until the next boot and never changes an existing one. "File exists": \
@@ -65,7 +66,7 @@ _NETPLAN_METRIC_MAX = 2**31 - 1
 NETWORKD_ROUTES = 8000
 
 
-@attrs.frozen
+@frozen
 class PlacedRule:
     """A policy rule, and the interface whose netplan or networkd file contains the rule.
 

@@ -31,6 +31,7 @@ from hostrouting.model.integer_prefixes import Prefix, numbers
 from hostrouting.model.links import VPN_DEVS, Link, is_like
 from hostrouting.model.routes import NextHop, Protocol, Route, Route6, Table
 from hostrouting.model.rules import Rule, rule_words
+from hostrouting.model.values import frozen
 from hostrouting.model.verified_uplinks import (
     find_awaited_uplinks,
     find_verified,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from hostrouting.routes.policy import PolicyPlan, PolicyRouting
 
 
-@attrs.frozen
+@frozen
 class RoutePlan:
     """The changes to table main, and to our rules and side tables.
 
@@ -140,7 +141,7 @@ class RoutePlan:
         return Changes((*added, *replaced, *removed, *side), rules=tuple(rules))
 
 
-@attrs.frozen
+@frozen
 class RoutesReport:
     """The result of an installation of the static routes, both in the kernel and for later boots.
 

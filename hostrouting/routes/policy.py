@@ -46,6 +46,7 @@ from hostrouting.model.routes import (
 )
 from hostrouting.model.rules import Rule, rule_words
 from hostrouting.model.text import shortened
+from hostrouting.model.values import frozen
 from hostrouting.model.verified_uplinks import find_verified
 
 # The preferences of the three rules for packets from a kept address. Without a gateway, there is
@@ -77,7 +78,7 @@ class LeftOut(NamedTuple):
         return f"{self.name} isn't kept: {self.reason}"
 
 
-@attrs.frozen
+@frozen
 class PolicyRouting:
     """Rules of the kernel and routes in side tables: those that a config needs, or those of a host.
 
@@ -195,7 +196,7 @@ def _is_early_local(rule: Rule) -> bool:
     return rule == usual and is_for_own and rule.preference < _KEEP and not rule.is_ours
 
 
-@attrs.frozen
+@frozen
 class KeptInterface:
     """An interface on which packets from its own addresses stay.
 
@@ -242,7 +243,7 @@ class KeptInterface:
             yield Route(DEFAULT_DESTINATION, (self.gateway,), table=table)
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class KeptInterfaces:
     """The interfaces that a config keeps on a host, and what it names but can't keep.
 
@@ -471,7 +472,7 @@ class RuleSteps(NamedTuple):
     remove: tuple[Rule, ...]
 
 
-@attrs.frozen
+@frozen
 class PolicyPlan:
     """The changes to our rules and side tables.
 

@@ -22,6 +22,7 @@ from hostrouting.model.family import Family, IpAddress, IpNetwork
 from hostrouting.model.links import Address, Link, is_like
 from hostrouting.model.routes import NextHop, Route, Route6, RouteType
 from hostrouting.model.text import shortened
+from hostrouting.model.values import frozen
 
 _NAMED_ROUTES_MAX = 3
 
@@ -150,7 +151,7 @@ def _on_link(
     ]
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class _Resolver:
     """The host's state from which next hops are resolved.
 

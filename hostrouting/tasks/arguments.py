@@ -10,6 +10,7 @@ import attrs
 from hostrouting.boot.host import Host
 from hostrouting.config.routing import Config
 from hostrouting.model.text import shown
+from hostrouting.model.values import frozen
 from phases import CancelScope
 
 
@@ -52,7 +53,7 @@ def to_scope(value: CancelScope | None) -> CancelScope:
     return value or CancelScope()
 
 
-@attrs.frozen
+@frozen
 class HostTask:
     """Base class for tasks that change a host; by default, this one.
 
@@ -67,7 +68,7 @@ class HostTask:
     )
 
 
-@attrs.frozen
+@frozen
 class ConfigTask(HostTask):
     """Base class for tasks that apply a config to a host; by default, to this one."""
 

@@ -35,6 +35,7 @@ from hostrouting.model.family import Family
 from hostrouting.model.links import Link
 from hostrouting.model.opening import translate_errors
 from hostrouting.model.routes import Route, Table
+from hostrouting.model.values import frozen
 from hostrouting.model.verified_uplinks import (
     VerifiedUplink,
     find_verified,
@@ -584,7 +585,7 @@ def raise_if_strict(
         raise RouteOverlapError(error_text(report), report, warnings, hint=hint)
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class _Former:
     """Our routes and rules in the kernel before a run.
 

@@ -19,6 +19,7 @@ from hostrouting.model.changes import Changes
 from hostrouting.model.errors import RouteError, UnitError
 from hostrouting.model.jsonable import fields_in_json
 from hostrouting.model.text import shortened
+from hostrouting.model.values import frozen
 from hostrouting.overlap.check import check_families
 from hostrouting.overlap.findings import NoteKind, OverlapReport, UnknownReason, Verdict
 from hostrouting.overlap.planned_host import PlannedHost, planned_host
@@ -38,7 +39,7 @@ _NOT_INSTALLED = "apply can't install this here"
 _Outcome: TypeAlias = OverlapReport | UnknownFactError | str
 
 
-@attrs.frozen
+@frozen
 class NextStart:
     """The gate's predicted decision about the consumer's next start.
 
@@ -59,7 +60,7 @@ class NextStart:
         return {"consumer": self.consumer, "admitted": self.is_admitted, "reason": self.reason}
 
 
-@attrs.frozen
+@frozen
 class Plan:
     """Everything that ``Configure`` would change on a host.
 

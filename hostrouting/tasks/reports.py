@@ -9,11 +9,12 @@ import attrs
 from hostrouting.boot.layout import CHECK, ROUTES, WATCH
 from hostrouting.model.changes import Changes
 from hostrouting.model.jsonable import fields_in_json
+from hostrouting.model.values import frozen
 from hostrouting.overlap.findings import OverlapReport
 from hostrouting.routes.plan import RoutePlan, RoutesReport
 
 
-@attrs.frozen
+@frozen
 class WatchReport:
     """The result of ``ConfigureWatch``.
 
@@ -28,7 +29,7 @@ class WatchReport:
         return {"schema": 1} | self.changes.to_json()
 
 
-@attrs.frozen
+@frozen
 class ConfigureReport:
     """The result of ``Configure``, or of a trial of routes.
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-import attrs
-
 from hostrouting.boot.host import Host
 from hostrouting.config.routing import Config
 from hostrouting.model.errors import NO_CHANGES, HostRoutingError, RouteError
+from hostrouting.model.values import frozen
 from hostrouting.overlap.findings import RouteOverlapError
 from hostrouting.routes.plan import find_missing
 from hostrouting.tasks.arguments import HostTask
@@ -23,7 +22,7 @@ T_co = TypeVar("T_co", covariant=True)
 RESTORE_SECONDS = 60
 
 
-@attrs.frozen
+@frozen
 class RestoreOnFailure(HostTask, Generic[T_co]):
     """Run a task, and if it fails, install the config again that was installed before.
 

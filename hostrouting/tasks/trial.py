@@ -39,6 +39,7 @@ from hostrouting.model.family import Family
 from hostrouting.model.field_types import check_fields
 from hostrouting.model.jsonable import to_json_text
 from hostrouting.model.routes import Route
+from hostrouting.model.values import frozen
 from hostrouting.overlap.check import check_families
 from hostrouting.routes.plan import RoutePlan, RoutesReport, plan_possible, read_policy
 from hostrouting.routes.policy import PolicyPlan, PolicyRouting
@@ -60,7 +61,7 @@ def _check_type(trial: TryRoutes, _attribute: object, _value: object) -> None:
     check_fields(trial, {"seconds": (int,)})
 
 
-@attrs.frozen
+@frozen
 class TryRoutes(ConfigTask):
     """Install the static routes for a limited time, and run the check.
 
@@ -259,7 +260,7 @@ def _moved(
     return document
 
 
-@attrs.frozen
+@frozen
 class _Ours:
     """Our routes, rules and side tables in a kernel.
 

@@ -69,6 +69,7 @@ from hostrouting.model.links import Link
 from hostrouting.model.lookups import Lookup, RouteFailure, RuleFailure
 from hostrouting.model.routes import Protocol, Route, RouteType, Table
 from hostrouting.model.rules import Rule
+from hostrouting.model.values import frozen
 from hostrouting.testing import strategies
 from phases import CancelScope, TimedOut
 
@@ -407,7 +408,7 @@ def _outcome(ask: Callable[[Kernel], Sequence[object] | None], kernel: Kernel) -
         return [f"errno {error.errno}"]
 
 
-@attrs.frozen
+@frozen
 class _Refusal:
     """A refused route or rule. Only its errno is compared, because messages depend on the release.
 

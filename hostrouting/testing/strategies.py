@@ -23,6 +23,7 @@ from hostrouting.model.routes import (
     Table,
 )
 from hostrouting.model.rules import Rule, RuleAction
+from hostrouting.model.values import frozen
 
 __all__ = [
     "NewAddress",
@@ -104,7 +105,7 @@ _TABLES = (
 _DISCARDING = (RouteType.BLACKHOLE, RouteType.UNREACHABLE, RouteType.PROHIBIT, RouteType.THROW)
 
 
-@attrs.frozen
+@frozen
 class NewAddress:
     """Arguments for ``Kernel.add_address``, except for the device."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import attrs
+from hostrouting.model.values import frozen
 
 # One or two failures may be accidents, such as a restarting daemon or a loose cable. More failures
 # are no accident, so the watcher retries with exponential backoff.
@@ -15,7 +15,7 @@ _DOUBLINGS_MAX = 16  # 2**16 s is far longer than _LONGEST_SECONDS, and fits in 
 _FORGET_SECONDS = 900.0
 
 
-@attrs.frozen
+@frozen
 class Failures:
     """A failure counter with exponential backoff.
 

@@ -18,6 +18,7 @@ from hostrouting.model.changes import Changes, Replacement
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.routes import Route
 from hostrouting.model.text import shortened
+from hostrouting.model.values import frozen
 from hostrouting.overlap.findings import Finding, Note, NoteKind, OverlapReport, Verdict
 from hostrouting.overlap.summary import PASTE, summary, unapplied
 from hostrouting.watch._policy import PolicyRepair
@@ -60,7 +61,7 @@ class EventKind(Enum):
         self.priority = priority
 
 
-@attrs.frozen
+@frozen
 class Event:
     """An event reported by the watcher.
 

@@ -11,6 +11,7 @@ from hostrouting.kernel.port import RouteBackend, read_default_routes
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import RouteError
 from hostrouting.model.rules import Rule
+from hostrouting.model.values import frozen
 from hostrouting.routes.install_policy import apply_policy
 from hostrouting.routes.plan import plan_policy
 from hostrouting.routes.policy import PolicyPlan
@@ -30,7 +31,7 @@ CONTESTED = (
 )
 
 
-@attrs.frozen
+@frozen
 class PolicyRepair:
     """The result of a repair of rules and side tables.
 

@@ -19,6 +19,7 @@ from hostrouting.model.errors import HostRoutingError, RouteError
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.jsonable import StrEnum
 from hostrouting.model.routes import Route, Table
+from hostrouting.model.values import frozen
 from hostrouting.model.verified_uplinks import find_verified
 from hostrouting.routes.install import apply_possible
 from hostrouting.routes.plan import RoutePlan, plan_possible, resolve_with
@@ -39,7 +40,7 @@ class Drift(StrEnum):
     UNWANTED = "unwanted"
 
 
-@attrs.frozen
+@frozen
 class Repair:
     """The result of a repair, and the number of our routes afterwards.
 

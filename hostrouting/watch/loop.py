@@ -25,6 +25,7 @@ from hostrouting.kernel.port import ChangeListener
 from hostrouting.model.changes import Replacement
 from hostrouting.model.errors import FileError, HostRoutingError, RouteError
 from hostrouting.model.family import Family
+from hostrouting.model.values import frozen
 from hostrouting.overlap.check import checked_host, load_all
 from hostrouting.overlap.findings import OverlapReport, Verdict
 from hostrouting.overlap.markers import write_markers
@@ -64,7 +65,7 @@ _FILES_SECONDS = 1.0
 _PING = "WATCHDOG=1"
 
 
-@attrs.frozen
+@frozen
 class WatchHostRouting:
     """Keep the static routes and the verdict up to date until the scope ends.
 

@@ -26,6 +26,7 @@ from hostrouting.boot.plan import BootPlan, plan_next_boot
 from hostrouting.model.changes import Change, Changes
 from hostrouting.model.jsonable import fields_in_json
 from hostrouting.model.links import Link
+from hostrouting.model.values import frozen
 from hostrouting.tasks.arguments import HostTask, to_host
 from phases import CancelScope, all_or_nothing
 
@@ -34,7 +35,7 @@ from phases import CancelScope, all_or_nothing
 _HOST_ROUTE = re.compile(rf"{REWRITTEN_SOURCE} .*? metric 1\b")
 
 
-@attrs.frozen
+@frozen
 class ProbeReport:
     """The planned or completed changes for probe rewriting.
 
@@ -157,7 +158,7 @@ def _plan_removal(host: Host, node: ProbeNode | None, why: str) -> ProbeReport:
 # --- installation ---------------------------------------------------------------------------------
 
 
-@attrs.frozen
+@frozen
 class ConfigureLoadBalancerProbe(HostTask):
     """A task that enables or disables probe rewriting, both immediately and at every boot.
 
@@ -237,7 +238,7 @@ def _put_back(node: ProbeNode, rules: str | None = None, route: str | None = Non
 # --- removal --------------------------------------------------------------------------------------
 
 
-@attrs.frozen
+@frozen
 class RemoveLoadBalancerProbe(HostTask):
     """A task that removes everything installed for probe rewriting; it needs no config.
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-import attrs
-
 from hostrouting.model.family import IpAddress
+from hostrouting.model.values import frozen
 
 
-@attrs.frozen
+@frozen
 class Interface:
     """A network interface. MACs are six lower-case hex pairs.
 
@@ -31,7 +30,7 @@ class Interface:
     seen_macs: tuple[str, ...] = ()
 
 
-@attrs.frozen
+@frozen
 class Neighbour:
     """A permanent ARP or NDP entry without the flags managed and extern_learn (ip-neighbour(8)).
 
@@ -49,7 +48,7 @@ class Neighbour:
         return f"{self.address} dev {self.dev} lladdr {self.mac} PERMANENT"
 
 
-@attrs.frozen
+@frozen
 class NodeState:
     """A snapshot of a node's state.
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-import attrs
-
 from hostrouting.azure.config import StaleAzureVnet
 from hostrouting.azure.vnet.bridge import Interface, Neighbour, NodeState
 from hostrouting.azure.vnet.parse import TUNNEL_MAC, Endpoint, PodRule, parse_pod_rule
 from hostrouting.model.family import IpAddress
 from hostrouting.model.jsonable import fields_in_json
+from hostrouting.model.values import frozen
 
 # azure-vnet's name prefix for the host end of a pod's veth pair.
 _VETH_PREFIX = "azv"
@@ -33,7 +32,7 @@ _GONE = {
 _GONE_TOO = "the pod that had this address and MAC is gone"
 
 
-@attrs.frozen
+@frozen
 class AzureVnetItem:
     """A rule or neighbour, and why it is removed or kept.
 
@@ -64,7 +63,7 @@ class AzureVnetItem:
         }
 
 
-@attrs.frozen
+@frozen
 class AzureVnetReport:
     """The removed and the kept rules and neighbours. Rules come before neighbours.
 

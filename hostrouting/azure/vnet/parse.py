@@ -19,10 +19,9 @@ from base64 import b64decode
 from ipaddress import ip_address
 from typing import Any
 
-import attrs
-
 from hostrouting.azure.nodes import AzureVnetError
 from hostrouting.model.family import IpAddress
+from hostrouting.model.values import frozen
 
 # The MAC of the virtual gateway of Azure's network. In tunnel mode, azure-vnet's ARP rules have
 # this MAC for all pods.
@@ -41,7 +40,7 @@ _SHAPES = (
 )
 
 
-@attrs.frozen
+@frozen
 class PodRule:
     """A rule added by azure-vnet for a pod address.
 
@@ -83,7 +82,7 @@ def parse_pod_rule(line: str) -> PodRule | None:
 # --- azure-vnet's state ---------------------------------------------------------------------------
 
 
-@attrs.frozen
+@frozen
 class Endpoint:
     """A pod in azure-vnet's state file, which may also list pods that are gone.
 

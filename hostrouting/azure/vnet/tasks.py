@@ -19,6 +19,7 @@ from hostrouting.azure.vnet.parse import parse_endpoints
 from hostrouting.boot.files import read_text
 from hostrouting.boot.host import Host
 from hostrouting.boot.locks import locked
+from hostrouting.model.values import frozen
 from hostrouting.tasks.arguments import HostTask, to_host
 from phases import CancelScope
 
@@ -67,7 +68,7 @@ def _node(host: Host, given: BridgeNode | None) -> BridgeNode:
     return node_or_default(host, given, LinuxBridgeNode)
 
 
-@attrs.frozen
+@frozen
 class RemoveStaleAzureVnet(HostTask):
     """Remove azure-vnet's leftovers for pods that it no longer serves.
 

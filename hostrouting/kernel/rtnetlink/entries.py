@@ -33,6 +33,7 @@ from hostrouting.model.routes import (
     Route6,
     RouteType,
 )
+from hostrouting.model.values import frozen
 
 # Offsets within an entry's message: the prefix length, the RTA_DST header and the address.
 _LENGTH_AT = 17
@@ -44,7 +45,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")  # per second
 _KEPT_MAX = 4096  # limits the cache if each entry has other attributes
 
 
-@attrs.frozen
+@frozen
 class Attributes:
     """The attributes of entries that differ only in their destinations.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any
 
+import attrs
 import pytest
 from dual_stack import entry
 from hypothesis import given
@@ -20,6 +21,7 @@ from hostrouting.model.integer_prefixes import (
 )
 from hostrouting.model.parsing import parse_any_address, reserved_block
 from hostrouting.model.text import clean, shortened, with_runs
+from hostrouting.model.values import frozen
 
 _prefixes = st.builds(
     lambda number, length: (number >> 128 - length << 128 - length, length),
@@ -152,3 +154,29 @@ def test_a_changes_repr_leaves_out_the_contents() -> None:
         "Change('/etc/a.sh', 'replaced')"
     )
     assert repr(Change("a", "replaced", was="b")) == "Change('a', 'replaced', was='b')"
+
+
+def test_a_value_has_the_repr_that_attrs_would_give_it() -> None:
+    class Plain:
+        name: str
+        hidden: str = attrs.field(default="a", repr=False)
+        shown: int = attrs.field(default=1, repr=lambda value: f"<{value}>")
+
+    class Spoken:
+        name: str
+
+        def __repr__(self) -> str:
+            return f"Spoken {self.name}"
+
+    make: Any
+    for make in (attrs.frozen, frozen, frozen(eq=False)):
+        assert repr(make(Plain)("it's")) == 'Plain(name="it\'s", shown=<1>)'
+        assert repr(make(Spoken)("it's")) == "Spoken it's"
+
+
+def test_a_value_may_have_no_repr() -> None:
+    @frozen(repr=False)
+    class Plain:
+        name: str
+
+    assert "name" not in repr(Plain("a"))
