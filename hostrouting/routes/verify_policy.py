@@ -19,6 +19,7 @@ from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, Flow
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.lookups import Lookup
+from hostrouting.model.parsing import is_inside
 from hostrouting.model.routes import Route, RouteType, Table, word_of
 from hostrouting.model.rules import Rule, RuleAction, rule_words
 from hostrouting.model.text import counted, shortened, with_runs
@@ -41,6 +42,8 @@ _ONLY_LATER = "our rule decides only if that one has a higher preference"
 _LATER = 5000
 # Words that are safe to paste into a shell.
 _PASTEABLE = re.compile(r"[\w./: -]+")
+
+_NOT_TWICE = "other rules keep {} already, so no entry of hostRouting.staticRoutes.keep may match it"
 
 _OF_THIS_HOST = (RouteType.LOCAL, RouteType.BROADCAST, RouteType.ANYCAST)
 
@@ -123,6 +126,27 @@ def _lost_addresses(
     """
     if not wanted.routes:
         return
+    lost = _lost_by_reason(wanted, backend, read)
+    devs = {dev for answers in lost.values() for _, dev in answers}
+    kept = {dev for dev in devs if _is_kept_already(dev, wanted, read())}
+    not_twice = _NOT_TWICE.format(", ".join(with_runs(sorted(kept))))
+    for why, answers in lost.items():
+        (source, dev), *others = answers
+        what = f"can't keep {source} on {dev}{_and_others(others)}"
+        refusal = _refusal(what, answers[source, dev], why, f" from {source}")
+        is_kept = all(dev in kept for _, dev in answers)
+        yield refusal._replace(hint=not_twice) if is_kept else refusal
+
+
+def _lost_by_reason(
+    wanted: PolicyRouting,
+    backend: RouteBackend,
+    read: Callable[[], Fib],
+) -> dict[Refusal, dict[tuple[IpAddress, str], Lookup]]:
+    """Return the kept addresses whose packets leave their interface, by the reason.
+
+    Each comes with its interface, and with the lookup that shows this.
+    """
     facts = backend.facts()
     lost: dict[Refusal, dict[tuple[IpAddress, str], Lookup]] = {}
     for source, table in _sources(wanted.rules):
@@ -136,10 +160,83 @@ def _lost_addresses(
                 rule = next(each for each in wanted.rules if each.table == table)
                 why = _why_beaten(answer, rule, read(), source)
                 lost.setdefault(why, {}).setdefault((source, dev), answer)
-    for why, answers in lost.items():
-        (source, dev), *others = answers
-        what = f"can't keep {source} on {dev}{_and_others(others)}"
-        yield _refusal(what, answers[source, dev], why, f" from {source}")
+    return lost
+
+
+def _is_kept_already(dev: str, wanted: PolicyRouting, fib: Fib) -> bool:
+    """Return whether other programs' rules before ours keep all packets that our rules would keep.
+
+    Args:
+        dev: a kept interface.
+        wanted: the rules, and the routes in side tables.
+        fib: the host's rules and tables.
+    """
+    ours = [route for route in wanted.routes if dev in route.devs]
+    networks = [route.destination for route in ours]
+    if any(network.prefixlen == 0 for network in networks):
+        return False  # with a gateway, there is more to keep than a network
+    tables = {route.table for route in ours}
+    return all(
+        _are_led_through(dev, networks, source, fib)
+        for source, table in _sources(wanted.rules)
+        if table in tables
+    )
+
+
+def _are_led_through(
+    dev: str,
+    networks: Iterable[IpNetwork],
+    source: IpAddress,
+    fib: Fib,
+) -> bool:
+    """Return whether rules before ours lead packets from an address directly into its networks."""
+    before = [
+        rule
+        for rule in fib.rules
+        if rule.preference < KEEP_PRIORITIES[0] and not rule.is_ours and _may_select(rule, source)
+    ]
+    if any(rule.action is not RuleAction.TO_TABLE or rule.is_l3mdev for rule in before):
+        return False
+    for network in networks:
+        covered = False
+        for rule in before:
+            routes = _routes_for(network, rule.table, fib)
+            if not all(_is_direct(route, dev) for route in routes):
+                return False
+            selects_all = rule == _by_source(rule)
+            covered |= selects_all and any(is_inside(network, each.destination) for each in routes)
+        if not covered:
+            return False
+    return True
+
+
+def _may_select(rule: Rule, source: IpAddress) -> bool:
+    """Return whether a rule may match packets from an address to another host."""
+    is_local = rule.action is RuleAction.TO_TABLE and rule.table == Table.LOCAL
+    is_other = rule.source is not None and source not in rule.source and not rule.is_inverted
+    return not (is_local or is_other)
+
+
+def _by_source(rule: Rule) -> Rule:
+    """Return a rule with the same table, whose only selector is the source."""
+    return Rule(rule.preference, table=rule.table, source=rule.source, protocol=rule.protocol)
+
+
+def _routes_for(network: IpNetwork, table: int, fib: Fib) -> list[Route]:
+    """Return the routes of a table that can decide about addresses of a network."""
+    routes = [route for route in fib.routes if route.table == table]
+    inside = [route for route in routes if is_inside(route.destination, network)]
+    around = [route for route in routes if is_inside(network, route.destination)]
+    longest = max((route.destination.prefixlen for route in around), default=0)
+    return [*inside, *(each for each in around if each.destination.prefixlen == longest)]
+
+
+def _is_direct(route: Route, dev: str) -> bool:
+    """Return whether a route sends to neighbours on an interface, or delivers to this host."""
+    if route.type in _OF_THIS_HOST:
+        return True
+    is_direct = all(hop.gateway is None for hop in route.hops)
+    return route.type is RouteType.UNICAST and route.devs == (dev,) and is_direct
 
 
 def _and_others(lost: Sequence[tuple[IpAddress, str]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from ipaddress import IPv4Address
 from typing import Any
 
 import attrs
@@ -332,6 +333,59 @@ def test_rules_of_networkd_last(
         kernel.ip(f"{line} protocol static" if "rule add" in line else line)
     code, out, _ = run("check", path)
     assert (code, "next boot" in out) == (0, False)
+
+
+TWO = "link add ib1\naddress add 172.16.0.11/16 dev ib1"
+BY_ANOTHER = f"""\
+{TWO}
+rule add pref 2000 from 172.16.0.10 lookup 100
+rule add pref 2001 from 172.16.0.11 lookup 101
+route add 172.16.0.0/16 dev ib0 table 100 src 172.16.0.10
+route add 172.16.0.0/16 dev ib1 table 101 src 172.16.0.11"""
+ALREADY = {
+    "one table each": "",
+    "a part as well": "route add 172.16.7.0/24 dev ib0 table 100",
+    "a mark first": "rule add pref 1999 from 172.16.0.10 fwmark 1 lookup 100",
+    "a default route beneath": "route add default via 10.1.0.1 dev eth0 table 100",
+}
+OTHERWISE = {
+    "a part through the uplink": "route add 172.16.7.0/24 via 10.1.0.1 dev eth0 table 100",
+    "a part is dropped": "route add unreachable 172.16.7.0/24 table 100",
+    "a part through a router": "route add 172.16.7.0/24 via 172.16.0.1 dev ib0 table 100",
+    "a part only": "route del 172.16.0.0/16 dev ib0 table 100\n"
+    "route add 172.16.0.0/17 dev ib0 table 100",
+    "one protocol only": "rule del pref 2000 from 172.16.0.10 lookup 100\n"
+    "rule add pref 2000 from 172.16.0.10 ipproto udp lookup 100",
+    "a VPN before it": "link add wg0\naddress add 10.8.0.2/24 dev wg0\n"
+    "route add 172.16.9.0/24 dev wg0 table 77\nrule add pref 1500 from all lookup 77",
+}
+
+
+@pytest.mark.parametrize("more", (ALREADY | OTHERWISE).values(), ids=ALREADY | OTHERWISE)
+def test_what_another_programs_rules_keep_already_is_to_be_left_out(
+    host: Host, kernel: FakeKernel, more: str
+) -> None:
+    """Only if they keep all packets that our rules would keep. The advice leads to success."""
+    kernel.ip(BY_ANOTHER)
+    kernel.ip(more)
+    before = read_routes(kernel), kernel.facts().rules
+    halves = ("172.16.0.0/17", "172.16.128.0/17")
+    given = config(*halves, cidrs=["172.16.0.0/16"], keep=["ib*"], mode="WARN")
+    with pytest.raises(RouteError, match="can't keep 172.16.0.10 on ib0") as caught:
+        phases.run(Configure(given, host=host))
+    assert (read_routes(kernel), kernel.facts().rules) == before
+    told = "other rules keep ib0, ib1 already, so no entry of"
+    assert (told in caught.value.hint) is (more in ALREADY.values())
+    if more not in ALREADY.values():
+        return
+    assert "rule del" not in caught.value.hint
+    (warning,) = (line for line in plan(given, host=host).warnings if "would fail" in line)
+    assert told in warning
+    phases.run(Configure(config(*halves, cidrs=["172.16.0.0/16"], mode="WARN"), host=host))
+    for dev, source in (("ib0", "172.16.0.10"), ("ib1", "172.16.0.11")):
+        neighbours = [IPv4Address(f"172.16.{part}.9") for part in (0, 7, 9, 200)]
+        found = kernel.lookup(neighbours, source=IPv4Address(source))
+        assert [each.route and each.route.devs for each in found] == [(dev,)] * len(neighbours)
 
 
 def test_notes_are_printed(
