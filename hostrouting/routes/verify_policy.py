@@ -43,7 +43,7 @@ _LATER = 5000
 # Words that are safe to paste into a shell.
 _PASTEABLE = re.compile(r"[\w./: -]+")
 
-_NOT_TWICE = "other rules keep {} already, so no entry of hostRouting.staticRoutes.keep may match it"
+_NOT_TWICE = "other rules keep {} already: no entry of hostRouting.staticRoutes.keep may match it"
 
 _OF_THIS_HOST = (RouteType.LOCAL, RouteType.BROADCAST, RouteType.ANYCAST)
 

@@ -374,7 +374,7 @@ def test_what_another_programs_rules_keep_already_is_to_be_left_out(
     with pytest.raises(RouteError, match="can't keep 172.16.0.10 on ib0") as caught:
         phases.run(Configure(given, host=host))
     assert (read_routes(kernel), kernel.facts().rules) == before
-    told = "other rules keep ib0, ib1 already, so no entry of"
+    told = "other rules keep ib0, ib1 already: no entry of"
     assert (told in caught.value.hint) is (more in ALREADY.values())
     if more not in ALREADY.values():
         return
