@@ -72,6 +72,7 @@ def _about_defaults(
     """Yield the notes on default routes that don't show which interface is the uplink."""
     if state.family is Family.IPV4:
         yield from _replaced_by_namesakes(state.uplinks)
+    yield from _through_infiniband(state)
     if state.uplinks.is_verified and state.family is Family.IPV4:
         # A note on a default route that has moved names the uplink's former name, too.
         yield from [*_moved(state)] or _renamed(state)
@@ -193,6 +194,28 @@ def _including_infiniband(state: State) -> Iterable[Note]:
         " through it, name only the node's NICs in hostRouting.uplinks, then: hostrouting apply"
     )
     yield Note(NoteKind.CONTESTED, text, devs=tuple(devs))
+
+
+def _through_infiniband(state: State) -> Iterable[Note]:
+    """Yield a note if every default route leads through InfiniBand, and no uplink is named.
+
+    On some hosts, InfiniBand leads to the cluster. On most, the NIC's default route is missing.
+    """
+    uplinks = state.uplinks
+    # The uplinks of IPv4 are IPv6's, too, and one note is enough.
+    is_verified = uplinks.is_verified and state.family is Family.IPV4
+    defaults = {dev for route in state.defaults for dev in route.devs}
+    is_only_one = defaults.issuperset(uplinks.devs) and _infiniband(state).issuperset(defaults)
+    if not uplinks.devs or not is_only_one or not (is_verified or uplinks.named is None):
+        return
+    names = json.dumps(uplinks.devs)
+    text = (
+        f"only InfiniBand has a default route, so {','.join(uplinks.devs)} counts as the uplink;"
+        f' if the cluster is reached through it, set hostRouting\'s "uplinks": {names}; if it'
+        " isn't, add the NIC's default route, or name the NIC in hostRouting.uplinks;"
+        " then: hostrouting apply"
+    )
+    yield Note(NoteKind.CONTESTED, text, devs=uplinks.devs)
 
 
 def _best_default(state: State) -> Route | None:

@@ -625,6 +625,22 @@ def test_infiniband_among_the_uplinks_is_found(
     assert kinds(examine(host=node.host)) == found
 
 
+@pytest.mark.parametrize("mode", ["WARN", "STRICT"])
+def test_infiniband_with_the_only_default_route_is_found(node: Node, mode: str) -> None:
+    """In STRICT mode, the check passes and records it, and it stays in doubt until it is named."""
+    delete_the_default(node)
+    forget_the_uplink(node)
+    node.kernel.ip("route add default via 172.16.0.1 dev ib0")
+    given = config(cidrs=["10.96.0.0/12"], mode=mode)
+    phases.run(Configure(given, host=node.host))
+    (finding,) = examine(host=node.host).findings
+    assert (finding.kind, finding.severity) == ("contested", Severity.RISK)
+    assert "only InfiniBand has a default route, so ib0 counts" in finding.message
+    named = attrs.evolve(given, uplinks=["ib0"])
+    phases.run(Configure(named, host=node.host))
+    assert examine(host=node.host).findings == ()
+
+
 def test_a_watcher_missing_from_the_manifest_is_found(node: Node) -> None:
     watched = attrs.evolve(config(SHADOWED), watch={"enabled": True})
     phases.run(Configure(watched, host=node.host))

@@ -695,6 +695,32 @@ def test_infiniband_besides_nics_as_uplinks_is_a_note(
         assert note.message.startswith(f"the uplinks {named} include ib0: packets that")
 
 
+@pytest.mark.parametrize(
+    ("scenario", "more", "devs"),
+    [
+        (IB0_WINS, {}, [("ib0",)]),
+        (IB0_WINS, {"expectedCidrs": ["172.16.0.0/16", "fd00:10::/48"]}, [("ib0",)]),
+        # The config says what is meant.
+        (IB0_WINS, {"uplinks": ["ib0"]}, []),
+        (IB0_WINS, {"expectedCidrs": [{"cidr": CIDR, "devs": ["ib0"]}]}, []),
+        (f"{IB0_WINS}\nroute add default via 10.1.0.1 dev eth0 metric 500", {}, [("eth0", "ib0")]),
+        ("", {}, []),
+    ],
+)
+def test_infiniband_as_the_only_default_is_a_note(
+    scenario: str, more: dict[str, Any], devs: list[tuple[str, ...]]
+) -> None:
+    report = answered(scenario, **more)
+    told = [each for each in report.notes if each.kind is NoteKind.CONTESTED]
+    assert [each.devs for each in told] == devs
+    assert report.verdict != "overlap", "it is a note, and holds no node"
+    for note in told:
+        is_by_infiniband = note.message.startswith("only InfiniBand has a default route, so ")
+        assert is_by_infiniband == (len(note.devs) == 1)
+        if is_by_infiniband:
+            assert f'set hostRouting\'s "uplinks": ["{note.devs[0]}"]' in note.message
+
+
 INHERITS = "route add default via 10.2.0.1 dev eth1 metric 900"
 
 
