@@ -45,7 +45,7 @@ from hostrouting.model.verified_uplinks import (
 Swap = tuple[VerifiedUplink, str]
 """A verified uplink, and its present name."""
 
-# The most places that a printed line names.
+# The most places in one key of the config that a printed line names.
 _SHOWN_PLACES = 4
 
 
@@ -176,7 +176,8 @@ def swap_words(
     is_reused = any(link.name == uplink.name for link in links)
     mac = "" if uplink.mac is None else f" ({uplink.mac})"
     now = f", and {uplink.name} is another interface now" if is_reused else ""
-    edits = shortened([*_edits(swap, config, is_lacking)], "; ", _SHOWN_PLACES)
+    by_key = filter(None, _edits(swap, config, is_lacking))
+    edits = "; ".join(shortened(each, "; ", _SHOWN_PLACES) for each in by_key)
     other = ", or give the interface its name back"
     if config.uplinks is None:
         setting = f'set hostRouting\'s "uplinks": {json.dumps([name])}'
@@ -187,22 +188,31 @@ def swap_words(
     )
 
 
-def _edits(swap: Swap, config: Config, is_lacking: bool) -> Iterator[str]:
-    """Yield the edits that give the uplink and the other NIC their present names in a config."""
+def _edits(swap: Swap, config: Config, is_lacking: bool) -> Iterator[list[str]]:
+    """Yield, key by key, the edits that give the uplink and the other NIC their present names.
+
+    After an edit of ``uplinks``, the other keys aren't doubted any more. So no key is left out.
+    """
     uplink, name = swap
     uplinks = config.uplinks or ()
+    static = config.static_routes
     is_old = _has_only_former(uplinks, uplink, [name])
-    if is_old:
-        yield f"in hostRouting.uplinks name {name}"
+    yield [f"in hostRouting.uplinks name {name}"] if is_old else []
+    of_devs: list[str] = []
     for expected in config.route_overlap.expected_cidrs:
-        yield from _edit(f"devs of {expected.cidr}", expected.devs or (), swap)
-    for route in config.static_routes.routes:
+        of_devs += _edit(f"devs of {expected.cidr}", expected.devs or (), swap)
+    yield of_devs
+    of_routes: list[str] = []
+    for route in static.routes:
         if route.dev is not None:
             place = f"dev of the static route to {route.destination}"
             is_doubted = _is_doubted(route, is_lacking=is_lacking or is_old)
-            yield from _edit(place, (route.dev,), swap, may_mean_uplink=is_doubted)
-    for keep in config.static_routes.keep:
-        yield from _edit(f"keep, for {keep.dev},", (keep.dev,), swap, may_mean_uplink=False)
+            of_routes += _edit(place, (route.dev,), swap, may_mean_uplink=is_doubted)
+    yield of_routes
+    of_keep: list[str] = []
+    for keep in static.keep:
+        of_keep += _edit(f"keep, for {keep.dev},", (keep.dev,), swap, may_mean_uplink=False)
+    yield of_keep
 
 
 def _edit(

@@ -366,6 +366,27 @@ def test_a_swapped_name_in_routes_is_why_nothing_is_proposed(node: Node, name: s
     assert all(told.reason in each.hint for each in found)
 
 
+def test_kept_names_are_told_beside_many_routes(node: Node) -> None:
+    """After an edit of uplinks, the names in CONFIG aren't doubted any more."""
+    routes = [
+        {"destination": f"10.{number}.0.0/16", "gateway": "onlink", "dev": "eth0"}
+        for number in range(50, 56)
+    ]
+    cidrs = [{"cidr": f"10.{number}.0.0/16", "devs": ["eth0"]} for number in range(60, 66)]
+    given = config(*routes, cidrs=cidrs, uplinks=["eth0"], keep=["eth1*"])
+    node.kernel.add_link("eth1", mac=OTHER_MAC)
+    node.apply(given)
+    node.kernel.del_link("eth1")
+    swap_names(node)
+    reason = check(given, host=node.host).reason or ""
+    assert "in hostRouting.uplinks name eth1; in devs of 10.60.0.0/16 name eth1; " in reason
+    assert "in dev of the static route to 10.50.0.0/16 name eth1; " in reason
+    assert "in keep, for eth1*, name eth0, or give " in reason
+    with pytest.raises(RouteError) as caught:
+        node.apply(given)
+    assert "in keep, for eth1*, name eth0, or give " in (caught.value.hint or "")
+
+
 def test_the_doctor_says_what_to_do_after_the_edit(node: Node) -> None:
     node.apply(attrs.evolve(STRICT, uplinks=("eth0",)))
     swap_names(node)
