@@ -693,7 +693,7 @@ WORDS = {
     "docs/howto/azure-vnet.md": 650,
     "docs/howto/embed.md": 1637,
     "docs/howto/fleet.md": 1290,
-    "docs/howto/h200.md": 800,
+    "docs/howto/h200.md": 810,
     "docs/howto/held.md": 820,
     "docs/howto/images.md": 650,
     "docs/howto/install.md": 620,
