@@ -412,7 +412,7 @@ def test_the_proof_of_a_backend_runs(tmp_path: Path) -> None:
     """It runs in a process of its own, as it would move this one to another namespace."""
     page = (ROOT / "docs/howto/embed.md").read_text()
     found = [block.text for block in blocks(page) if "CountingBackend(" in block.text]
-    usual = "max_examples=20, steps=20"
+    usual = "max_examples=100, steps=30"
     assert found[1].endswith(f"TestMyBackend = conformance_test(my_kernel, {usual})\n")
     proof = "\n".join(found).replace(usual, "max_examples=1, steps=3")
     write_file(tmp_path / "test_backend.py", proof)

@@ -12,7 +12,7 @@ for each example::
         with throw_away_machine() as machine:
             yield MyKernel(machine)
 
-    TestMyKernel = conformance_test(my_kernel)
+    TestMyKernel = conformance_test(my_kernel, max_examples=100, steps=30)
 
 The result is a ``unittest.TestCase``, which pytest collects. A backend that only implements routes
 needs a second kernel to change links, addresses and rules. Use ``pair`` to combine the two::
@@ -25,7 +25,11 @@ needs a second kernel to change links, addresses and rules. Use ``pair`` to comb
         enter_namespace()
         yield pair(MyBackend(), world=NamespaceKernel())
 
-    TestMyBackend = conformance_test(my_backend)
+    TestMyBackend = conformance_test(my_backend, max_examples=100, steps=30)
+
+Of 29 backends with one mistake each, 20 examples of 20 steps (15 s) find those whose mistake most
+routes show, such as an ignored table or a hidden refusal. 100 examples of 30 steps (1.5 minutes)
+nearly always find the others, too, such as an ignored weight, MTU, mask of a mark or TCP rule.
 
 With ``shrink=True``, Hypothesis looks for the shortest example of a disagreement, which may take
 five minutes without any output.

@@ -167,13 +167,18 @@ _odd_hops = st.builds(
 )
 
 
-# The hops of a multipath route with two sources.
+# The hops of a multipath route with two sources, and the same with different weights.
 _TWO_SUBNETS = (NextHop("v0", IPv4Address("10.0.0.5")), NextHop("v1", IPv4Address("10.0.1.7")))
+_WEIGHTED = (_TWO_SUBNETS[0], attrs.evolve(_TWO_SUBNETS[1], weight=3))
 
 
 def _ways(hops: st.SearchStrategy[NextHop]) -> st.SearchStrategy[tuple[NextHop, ...]]:
     one = st.tuples(hops)
-    return one | st.just(_TWO_SUBNETS) | st.lists(hops, min_size=2, max_size=3).map(tuple)
+    return (
+        one
+        | st.sampled_from((_TWO_SUBNETS, _WEIGHTED))
+        | st.lists(hops, min_size=2, max_size=3).map(tuple)
+    )
 
 
 _plain: dict[str, st.SearchStrategy[Any]] = {
@@ -244,12 +249,11 @@ _SELECTORS: dict[str, tuple[object, ...]] = {
     "source": tuple(map(IPv4Network, ("10.0.0.0/24", "0.0.0.0/8"))),
     "destination": tuple(map(IPv4Network, ("10.0.0.0/24", "10.0.0.0/16"))),
     "mark": (0, 5),
-    "mark_mask": (2,),
     "tos": (0x10,),
     "uid_range": ((0, 0), (1000, 2000)),
     "iif": ("lo", "v0"),
     "oif": ("v0",),
-    "ip_protocol": (17, 6),
+    "ip_protocol": (17, 6, 6, 6),  # a rule for TCP seldom has an effect
     "has_ports": (True,),
     "suppress_group": (0, 7),
     "protocol": (2, 0),
@@ -268,8 +272,8 @@ def policy_rules(draw: st.DrawFn) -> Rule:
     """
     action = draw(st.sampled_from((*(RuleAction.TO_TABLE,) * 5, *RuleAction)))
     selectors: dict[str, Any] = dict(draw(st.lists(_selectors, max_size=2)))
-    if "mark" not in selectors:
-        selectors.pop("mark_mask", None)
+    if "mark" in selectors:
+        selectors["mark_mask"] = draw(st.sampled_from((0xFFFFFFFF, 2)))
     preference = draw(st.sampled_from((0, 10, 20, 30, 40, 32766, 40000)))
     return Rule(
         preference=preference,

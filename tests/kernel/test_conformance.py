@@ -31,7 +31,7 @@ from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import Kernel, RouteBackend, Sent, Write, read_routes
 from hostrouting.kernel.selection import EVERYTHING, Entries, Selection, WholeEntries
 from hostrouting.model.family import Family, IpAddress
-from hostrouting.model.lookups import RouteFailure
+from hostrouting.model.lookups import Lookup, RouteFailure
 from hostrouting.model.routes import NextHop, Protocol, Route, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.testing import FakeSystemd
@@ -100,13 +100,44 @@ class _NumberKernel(FakeKernel):
 
 def disagreement_of(make: Callable[[str], Kernel]) -> str:
     test_case = conformance_test(
-        lambda: nullcontext(make(os.uname().release)), max_examples=100, steps=20
+        lambda: nullcontext(make(os.uname().release)), max_examples=300, steps=30
     )
     test_case.settings = settings(test_case.settings, derandomize=True)  # type: ignore[attr-defined]
     result = unittest.TestResult()
     unittest.defaultTestLoader.loadTestsFromTestCase(test_case).run(result)
     ((_, error),) = result.errors
     return error
+
+
+class _DeafKernel(FakeKernel):
+    """A backend that doesn't tell lookups by TCP from others."""
+
+    def lookup(
+        self,
+        addresses: Sequence[IpAddress],
+        *,
+        source: IpAddress | None = None,
+        is_tcp: bool = False,
+    ) -> tuple[Lookup, ...]:
+        del is_tcp
+        return super().lookup(addresses, source=source)
+
+
+class _EvenKernel(FakeKernel):
+    """A backend that gives all next hops of a route the same weight."""
+
+    def write(self, change: Write, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        hops = [[attrs.evolve(hop, weight=1) for hop in each.hops] for each in routes]
+        even = [
+            attrs.evolve(each, hops=tuple(those)) for each, those in zip(routes, hops, strict=True)
+        ]
+        refused = super().write(change, even)
+        return tuple(each._replace(route=routes[even.index(each.route)]) for each in refused)
+
+
+@pytest.mark.parametrize("kind", [_DeafKernel, _EvenKernel])
+def test_a_mistake_that_seldom_matters_is_found(kind: Callable[[str], Kernel]) -> None:
+    assert "DisagreementError: " in disagreement_of(kind)
 
 
 def test_a_missing_source_of_a_multipath_route_is_found() -> None:
