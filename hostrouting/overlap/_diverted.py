@@ -15,15 +15,22 @@ import attrs
 from hostrouting.config.routing import Config, Keep
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.model.family import IpAddress, IpNetwork
-from hostrouting.model.integer_prefixes import PrefixSet, numbers
+from hostrouting.model.integer_prefixes import Prefix, PrefixSet, numbers
 from hostrouting.model.links import is_like
-from hostrouting.model.routes import Route, Table
+from hostrouting.model.routes import Route, Table, destination_words
+from hostrouting.model.text import shortened
 from hostrouting.model.values import frozen
 from hostrouting.overlap._diversions import Diversions
 from hostrouting.overlap._group import findings_and_notes
 from hostrouting.overlap._judge import Judge
 from hostrouting.overlap._keep import Keeping, KeepSearch
-from hostrouting.overlap._losses import Loss, lines_with_losses, losses, taken_away
+from hostrouting.overlap._losses import (
+    Loss,
+    changed_prefixes,
+    lines_with_losses,
+    losses,
+    taken_away,
+)
 from hostrouting.overlap._modelled_host import ModelledHost
 from hostrouting.overlap._read import Moment, read_host
 from hostrouting.overlap.proposals import OFFER
@@ -32,6 +39,9 @@ from phases import CancelScope
 # A host may have thousands of gateways at failing addresses, such as one for each node. To look all
 # of them up would take long, and tell nothing else.
 _GATEWAYS_MAX = 64
+
+# A sentence names at most this many destinations.
+_SHOWN_DESTINATIONS = 4
 
 
 @frozen
@@ -79,7 +89,11 @@ def diverted(
     failing = _failing(config, before, ipv4, scope)
     found = losses(before, after, failing)
     unasked = [loss for loss in found if loss.source is not None or not loss.is_intended]
-    named = (*_lost_gateways(failing, before, after), *_lost_neighbours(found, config, before))
+    named = (
+        *_lost_gateways(failing, before, after),
+        *_lost_mtus(before, after),
+        *_lost_neighbours(found, config, before),
+    )
     if not any(map(_is_to_own_network, unasked)):
         return Diverted((*named, *taken_away(unasked)))
     after = attrs.evolve(after, places=_judged(config, after, ipv4, scope).places)
@@ -134,6 +148,41 @@ def _lost_gateways(
             f"packets no longer go to {gateway}, the gateway of {routes[gateway]}, through "
             f"{','.join(old.route.devs)}, but through {','.join(new.route.devs)}"
         )
+
+
+def _lost_mtus(before: ModelledHost, after: ModelledHost) -> Iterator[str]:
+    """Yield a sentence for each mtu of a route that a new route of the plan precedes without one.
+
+    The packets leave through the same interface as before, so they are no ``Loss``.
+    """
+    if all(route.mtu is None for route in before.state.routes):
+        return
+    found: dict[tuple[int, tuple[str, ...]], list[str]] = {}
+    for prefix in changed_prefixes(before, after):
+        old = _main_route(before, prefix)
+        new = _main_route(after, prefix)
+        if old is None or new is None or old.mtu is None or old.devs != new.devs:
+            continue
+        usual = min((before.state.mtus.get(dev, old.mtu + 1) for dev in new.devs), default=0)
+        if (new.mtu or usual) > old.mtu:
+            found.setdefault((old.mtu, new.devs), []).append(destination_words(new.destination))
+    for (mtu, devs), destinations in found.items():
+        shown = shortened(destinations, " ", _SHOWN_DESTINATIONS)
+        yield (
+            f"packets to {shown} through {','.join(devs)} lose their route's mtu of {mtu}, and"
+            " larger ones may be dropped; static routes get the mtu of the default route"
+        )
+
+
+def _main_route(host: ModelledHost, prefix: Prefix) -> Route | None:
+    """Return the route of table main for a whole prefix, or None."""
+    lengths = host.model.fib.tables.get(Table.MAIN, {})
+    bits = host.state.family.bits
+    for length in range(prefix[1], -1, -1):
+        network = prefix[0] >> (bits - length) << (bits - length)
+        if routes := lengths.get(length, {}).get(network):
+            return routes[0]
+    return None
 
 
 def _lost_neighbours(

@@ -25,15 +25,24 @@ class HasHops:
 
     Args:
         hops: the next hops that count.
+        mtu: the largest mtu of the plan's routes; None if one of them has none. An entry with a
+            smaller mtu doesn't count.
     """
 
     hops: tuple[NextHop, ...]
+    mtu: int | None = None
 
     def __call__(self, route: Route) -> bool:
         """Return whether an entry sends all of its packets to the next hops ``hops``."""
         if isinstance(route, Route6) and route.source_prefix is not None:
             return False
+        if not _keeps_mtu(route, self.mtu):
+            return False
         return route.type is RouteType.UNICAST and not route.tos and route.hops == self.hops
+
+
+def _keeps_mtu(old: Route, mtu: int | None) -> bool:
+    return old.mtu is None or (mtu is not None and mtu <= old.mtu)
 
 
 def may_divert(plan: RoutePlan, host: Host) -> bool:
@@ -48,7 +57,7 @@ def _may_divert(plan: RoutePlan, backend: RouteBackend) -> bool:
     """Return whether a plan for one family may divert any packets, without a model of the host.
 
     Without policy rules, a plan's routes can only divert packets of entries that overlap these
-    routes and have other next hops. Most tables have few such entries.
+    routes and have other next hops, or a smaller mtu. Most tables have few such entries.
     """
     if any(policy.changes for policy in plan.policies):
         return True
@@ -59,7 +68,10 @@ def _may_divert(plan: RoutePlan, backend: RouteBackend) -> bool:
     (only,) = hops
     bits = backend.family.bits
     destinations = PrefixSet((numbers(route.destination) for route in changed), bits)
-    has_hops = HasHops(only)
+    if any(not _keeps_mtu(pair.old, pair.new.mtu) for pair in plan.replace):
+        return True
+    mtus = [route.mtu for route in changed]
+    has_hops = HasHops(only, None if None in mtus else max(filter(None, mtus)))
     for template, prefixes in backend.entries(Selection(is_omitted=has_hops)).groups:
         if has_hops(template):  # a default route, which is never omitted
             continue
