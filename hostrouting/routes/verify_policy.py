@@ -203,8 +203,9 @@ def _are_led_through(
             routes = _routes_for(network, rule.table, fib)
             if not all(_is_direct(route, dev) for route in routes):
                 return False
-            selects_all = rule == _by_source(rule)
-            covered |= selects_all and any(is_inside(network, each.destination) for each in routes)
+            covered |= _is_by_source(rule) and any(
+                is_inside(network, each.destination) for each in routes
+            )
         if not covered:
             return False
     return True
@@ -217,9 +218,10 @@ def _may_select(rule: Rule, source: IpAddress) -> bool:
     return not (is_local or is_other)
 
 
-def _by_source(rule: Rule) -> Rule:
-    """Return a rule with the same table, whose only selector is the source."""
-    return Rule(rule.preference, table=rule.table, source=rule.source, protocol=rule.protocol)
+def _is_by_source(rule: Rule) -> bool:
+    """Return whether a rule's only selector is a source."""
+    usual = Rule(rule.preference, table=rule.table, source=rule.source, protocol=rule.protocol)
+    return rule.source is not None and rule == usual
 
 
 def _routes_for(network: IpNetwork, table: int, fib: Fib) -> list[Route]:
