@@ -644,6 +644,28 @@ def _plan_removal(backends: Iterable[RouteBackend]) -> RoutePlan:
     return plan
 
 
+def plan_since(
+    routes: Collection[Route],
+    policies: Mapping[Family, PolicyRouting],
+    executed: RoutePlan,
+) -> RoutePlan:
+    """Return a plan with all changes from earlier routes and rules to those of an executed plan.
+
+    Args:
+        routes: the earlier routes in table main: ours, and those that the executed plan adopted.
+        policies: the earlier rules and side tables of each family that may have changed since.
+        executed: the plan. Some of its routes and rules may have been there already.
+    """
+    from hostrouting.routes.policy import PolicyPlan
+
+    adopted = [route for route in routes if not route.is_ours]
+    plan, _ = plan_possible(executed.wanted, (*routes, *executed.foreign), adopted)
+    each = {policy.family: policy for policy in executed.policies}
+    for family, there in policies.items():
+        each[family] = attrs.evolve(each.get(family, PolicyPlan(family)), there=there)
+    return attrs.evolve(plan, policies=tuple(each.values()), diverted=executed.diverted)
+
+
 def plan_policy(
     config: Config,
     backend: RouteBackend,

@@ -47,7 +47,13 @@ from hostrouting.overlap.findings import OverlapReport, RouteOverlapError, Unkno
 from hostrouting.overlap.markers import write_markers
 from hostrouting.overlap.summary import error_text
 from hostrouting.routes.install import converge
-from hostrouting.routes.plan import RoutePlan, RoutesReport, adopted_routes, read_policy
+from hostrouting.routes.plan import (
+    RoutePlan,
+    RoutesReport,
+    adopted_routes,
+    plan_since,
+    read_policy,
+)
 from hostrouting.tasks.arguments import ConfigTask, HostTask
 from hostrouting.tasks.install_routes import (
     wait_for_network,
@@ -415,6 +421,9 @@ class Run:
         removes_all = not self.wanted.parts
         if wants_routes or may_have_routes or (removes_all and self._has_our_rules()):
             plan = write_routes(config, host, scope, self.started, adopted, self.done)
+            if self.boot.changes_routes_script:
+                # A held start may have run the new script first. Report its changes, too.
+                plan = plan_since(former.routes, former.policies, plan)
             return changes, plan
         return changes, RoutePlan()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from ipaddress import IPv4Address
 from typing import Any
@@ -163,19 +164,23 @@ def test_only_one_deadline_counts(host: Host, kernel: FakeKernel) -> None:
 
 
 class StartingBackend(ForwardingBackend):
-    """A kernel on which the node starts, and runs the new script, just before a run fails.
+    """A kernel on which the node starts, and runs the new script, just before a run reads routes.
 
     Args:
         inner: the kernel.
         layout: the layout with the script.
         config: the config from which the new script is rendered.
+        fails: whether the run then fails.
     """
 
-    def __init__(self, inner: FakeKernel, layout: Layout, config: Config) -> None:
+    def __init__(
+        self, inner: FakeKernel, layout: Layout, config: Config, *, fails: bool = True
+    ) -> None:
         super().__init__(inner)
         self.script = layout.script(ROUTES_PART)
         self.before = self.script.read_text()
         self.config = config
+        self.fails = fails
         self.host = Host(inner, FakeSystemd(layout), layout)
 
     def entries(self, wanted: Selection = EVERYTHING) -> Entries:
@@ -185,7 +190,9 @@ class StartingBackend(ForwardingBackend):
         plan, _ = plan_now(self.config, self.inner)
         with phases.all_or_nothing() as undo:
             apply_and_verify(plan, self.host, phases.CancelScope(), undo)
-        raise RouteError("can't read routes: no memory")
+        if self.fails:
+            raise RouteError("can't read routes: no memory")
+        return super().entries(wanted)
 
 
 @pytest.mark.parametrize(("old", "new"), [(ROUTES, POLICY), (POLICY, ROUTES), (POLICY, WIDER)])
@@ -199,6 +206,23 @@ def test_a_failed_run_restores_what_a_start_of_the_node_changed(
         phases.run(Configure(new, host=Host(backend, host.units, host.layout)))
     assert backend.before != backend.script.read_text()
     assert (our_rules(kernel), side_routes(kernel), ours(kernel)) == before
+
+
+@pytest.mark.parametrize(("old", "new"), [(ROUTES, POLICY), (POLICY, ROUTES), (POLICY, WIDER)])
+def test_a_run_reports_what_a_start_of_the_node_changed(
+    host: Host, kernel: FakeKernel, old: Config, new: Config
+) -> None:
+    """While a start is held, the gate may run the new script before the run installs its routes."""
+    phases.run(Configure(old, host=host))
+    planned = plan(new, host=host).changes
+    backend = StartingBackend(kernel, host.layout, new, fails=False)
+    report = phases.run(Configure(new, host=Host(backend, host.units, host.layout)))
+    assert backend.before == backend.script.read_text()
+    assert Counter(report.changes.routes) == Counter(planned.routes)
+    assert Counter(report.changes.rules) == Counter(planned.rules)
+    assert planned.rules
+    unchanged = report.routes.plan.unchanged_routes
+    assert not {change.what for change in planned.routes}.intersection(unchanged)
 
 
 # --- trials ---------------------------------------------------------------------------------------
