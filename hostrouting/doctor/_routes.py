@@ -225,7 +225,9 @@ def network_manager(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def cloud_init(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Check that cloud-init doesn't reconfigure the network at runtime."""
+    """Check that cloud-init doesn't reconfigure the network at runtime, without a watcher."""
+    if examined.units.is_active(_WATCHER):
+        return
     message = (
         "cloud-init writes and applies the network's configuration again when an interface "
         "appears or goes; our routes may go with the old one"

@@ -89,9 +89,21 @@ CHECKS = (
         is_of_images=True,
     ),
     DoctorCheck("routes", "every route is in the kernel, and wins", _routes.routes),
-    DoctorCheck("networkd", "systemd-networkd removes no routes or rules", _routes.networkd),
-    DoctorCheck("networkmanager", "NetworkManager removes no routes", _routes.network_manager),
-    DoctorCheck("cloud-init", "cloud-init removes no routes", _routes.cloud_init),
+    DoctorCheck(
+        "networkd",
+        "systemd-networkd removes no routes or rules, or the watcher restores them",
+        _routes.networkd,
+    ),
+    DoctorCheck(
+        "networkmanager",
+        "NetworkManager removes no routes, or the watcher restores them",
+        _routes.network_manager,
+    ),
+    DoctorCheck(
+        "cloud-init",
+        "cloud-init removes no routes, or the watcher restores them",
+        _routes.cloud_init,
+    ),
     DoctorCheck(
         "advertisements",
         "the kernel accepts IPv6 router advertisements",

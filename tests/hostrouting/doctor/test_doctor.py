@@ -878,6 +878,7 @@ def mask_another_drop_in(node: Node) -> None:
 def flush_beside_the_watcher(node: Node) -> None:
     flush_by_networkd(node)
     flush_by_network_manager(node)
+    node.write("/etc/udev/rules.d/90-cloud-init-hook-hotplug.rules", "ACTION==add\n")
     node.units.restart("hostrouting-watch.service")
 
 
@@ -1047,6 +1048,15 @@ QUIET = {
     "the watcher runs": flush_beside_the_watcher,
     "other interfaces are managed": manage_others,
 }
+
+
+def test_programs_may_remove_what_the_watcher_restores(node: Node) -> None:
+    """Then ``fine`` doesn't deny that they do."""
+    flush_beside_the_watcher(node)
+    found = examine(host=node.host).found
+    fine = {each.name: each.fine for each, findings in found.items() if not findings}
+    for name in ("networkd", "networkmanager", "cloud-init"):
+        assert fine[name].endswith(", or the watcher restores them")
 
 
 @pytest.mark.parametrize("plant", QUIET.values(), ids=QUIET)
