@@ -16,8 +16,11 @@ from hostrouting.boot.layout import GATE_NAMES, SEARCH_PATH, Layout
 from hostrouting.boot.trial_timer import trial_deadline
 from hostrouting.doctor._routes import hold_starts
 from hostrouting.doctor.check_types import DoctorFinding, ExaminedHost, Severity
+from hostrouting.kernel.default_routes import unicast_defaults
+from hostrouting.kernel.port import read_default_routes
 from hostrouting.model.errors import FileError, RouteError, UnitError
 from hostrouting.model.links import is_infiniband
+from hostrouting.overlap.check import check_families
 from hostrouting.overlap.findings import Note, NoteKind, UnknownReason, Verdict
 from hostrouting.overlap.summary import reasons
 
@@ -43,6 +46,8 @@ def consumer(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             message = "it is masked: it doesn't start, whatever the gate says"
             yield DoctorFinding("masked", name, message, f"systemctl unmask {name}", Severity.RISK)
 
+
+_SEVERAL = 2
 
 # The reasons that a change of the config may fix.
 _OF_CONFIG = (UnknownReason.CONTESTED_DEFAULT, UnknownReason.NO_UPLINK, UnknownReason.SWAPPED)
@@ -92,11 +97,56 @@ def _doubtful_uplinks(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             hint = "hostrouting check"
             yield DoctorFinding("contested", examined.consumer, note.message, hint, Severity.RISK)
         elif note.kind is NoteKind.CONTESTED and _asks_for_uplinks(note, examined):
-            hint = (
-                "name the node's uplinks in CONFIG as hostRouting.uplinks, then: "
-                f"{examined.command('apply')}"
-            )
-            yield DoctorFinding("contested", examined.consumer, note.message, hint, Severity.RISK)
+            yield _contested(note.message, examined, is_lost=_has_lost_default(note, examined))
+    if message := _told_by_the_record(examined):
+        yield _contested(message, examined)
+
+
+def _contested(message: str, examined: ExaminedHost, *, is_lost: bool = False) -> DoctorFinding:
+    """Return the finding that the uplinks are in doubt.
+
+    Args:
+        message: which interfaces may be the uplinks.
+        examined: the host.
+        is_lost: whether the named uplinks may be right, and have lost their default route.
+    """
+    apply = examined.command("apply")
+    installed = examined.manifest.config.uplinks
+    hint = f"name the node's uplinks in CONFIG as hostRouting.uplinks, then: {apply}"
+    if examined.config.uplinks not in (None, installed):
+        hint = f"CONFIG names other uplinks than the installed config: {apply}"
+    elif is_lost:
+        devs = ",".join(examined.report.default_devs)
+        hint = (
+            f"if {devs} leads to the cluster, add its default route again in the network manager's "
+            "configuration or at the DHCP server; if not, name the uplinks that do in CONFIG as "
+            f"hostRouting.uplinks, then: {apply}"
+        )
+    return DoctorFinding("contested", examined.consumer, message, hint, Severity.RISK)
+
+
+def _told_by_the_record(examined: ExaminedHost) -> str:
+    """Return that only the record tells which of several default routes is the uplink's, or "".
+
+    The first check that passed has recorded the interface of the default route that won then.
+    Nothing has shown that it is the right one.
+    """
+    config = examined.manifest.config
+    report = examined.report
+    has_moved = any(note.kind is NoteKind.MOVED for note in report.notes)
+    if config.uplinks is not None or report.verdict is Verdict.UNKNOWN or has_moved:
+        return ""
+    defaults = unicast_defaults(read_default_routes(examined.host.routes))
+    if len({route.devs for route in defaults}) < _SEVERAL:
+        return ""
+    bare = check_families(config, examined.host.routes_of, examined.scope)
+    new = (note for note in bare.notes if note not in report.notes)
+    contested = [note.message for note in new if note.kind is NoteKind.CONTESTED]
+    if bare.reason_kind is UnknownReason.CONTESTED_DEFAULT:
+        contested.append(bare.reason_detail)
+    devs = ",".join(report.default_devs)
+    why = "the check first passed with it"
+    return f"{devs} is the uplink only because {why}; {contested[0]}" if contested else ""
 
 
 def _asks_for_uplinks(note: Note, examined: ExaminedHost) -> bool:
@@ -108,9 +158,19 @@ def _asks_for_uplinks(note: Note, examined: ExaminedHost) -> bool:
     devs = {*examined.report.default_devs}
     if examined.manifest.config.uplinks is None or devs.isdisjoint(note.devs):
         return True
-    links = examined.host.routes.facts().links
-    fabric = {link.name for link in links if is_infiniband(link)}
+    fabric = _infiniband(examined)
     return fabric.issuperset(note.devs) and not fabric.issuperset(devs)
+
+
+def _has_lost_default(note: Note, examined: ExaminedHost) -> bool:
+    """Return whether a note is about named NICs without a default route, next to one that has."""
+    devs = {*examined.report.default_devs}
+    is_named = examined.manifest.config.uplinks is not None
+    return is_named and devs.isdisjoint(note.devs) and not devs <= _infiniband(examined)
+
+
+def _infiniband(examined: ExaminedHost) -> set[str]:
+    return {link.name for link in examined.host.routes.facts().links if is_infiniband(link)}
 
 
 def _unrecorded(examined: ExaminedHost) -> Iterator[DoctorFinding]:

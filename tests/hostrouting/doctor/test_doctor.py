@@ -625,6 +625,38 @@ def test_infiniband_among_the_uplinks_is_found(
     assert kinds(examine(host=node.host)) == found
 
 
+@pytest.mark.parametrize(("metric", "uplink"), [(50, "eth1"), (200, "eth0")])
+def test_several_default_routes_stay_a_risk_after_the_check_has_passed(
+    node: Node, metric: int, uplink: str
+) -> None:
+    """The first check that passes records the interface that wins, be it right or wrong."""
+    delete_default_and_record(node)
+    node.kernel.ip("route add default via 10.1.0.1 dev eth0 metric 100")
+    node.kernel.ip("link add eth1")
+    node.kernel.ip("address add 10.9.0.4/24 dev eth1")
+    node.kernel.ip(f"route add default via 10.9.0.1 dev eth1 metric {metric}")
+    phases.run(Configure(config(SHADOWED), host=node.host))
+    (finding,) = examine(host=node.host).findings
+    assert (finding.kind, finding.severity) == ("contested", Severity.RISK)
+    assert finding.message.startswith(f"{uplink} is the uplink only because the check first passed")
+    assert '["eth0"]' in finding.message
+    named = config(SHADOWED, uplinks=["eth0"])
+    (finding, _) = examine(named, host=node.host).findings
+    assert "CONFIG names other uplinks than the installed config: " in finding.hint
+    phases.run(Configure(named, host=node.host))
+    assert examine(host=node.host).findings == ()
+
+
+def test_named_uplinks_may_have_lost_their_default_route(node: Node) -> None:
+    add_a_default(node)
+    phases.run(
+        Configure(config(SHADOWED, cidrs=["10.96.0.0/12"], uplinks=["eth0"]), host=node.host)
+    )
+    node.kernel.ip("route del default via 10.1.0.1 dev eth0")
+    found = [each for each in examine(host=node.host).findings if each.kind == "contested"]
+    assert [each.hint.partition(",")[0] for each in found] == ["if eth0 leads to the cluster"]
+
+
 @pytest.mark.parametrize("mode", ["WARN", "STRICT"])
 def test_infiniband_with_the_only_default_route_is_found(node: Node, mode: str) -> None:
     """In STRICT mode, the check passes and records it, and it stays in doubt until it is named."""
