@@ -21,6 +21,11 @@ from hostrouting.model.errors import FileError
 from hostrouting.model.jsonable import rfc_3339
 from phases import CancelScope
 
+TRIAL_HINT = (
+    "hostrouting confirm keeps the tried routes; hostrouting revert restores the installed ones"
+)
+"""The advice during a trial, because an ``apply`` would end it."""
+
 _UNIT = "hostrouting-trial"
 _TIMER = f"{_UNIT}.timer"
 _SERVICE = f"{_UNIT}.service"

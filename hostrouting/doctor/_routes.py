@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from hostrouting.boot.break_glass import why_open
 from hostrouting.boot.layout import WATCH
-from hostrouting.boot.trial_timer import is_overdue, trial_deadline
+from hostrouting.boot.trial_timer import TRIAL_HINT, is_overdue, trial_deadline
 from hostrouting.doctor.check_types import DoctorFinding, ExaminedHost, Severity
 from hostrouting.host_files.advertisements import ignored_advertisements
 from hostrouting.host_files.managers import (
@@ -45,8 +45,7 @@ def trial(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             f"it is in progress until {until}: the kernel has the tried routes, "
             "not the installed ones"
         )
-        hint = "hostrouting confirm keeps them; hostrouting revert restores the installed ones"
-        yield DoctorFinding("trial-stands", subject, message, hint, Severity.RISK)
+        yield DoctorFinding("trial-stands", subject, message, TRIAL_HINT, Severity.RISK)
 
 
 def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:

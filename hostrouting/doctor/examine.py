@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import attrs
+
 from hostrouting.boot.host import Host
 from hostrouting.boot.systemctl import NoAnswerError, NoSystemdError
+from hostrouting.boot.trial_timer import TRIAL_HINT, is_overdue, trial_deadline
 from hostrouting.config.routing import Config
 from hostrouting.doctor import _consumer, _files, _routes
 from hostrouting.doctor.check_types import DoctorCheck, DoctorFinding, ExaminedHost, Severity
-from hostrouting.model.errors import HostRoutingError
+from hostrouting.model.errors import FileError, HostRoutingError
 from hostrouting.model.text import shown
 from hostrouting.model.values import frozen
 from hostrouting.tasks.arguments import to_config, to_host, to_scope
@@ -206,12 +209,29 @@ def _to_checks(values: Iterable[DoctorCheck]) -> tuple[DoctorCheck, ...]:
 def _look(check: DoctorCheck, examined: ExaminedHost) -> tuple[DoctorFinding, ...]:
     examined.scope.check()
     try:
-        return tuple(check.look(examined))
+        found = tuple(check.look(examined))
+        return tuple(map(_first_of_trial, found)) if _is_on_trial(examined) else found
     except (HostRoutingError, OSError) as error:
         cause, hint = _cause_and_hint(error)
         message = f"can't tell whether {check.fine}: {cause}"
         unknown = Severity.UNKNOWN
         return (DoctorFinding("not-examined", check.name, message, hint, unknown, cause),)
+
+
+def _is_on_trial(examined: ExaminedHost) -> bool:
+    """Return whether a trial of routes is in progress, and can still be confirmed."""
+    layout = examined.layout
+    try:
+        return trial_deadline(layout.trial) is not None and not is_overdue(layout)
+    except FileError:  # the doctor's check ``trial`` reports this error
+        return False
+
+
+def _first_of_trial(finding: DoctorFinding) -> DoctorFinding:
+    """Return a finding that doesn't advise an ``apply``, which would end the trial in progress."""
+    if "hostrouting apply" not in finding.hint:
+        return finding
+    return attrs.evolve(finding, hint=f"{TRIAL_HINT}; then: hostrouting doctor")
 
 
 def _cause_and_hint(error: HostRoutingError | OSError) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from syslog import LOG_ERR, LOG_INFO, LOG_NOTICE, LOG_WARNING
 
 import attrs
 
+from hostrouting.boot.trial_timer import TRIAL_HINT
 from hostrouting.model.changes import Changes, Replacement
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.routes import Route
@@ -242,6 +243,8 @@ def of_failures(
     before: OverlapReport | None,
     now: OverlapReport,
     waiting: Iterable[Route],
+    *,
+    is_on_trial: bool = False,
 ) -> Iterator[Event]:
     """Yield events for new and resolved failures, and for checks that can't reach a verdict.
 
@@ -250,12 +253,15 @@ def of_failures(
             the report has the findings of the last check with a verdict.
         now: the current report.
         waiting: the lost routes that the watcher will restore once they are due.
+        is_on_trial: whether a trial of routes is in progress, so that no hint is an ``apply``.
     """
     if now.verdict is Verdict.UNKNOWN and now.cidrs:
         if before is None or before.reason != now.reason:
             yield Event(EventKind.UNKNOWN, summary(now))
         return
-    yield from _of_findings(() if before is None else before.findings, now, waiting)
+    former = () if before is None else before.findings
+    instead = TRIAL_HINT if is_on_trial else ""
+    yield from _of_findings(former, now, waiting, instead)
     was_well = before is not None and before.verdict is Verdict.OK
     if now.cidrs and not now.findings and not was_well:
         yield Event(EventKind.ALL_WELL, summary(now), {"DEV": now.default_devs})
@@ -265,6 +271,7 @@ def _of_findings(
     before: Iterable[Finding],
     now: OverlapReport,
     waiting: Iterable[Route],
+    instead: str,
 ) -> Iterator[Event]:
     old = {_identity(finding): finding for finding in before}
     new = {_identity(finding): finding for finding in now.findings}
@@ -272,7 +279,7 @@ def _of_findings(
     on_their_way = {route.destination for route in waiting}
     for key, finding in new.items():
         if key not in old or old[key].ranges != finding.ranges:
-            yield _failure(finding, on_their_way, to_apply)
+            yield _failure(finding, on_their_way, to_apply, instead)
     for key, finding in old.items():
         if key not in new:
             yield _failure_gone(finding)
@@ -282,6 +289,7 @@ def _failure(
     finding: Finding,
     on_their_way: Container[IpNetwork],
     to_apply: Sequence[str],
+    instead: str,
 ) -> Event:
     fix = [
         json.dumps(entry.to_mapping())
@@ -290,7 +298,9 @@ def _failure(
     ]
     rules = [json.dumps(rule.to_mapping()) for rule in finding.rules]
     hint = "no route is proposed; hostrouting fix says why"
-    if fix or rules or to_apply:
+    if instead:
+        hint = instead
+    elif fix or rules or to_apply:
         hint = "; ".join([*to_apply, *_pastes(fix, rules)])
     elif finding.fix:
         hint = "over as soon as our route is back"

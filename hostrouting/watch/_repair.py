@@ -56,6 +56,7 @@ class Repair:
         policy: the repair of rules and side tables. None if the config has neither rules nor kept
             interfaces, or if the repair ended early.
         problems: descriptions of everything that couldn't be repaired.
+        is_on_trial: whether nothing was repaired because a trial of routes is in progress.
     """
 
     in_place: int = 0
@@ -65,6 +66,7 @@ class Repair:
     unmoved: tuple[Replacement, ...] = ()
     policy: PolicyRepair | None = None
     problems: tuple[str, ...] = ()
+    is_on_trial: bool = False
 
 
 @attrs.define
@@ -103,7 +105,8 @@ class Reconciler:
         try:
             with locked(host.layout.lock, scope):
                 if is_present(host.layout.trial):
-                    return self._no_repair("doesn't change routes during a trial")
+                    refusal = self._no_repair("doesn't change routes during a trial")
+                    return attrs.evolve(refusal, is_on_trial=True)
                 if is_held(host.layout.run_lock):
                     # An installation holds this lock. If the installation fails, it first restores
                     # the old routes, and then the old manifest. In between, the manifest still

@@ -231,7 +231,7 @@ class _Watch:
             *of_moves(self.unmoved, done.unmoved),
             *of_uplinks(self.report, report),
             *of_problems(self.said, problems),
-            *of_failures(self.report, report, done.waiting),
+            *of_failures(self.report, report, done.waiting, is_on_trial=done.is_on_trial),
         )
         for event in events:
             self.task.say(event)

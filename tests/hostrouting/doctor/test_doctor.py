@@ -28,7 +28,7 @@ import phases
 from hostrouting import Config, Configure, Host, Layout, RemoveHostRouting, cli, plan
 from hostrouting.boot.locks import locked
 from hostrouting.boot.systemctl import NoSystemdError
-from hostrouting.boot.trial_timer import times_of
+from hostrouting.boot.trial_timer import TRIAL_HINT, times_of
 from hostrouting.cli.pages import doctor_page
 from hostrouting.cli.report import page_text
 from hostrouting.doctor._consumer import find_cycle
@@ -1305,6 +1305,18 @@ def test_during_a_trial_the_next_start_has_no_verdict(node: Node) -> None:
     )
     assert (finding.kind, finding.severity) == ("unjudged", Severity.UNKNOWN)
     assert "a start ends the trial of routes first" in finding.message
+
+
+def test_during_a_trial_no_hint_ends_it_by_an_apply(node: Node) -> None:
+    """The file may have the tried config: an apply would make it permanent."""
+    tried = config("172.16.2.0/24", mode="WARN")
+    phases.run(TryRoutes(tried, 600, host=node.host))
+    node.remove(ROUTES)
+    found = examine(tried, host=node.host, config_name="").findings
+    assert {"route-missing", "another-config", "file-missing"} <= {each.kind for each in found}
+    assert not [each for each in found if "hostrouting apply" in each.hint]
+    (missing,) = (each for each in found if each.kind == "route-missing")
+    assert missing.hint == f"{TRIAL_HINT}; then: hostrouting doctor"
 
 
 def test_risks_are_listed_and_count_with_strict_only(node: Node, capsys: Any) -> None:

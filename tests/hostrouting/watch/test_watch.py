@@ -37,7 +37,7 @@ from hostrouting import (
 )
 from hostrouting.boot.assets import read_asset
 from hostrouting.boot.render import PACKAGE
-from hostrouting.boot.trial_timer import times_of
+from hostrouting.boot.trial_timer import TRIAL_HINT, times_of
 from hostrouting.config.routing import OverlapMode
 from hostrouting.kernel.port import Write, read_routes
 from hostrouting.model.errors import RouteError
@@ -157,6 +157,9 @@ def test_it_leaves_the_routes_of_a_trial_alone(world: World) -> None:
     ((when, problem),) = world.of_kind(EventKind.PROBLEM)
     assert 5 <= when < 6
     assert "trial" in problem.message
+    ((_, failure),) = world.of_kind(EventKind.FAILURE)
+    assert failure.message.endswith(TRIAL_HINT)
+    assert "hostrouting apply" not in failure.message
     assert len(world.of_kind(EventKind.PROBLEM_OVER)) == 1
 
 
