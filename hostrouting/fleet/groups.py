@@ -127,7 +127,7 @@ class HostGroup(JsonObject):
         rules: the policy rules that the fix needs where another rule decides before table main.
         keep: the entries of ``staticRoutes.keep`` that belong to the fix.
         unfixable: the first host's failures that these entries don't fix. On the other hosts, the
-            answers are the same, and addresses may differ.
+            reasons and answers are the same, except for addresses.
         hints: what the owners of other interfaces can change, or why nothing is proposed; one line
             each, for the first host. On the other hosts, addresses may differ.
         hosts: the names of the snapshots' files without ``.json``, in the order of the snapshots.
@@ -357,13 +357,20 @@ def _key_of(host: JudgedHost) -> Hashable:
     unlisted = frozenset(_in_general(line, ()) for line in report.unlisted)
     hints = frozenset(_in_general(line, report.default_devs) for line in report.fix.hints)
     entries = (report.fix.routes, report.fix.rules, report.fix.keep, report.unapplied, unlisted)
-    fix = (*entries, hints, report.fix.would_fail)
+    fix = (*entries, hints, _reasons(report), report.fix.would_fail)
     causes = _causes_of(host)
     changed = causes and frozenset(map(_alike, causes))
     is_compared = _why_uncompared(host) is None
     verdict = (report.verdict, _failures(report), fix, report.reason_kind)
     since = (changed, is_compared, host.is_new, _renamed(host))
     return verdict, _answers(report), _doubts(report), since
+
+
+def _reasons(report: OverlapReport) -> Hashable:
+    """Return why no route fixes some failures, without what may differ within a group."""
+    devs = {dev for finding in report.findings for dev in (*finding.devs, *finding.behind)}
+    names = devs.union(report.default_devs)
+    return frozenset(_in_general(each.reason, names) for each in report.fix.unfixable)
 
 
 def _answers(report: OverlapReport) -> Hashable:
@@ -375,24 +382,21 @@ def _doubts(report: OverlapReport) -> Hashable:
     """Return a report's questions about the uplinks, and its cautions.
 
     The result also contains the interfaces that the group's line names. These are the uplinks if
-    there are questions, or if nothing fails and there are cautions. If nothing fails, the line also
-    names the interfaces whose route may still come.
+    there are questions, and if nothing fails, the interfaces whose route may still come.
     """
     asked = frozenset(
         (note.kind, note.devs, note.winner, note.choices) for note in report.decisions
     )
     uplinks = report.default_devs
     cautions = frozenset(_in_general(line, uplinks) for line in report.fix.consequences)
-    is_ok = report.verdict is Verdict.OK
-    names_uplinks = asked or (cautions and is_ok)
-    pending = report.pending if is_ok else ()
-    return asked, cautions, uplinks if names_uplinks else (), pending
+    pending = report.pending if report.verdict is Verdict.OK else ()
+    return asked, cautions, uplinks if asked else (), pending
 
 
-def _in_general(caution: str, uplinks: Iterable[str]) -> str:
-    """Return a caution without addresses, numbers and uplinks, which may differ within a group."""
-    names = "".join(rf"|\b{re.escape(dev)}\b" for dev in uplinks)
-    return re.sub(rf"{_ADDRESS}(,? (and )?{_ADDRESS})*|\b\d+ more\b{names}", "", caution)
+def _in_general(line: str, devs: Iterable[str]) -> str:
+    """Return a line without addresses, numbers and some interfaces, which may differ in a group."""
+    names = "".join(rf"|\b{re.escape(dev)}\b" for dev in devs)
+    return re.sub(rf"{_ADDRESS}(,? (and )?{_ADDRESS})*|\b\d+ more\b{names}", "", line)
 
 
 def _causes_of(host: JudgedHost) -> tuple[HostChange, ...] | None:

@@ -313,6 +313,42 @@ def test_hosts_with_other_choices_are_no_group() -> None:
     assert {group.decisions[0].winner for group in groups} == {("eth1",)}
 
 
+def test_hosts_with_other_obstacles_are_no_group() -> None:
+    """The addresses and the InfiniBand interface differ, too, which makes no group."""
+    obstacles = {
+        "gateway-1": (("10.1.0.4/24", "via 10.1.0.1 dev eth0"), ("docker0", "10.1.0.1/24")),
+        "gateway-2": (("10.1.9.6/24", "via 10.1.9.1 dev eth0"), ("docker0", "10.1.9.1/24")),
+        "no-default": (("10.1.0.4/24", ""), ("docker0", "10.1.0.1/24")),
+        "other": (("10.1.0.4/24", "via 10.1.0.1 dev eth0"), ("cni0", "10.1.0.1/24")),
+    }
+    taken: list[Snapshot] = []
+    for name, ((own, default), (bridge, address)) in obstacles.items():
+        kernel = FakeKernel()
+        add_nics(kernel, eth0=own, ib0=f"172.16.{len(taken)}.5/16", **{bridge: address})
+        if default:
+            play(kernel, f"route add default {default}")
+        taken.append(attrs.evolve(take_snapshot(kernel), host=name))
+    named = {**section(cidrs=[CIDR]), "uplinks": ["eth0"]}
+    groups = judge(taken, Config.from_mapping({"hostRouting": named})).groups
+    reasons = {group.hosts: group.unfixable[0].reason for group in groups}
+    assert reasons.keys() == {("gateway-1", "gateway-2"), ("no-default",), ("other",)}
+    assert "also an address of docker0" in reasons["gateway-1", "gateway-2"]
+    assert "missing is the default route" in reasons["no-default",]
+
+
+def test_hosts_with_other_uplinks_are_a_group_if_their_text_is_the_same() -> None:
+    taken: list[Snapshot] = []
+    for dev in ("eth0", "ens3"):
+        kernel = FakeKernel()
+        add_nics(kernel, **{dev: "10.1.0.4/24"})
+        play(kernel, f"route add default via 10.1.0.1 dev {dev}")
+        taken.append(attrs.evolve(take_snapshot(kernel), host=dev))
+    ruled = section(cidrs=["10.96.0.0/16"], rules=[{"to": "10.96.0.0/16", "priority": 5269}])
+    (group,) = judge(taken, Config.from_mapping({"hostRouting": ruled})).groups
+    lacking = "the kernel lacks CONFIG's rules for 10.96.0.0/16: hostrouting apply"
+    assert (group.hosts, group.cautions) == (("eth0", "ens3"), (lacking,))
+
+
 def test_old_snapshots_are_named(elsewhere: Run, tmp_path: Path) -> None:
     days = {"new": 20, "yesterday": 19, "old": 18, "older": 1}
     for name, day in days.items():
