@@ -225,6 +225,8 @@ def fill(asset: str, *, package: str = PACKAGE, **values: str) -> str:
         name, end = match.groups()
         if "." in name:
             found = filled(_without_comments(assets.read_asset(PACKAGE, name)))
+        elif name not in values:
+            raise LookupError(f"{asset} needs {name} from each function that renders it")
         else:
             found = values[name]
         begins_line = match.string[match.start() - 1 : match.start()] in ("", "\n")

@@ -220,6 +220,14 @@ def test_routes_have_their_nexthop_objects_hidden_hops(
     assert node.write(Write.DELETE, there) == ()
 
 
+def test_a_route_with_a_blackhole_nexthop_object_is_deleted(node: NamespaceKernel) -> None:
+    run_ip("nexthop add id 7 blackhole", "route add 172.18.0.0/16 nhid 7 proto 217")
+    (discarded,) = [route for route in read_routes(node) if route.nexthop_id == 7]
+    assert discarded.type is RouteType.BLACKHOLE
+    assert node.write(Write.DELETE, [discarded]) == ()
+    assert discarded not in read_routes(node)
+
+
 def test_a_replaced_nexthop_object_has_its_new_hops(node: NamespaceKernel) -> None:
     Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0")
     run_ip("nexthop add id 7 via 10.1.0.1 dev eth0")
@@ -506,6 +514,14 @@ def test_a_wait_returns_on(busy: NamespaceKernel, change: str) -> None:
         play(busy, change)
         assert returns(changes)
         assert is_quiet(changes)
+
+
+def test_a_wait_returns_on_a_sysctl_that_makes_hops_dead(busy: NamespaceKernel) -> None:
+    """The dumps tell nothing of it: only this notification shows that lookups may differ."""
+    with busy.changes() as changes:
+        assert is_quiet(changes)
+        Path("/proc/sys/net/ipv4/conf/spare/ignore_routes_with_linkdown").write_text("1")
+        assert returns(changes)
 
 
 def test_a_wait_returns_on_routes_removed_with_a_nexthop_object(busy: NamespaceKernel) -> None:

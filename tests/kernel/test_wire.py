@@ -420,11 +420,28 @@ def test_a_fault_while_writing_names_routes_of_unknown_state(
         told = {id(failure.route): failure.errno for failure in failures}
         assert len(told) == len(failures)
         for failure in expected_failures:
+            assert id(failure.route) in told, f"the state of {failure.route} isn't told as unknown"
             assert told.pop(id(failure.route)) in (failure.errno, errno.ENOBUFS)
         # If a batch is faulty, it is unknown whether the kernel rejected these routes.
         assert set(told.values()) <= {errno.ENOBUFS}
         assert len(told) <= 10
         node.write(Write.DELETE, many(23) + wanted)
+
+
+def refused(faulty: Faulty, datagram: bytes) -> bytes:
+    """Return the end of a dump that the kernel refuses: nothing but NLMSG_DONE with an errno."""
+    sequence, port = HEADER.unpack_from(datagram)[3:]
+    header = HEADER.pack(20, rtnl.NLMSG_DONE, 2, sequence, port)
+    return header + struct.pack("=i", -errno.EACCES)
+
+
+@pytest.mark.parametrize("read", [read_routes, NetlinkBackend.facts])
+def test_a_refused_dump_is_no_empty_table(
+    node: NamespaceKernel, read: Callable[[NetlinkBackend], object]
+) -> None:
+    del node
+    with pytest.raises(RouteError, match="Permission denied"):
+        read(FaultyBackend(refused, 0, for_ever=True))
 
 
 def test_a_permanent_fault_is_an_error(node: NamespaceKernel) -> None:

@@ -17,6 +17,7 @@ import phases
 from hostrouting.boot import files
 from hostrouting.boot.files import followed_folder, read_text, remove, rewrite, write_if_changed
 from hostrouting.boot.locks import locked
+from hostrouting.boot.render import fill
 from hostrouting.model.errors import FileError
 from phases import Cancelled, CancelScope
 from phases.testing import FakeClock, RecordingObserver
@@ -243,3 +244,8 @@ def test_a_wait_for_the_lock_ends_with_a_hint(tmp_path: Path) -> None:
     path.mkdir()
     with pytest.raises(FileError, match="can't open the lock"):
         phases.run(second)
+
+
+def test_a_forgotten_placeholder_is_named() -> None:
+    with pytest.raises(LookupError, match=r"static-routes.sh needs \w+ from each function"):
+        fill("static-routes.sh")
