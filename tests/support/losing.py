@@ -16,6 +16,8 @@ _PREFIX = re.compile(r"(?<![\w.:])([0-9a-f.:]*[.:][0-9a-f.:]*(?:/\d+)?)(?![\w:])
 # ib0-ib7 is all of them.
 _RUN = re.compile(r"(?P<stem>\w+?)(?P<first>\d+)-(?P=stem)(?P<last>\d+)")
 _EXCEPT = re.compile(r", except from (?:this interface's|these interfaces') own addresses[^;]*")
+# The interfaces of such an exception: those that the packets left through before.
+_EXCEPTED = re.compile(r"neighbours of (.+?) in |through (.+?), but ")
 
 
 @attrs.frozen
@@ -48,9 +50,12 @@ class Loss:
         """
         words = {*_words(line)}
         prefixes = [*_prefixes(line)]
-        is_now_kept = bool(self.owner) and self.after.dev == self.owner
-        if (self.is_only_by_source or is_now_kept) and _EXCEPT.search(line):
-            return False
+        if _EXCEPT.search(line):
+            found = _EXCEPTED.search(line)
+            excepted = {*_words(found[0] if found else line)}
+            is_now_kept = self.owner in excepted and self.after.dev == self.owner
+            if self.is_only_by_source or is_now_kept:
+                return False
         is_about_all = line.startswith("packets no longer go to ") or "apply moves " in line
         if self.is_only_by_source and not is_about_all:
             is_own = self.owner in words or any(
