@@ -202,7 +202,8 @@ class _Before:
         left = [str(part) for part in _failing(after) if not any(map(part.overlaps, told))]
         if left:
             yield f"still fails: {' '.join(left[:_SHOWN])}"
-        if printed.is_removal and {each.reason for each in after.fix.unfixable} & {*printed.text}:
+        advice = "; ".join(printed.text)
+        if printed.is_removal and any(each.reason == advice for each in after.fix.unfixable):
             yield f"settles nothing: {printed.text[0]}"
         if then is not None and _covers(_left(self._report, after, printed.devs), printed.ranges):
             yield f"settles nothing: {after.findings[0].message}"
