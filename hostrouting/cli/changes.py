@@ -104,7 +104,7 @@ def plan_text(plan: Plan, config: Config, *, is_verbose: bool) -> str:
         False: f"{start} {bad('would be held back')}",
         None: f"whether the gate would let {start} through isn't known",
     }
-    reason = clean(plan.next_start.reason)
+    reason = clean(plan.next_start.reason.partition(":\n")[0])  # a warning has the other lines
     lines.append(f"{verdicts[plan.next_start.is_admitted]}: {reason}")
     return "\n".join(lines)
 

@@ -212,21 +212,12 @@ def _start_notes(report: OverlapReport, chosen: Chosen, host: Host) -> tuple[Not
 
 
 def _about_printed(report: OverlapReport, chosen: Chosen, host: Host) -> str:
-    """Return how to make rules of ``fix --format ip`` last, or an empty string if there are none.
-
-    If the config keeps interfaces, there is a caution: ``apply`` fails until they are deleted.
-    """
-    if report.verdict is not Verdict.OK or chosen.config.static_routes.keep:
+    """Return how to make rules of ``fix --format ip`` last; empty if there are none."""
+    if report.verdict is not Verdict.OK:
         return ""
-    rules = [rule for rule in host.routes.facts().rules if formats.is_printed(rule)]
-    if not rules:
-        return ""
-    shown = shortened([f"{rule.preference}: {rule}" for rule in rules], ", ", _SHOWN_ROUTES)
-    return (
-        f"the next boot has none of what hostrouting fix --format ip printed ({shown}), nor its"
-        " routes; to make them last, have hostrouting fix --in-place CONFIG write the fix, for a"
-        " snapshot from before them (--snapshot) or after you delete them, then: hostrouting apply"
-    )
+    rules = host.routes.facts().rules
+    message = formats.about_printed(chosen.config.static_routes, rules)
+    return f"{message}; {formats.PRINTED_HINT}" if message else ""
 
 
 def _about_start(report: OverlapReport, chosen: Chosen, host: Host) -> str:

@@ -86,8 +86,8 @@ def say_result(options: argparse.Namespace, result: Result, patience: float | No
         result: the command's result.
         patience: as for ``say``, but JSON is never truncated.
     """
-    for warning in result.warnings:
-        complain(f"hostrouting: {warning}")
+    for line in "\n".join(result.warnings).splitlines():
+        complain(f"hostrouting: {line}")
     if options.output == "json":
         say_json(host_asked_for(options) | result.document())
     elif text := result.text():

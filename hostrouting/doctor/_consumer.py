@@ -23,6 +23,7 @@ from hostrouting.model.links import is_infiniband
 from hostrouting.overlap.check import check_families
 from hostrouting.overlap.findings import Note, NoteKind, UnknownReason, Verdict
 from hostrouting.overlap.summary import reasons
+from hostrouting.routes.formats import PRINTED_HINT, about_printed
 
 
 def consumer(examined: ExaminedHost) -> Iterator[DoctorFinding]:
@@ -82,9 +83,11 @@ def verdict(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             then = examined.command("apply")
         hint = "\n".join((f"fix that, then: {then}", *_snapshots(examined)))
         yield DoctorFinding("unjudged", examined.consumer, message, hint, severity)
+    examined.scope.check()
     yield from _doubtful_uplinks(examined)
     yield from _shadowed(examined, next_start)
     yield from _unrecorded(examined)
+    yield from _printed(examined)
 
 
 def _doubtful_uplinks(examined: ExaminedHost) -> Iterator[DoctorFinding]:
@@ -187,6 +190,18 @@ def _unrecorded(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         )
         hint = f"{examined.repairing('apply')} records the uplink with which the check passes"
         yield DoctorFinding("no-record", examined.consumer, message, hint, Severity.RISK)
+
+
+def _printed(examined: ExaminedHost) -> Iterator[DoctorFinding]:
+    """Yield a finding if the next boot lacks rules that keep interfaces now."""
+    if examined.report.verdict is not Verdict.OK:
+        return
+    rules = examined.host.routes.facts().rules
+    if message := about_printed(examined.manifest.config.static_routes, rules):
+        hint = PRINTED_HINT
+        if examined.config.static_routes.keep:
+            hint = f'delete them ("del" for "add"), then: {examined.command("apply")}'
+        yield DoctorFinding("not-lasting", examined.consumer, message, hint, Severity.RISK)
 
 
 def _next_start(examined: ExaminedHost) -> str:

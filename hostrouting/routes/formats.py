@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
-from hostrouting.config.routing import KEEP_PRIORITIES
+from hostrouting.config.routing import KEEP_PRIORITIES, StaticRoutes
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.parsing import parse_device
 from hostrouting.model.routes import SIDE_TABLES, NextHop, Protocol, Route, Table
 from hostrouting.model.rules import Rule
+from hostrouting.model.text import shortened
 from hostrouting.model.values import frozen
 
 _IP = """\
@@ -64,6 +65,9 @@ _NETPLAN_METRIC_MAX = 2**31 - 1
 # including those that netplan generates. The limit here is lower, because the files may have
 # sections for other routes.
 NETWORKD_ROUTES = 8000
+
+# The most rules that a sentence names.
+_SHOWN_RULES = 4
 
 
 @frozen
@@ -264,6 +268,34 @@ def is_printed(rule: Rule) -> bool:
     # "ip rule add" sets no protocol. Without one, a snapshot by "ip -j" has the protocol kernel.
     is_by_ip = rule.protocol in (Protocol.UNSPEC, Protocol.KERNEL)
     return is_by_ip and rule.preference in KEEP_PRIORITIES and rule.table in SIDE_TABLES
+
+
+PRINTED_HINT = (
+    'to make them last, delete them ("del" for "add"), then: hostrouting fix --in-place CONFIG &&'
+    " hostrouting apply; with a snapshot from before them (--snapshot), the fix can be written"
+    " first, but apply fails until they are deleted"
+)
+"""How to make the rules that ``about_printed`` names last."""
+
+
+def about_printed(static: StaticRoutes, rules: Iterable[Rule]) -> str:
+    """Return that the next boot lacks the rules of ``fix --format ip``; empty if there are none.
+
+    If the config keeps interfaces, the result is empty, too: ``apply`` fails until the rules are
+    deleted, and says so.
+
+    Args:
+        static: the config's routes.
+        rules: the host's IPv4 rules.
+    """
+    printed = [f"{rule.preference}: {rule}" for rule in rules if is_printed(rule)]
+    if static.keep or not printed:
+        return ""
+    shown = shortened(printed, ", ", _SHOWN_RULES)
+    return (
+        f"the next boot has none of what hostrouting fix --format ip printed ({shown}), nor its"
+        " routes"
+    )
 
 
 def _family_of(rule: Rule) -> Family:

@@ -25,6 +25,7 @@ from hostrouting.overlap.findings import NoteKind, OverlapReport, UnknownReason,
 from hostrouting.overlap.planned_host import PlannedHost, planned_host
 from hostrouting.overlap.summary import brief
 from hostrouting.overlap.uplinks import awaited_devs
+from hostrouting.routes.formats import PRINTED_HINT, about_printed
 from hostrouting.routes.plan import RoutePlan, RoutesReport, missing_hint, plan_now
 from hostrouting.tasks.arguments import to_config, to_host, to_scope
 from hostrouting.tasks.configure import change_to_record, warnings_of
@@ -48,7 +49,8 @@ class NextStart:
         is_admitted: whether the gate would let the consumer start. None if that isn't known: an
             image has no kernel to query, ``Configure`` can't install the plan here, or a fact of
             the host isn't known.
-        reason: the reason for the decision, as a clause.
+        reason: the reason for the decision, as a clause. If ``Configure`` would fail for several
+            routes or rules, a line for each of them follows.
     """
 
     consumer: str
@@ -74,7 +76,8 @@ class Plan:
         boot: changes to files and units. None for a snapshot, which has neither.
         next_start: the gate's decision about the consumer's next start after the changes.
         warnings: why ``Configure`` would fail on this host, why the installation can't work yet, or
-            why the uplink may be the wrong one. Each is a sentence.
+            why the uplink may be the wrong one. Each is a sentence, or has a line for each of
+            several reasons.
         pending: InfiniBand interfaces for whose addresses the check would wait. Kept interfaces
             that a run would wait for are in ``routes.awaited``.
         would_fail: whether ``Configure`` can't install this on the host as it is. Then one of
@@ -145,7 +148,11 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
             missing,
             None,
             next_start,
-            (*_decisions(config, outcome), *_effects(config, outcome, then, scope)),
+            (
+                *_decisions(config, outcome),
+                *_about_printed(config, host, outcome),
+                *_effects(config, outcome, then, scope),
+            ),
             pending,
             isinstance(outcome, str),
         )
@@ -180,6 +187,14 @@ def _decisions(config: Config, outcome: _Outcome) -> Iterator[str]:
     for note in outcome.decisions:
         if config.uplinks is None or note.kind is NoteKind.MOVED:
             yield f"{note.kind}: {'; '.join(brief(note.message))}"
+
+
+def _about_printed(config: Config, host: Host, outcome: _Outcome) -> Iterator[str]:
+    """Yield a sentence if the next boot lacks rules that keep interfaces now."""
+    if isinstance(outcome, OverlapReport) and outcome.verdict is Verdict.OK:
+        message = about_printed(config.static_routes, host.routes.facts().rules)
+        if message:
+            yield f"{message}; {PRINTED_HINT}"
 
 
 def _effects(
@@ -248,8 +263,9 @@ def _planned_routes(config: Config, host: Host) -> tuple[RoutePlan, str | None, 
 
 
 def _why_refused(error: RouteError) -> str:
-    words = "; ".join(error.clause.splitlines())
-    return f"the static routes can't be installed: {words}"
+    is_one = len(error.clause.splitlines()) == 1
+    lines = f" {error.clause}" if is_one else f"\n{error}"
+    return f"the static routes can't be installed:{lines}"
 
 
 def _next_start(config: Config, host: Host, outcome: _Outcome) -> NextStart:

@@ -28,6 +28,7 @@ from hostrouting import (
 )
 from hostrouting.backend import EVERYTHING, Entries, ForwardingBackend, Selection
 from hostrouting.boot.layout import ROUTES as ROUTES_PART
+from hostrouting.doctor.examine import examine
 from hostrouting.kernel.port import read_routes
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.taking_snapshots import take_snapshot
@@ -332,18 +333,43 @@ def test_a_check_tells_of_printed_rules_that_the_next_boot_lacks(
     assert 'To make\n# them last, print the same fix as a config ("--format config")' in commands
     for line in commands.splitlines():
         kernel.ip(line)
-    for words in (["check", path], ["check", "--cidr", "172.16.0.0/16"], ["fix", path]):
+    commands_of = (["check", path], ["check", "--cidr", "172.16.0.0/16"], ["fix", path])
+    for words in (*commands_of, ["plan", path], ["apply", path], ["doctor", path]):
         code, out, err = run(*words)
-        assert (code, (out + err).count(told)) == (0, 1), words
+        assert (code == 0 or words[0] == "plan", (out + err).count(told)) == (True, 1), words
+    assert "not-lasting" in {each.kind for each in examine(host=host).findings}
     code, line, _ = run("check", path, "--output", "nagios")
     assert (code, told in line) == (1, True)
     # The hint works: apply names the rules to delete, and the next boot has what it installs.
     assert run("fix", path, "--in-place", "--snapshot", recorded)[0] == 0
     assert told not in run("check", path)[1], "the caution tells what to delete"
+    findings = examine(Config.load(path), host=host).findings
+    (found,) = (each for each in findings if each.kind == "not-lasting")
+    assert found.hint.startswith('delete them ("del" for "add"), then: hostrouting apply')
     for command in re.findall(r"has printed: (.*)", run("apply", path)[2])[0].split(" && "):
         kernel.ip(command)
     assert run("apply", path)[0] == 0
     assert told not in run("check", path)[1]
+
+
+def test_a_plan_that_fails_for_several_interfaces_has_a_line_for_each(
+    kernel: FakeKernel,
+    run: Callable[..., tuple[int, str, str]],
+    write: Callable[[object], Any],
+) -> None:
+    for line in TWO.splitlines():
+        kernel.ip(line)
+    path = write(config(cidrs=["172.16.0.0/16"], uplinks=["eth0"]).to_mapping())
+    printed = run("fix", path, "--format", "ip")[1]
+    assert run("fix", path, "--in-place")[0] == 0
+    for line in printed.splitlines():
+        kernel.ip(line)
+    code, out, err = run("plan", path)
+    assert code == 2
+    for start in ("can't keep 172.16.0.10 on ib0", "can't keep 172.16.0.11 on ib1"):
+        assert (out + err).count(start) == 1
+        assert [line for line in err.splitlines() if line.startswith(f"hostrouting: {start}")]
+    assert out.endswith("held back: the static routes can't be installed\n")
 
 
 def test_rules_of_networkd_last(
