@@ -227,13 +227,13 @@ def _about_start(report: OverlapReport, chosen: Chosen, host: Host) -> str:
     is_let_through = report.verdict is Verdict.OVERLAP and report.mode is OverlapMode.WARN
     if not (is_ok or is_let_through) or not static.is_wanted:
         return ""
-    from hostrouting.kernel.model import UnknownFactError
+    from hostrouting.kernel.known_host import UnknownFactError
 
     config = host.with_verified(chosen.config)
-    backends = host.planned_backends(config)
     apply_fails = report.fix.would_fail
     apply = "" if apply_fails else f": hostrouting apply {chosen.name}".rstrip()
     try:
+        backends = host.planned_backends(config)
         return _about_planned_start(config, backends, host, apply, is_ok=is_ok)
     except UnknownFactError as error:
         return f"whether the next start is held isn't known: {error.message}"
@@ -281,7 +281,7 @@ def _about_planned_start(
 
 def _refused_policy(plan: RoutePlan, host: Host) -> str:
     """Return which other program's rule decides before ours, and what to do; or an empty string."""
-    from hostrouting.kernel.model import UnknownFactError
+    from hostrouting.kernel.known_host import UnknownFactError
     from hostrouting.routes.verify_policy import verify_policy
 
     try:
@@ -612,7 +612,7 @@ def _unfixed(config: Config, host: Host, *, has_config: bool) -> OverlapReport:
     """
     if not has_config:
         return _with_offers(_check_on(config, host, None), config, host, host.routes_of)
-    from hostrouting.kernel.model import UnknownFactError
+    from hostrouting.kernel.known_host import UnknownFactError
     from hostrouting.overlap.planned_host import (
         as_installed,
         compared_with_now,

@@ -11,11 +11,16 @@ import attrs
 
 from hostrouting.kernel.nexthops import Router
 from hostrouting.kernel.sources import SourceKey
+from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Address, AddressLabel, Link
 from hostrouting.model.routes import Route
 from hostrouting.model.rules import Rule
 from hostrouting.model.values import frozen
+
+
+class UnknownFactError(RouteError):
+    """Exception raised if an answer depends on a fact that a model or a snapshot lacks."""
 
 
 @frozen(eq=False, repr=False)

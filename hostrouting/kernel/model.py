@@ -40,7 +40,7 @@ import attrs
 from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.fib6 import LABELS, Fib6
-from hostrouting.kernel.known_host import KnownHost
+from hostrouting.kernel.known_host import KnownHost, UnknownFactError
 from hostrouting.kernel.port import (
     ChangeListener,
     Facts,
@@ -70,10 +70,6 @@ _APPLY_HINT = "install the config first: hostrouting apply"
 _ARE_MERGED = "whether tables local and main are one"
 _LOCAL_AND_MAIN = (Table.LOCAL, Table.MAIN)
 _LEAVING = (RouteType.UNICAST, RouteType.BROADCAST, RouteType.ANYCAST, RouteType.MULTICAST)
-
-
-class UnknownFactError(RouteError):
-    """Exception raised if an answer depends on a fact that a model lacks."""
 
 
 def model_of(known: KnownHost, beneath: RouteBackend | None = None) -> Model:

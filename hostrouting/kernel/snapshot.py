@@ -52,12 +52,12 @@ from hostrouting.config.validation import kind, parse_items
 from hostrouting.config.values import parse_boolean
 from hostrouting.kernel import _ip, _ip_rules
 from hostrouting.kernel._json_keys import NEEDED, Key, Keys
-from hostrouting.kernel.known_host import KnownHost
+from hostrouting.kernel.known_host import KnownHost, UnknownFactError
 from hostrouting.kernel.nexthops import Router, devs_with_shares, with_hops, with_shares
 from hostrouting.kernel.release import numbers_of
 from hostrouting.kernel.rules import KERNEL_RULES
 from hostrouting.kernel.sources import source_key
-from hostrouting.model.errors import ConfigError, RouteError
+from hostrouting.model.errors import ConfigError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.jsonable import in_json
 from hostrouting.model.links import Address, AddressLabel, Link
@@ -185,7 +185,7 @@ class Snapshot:
         if self.ipv6 is None:
             hint = "if the host has any, take the snapshot with hostrouting snapshot, "
             hint += "or with ip and only= as its --help shows"
-            raise RouteError("can't check IPv6: the snapshot holds no IPv6 routes", hint=hint)
+            raise UnknownFactError("can't check IPv6: the snapshot holds no IPv6 routes", hint=hint)
         return KnownHost(
             family,
             self.links,

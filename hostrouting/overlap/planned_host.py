@@ -12,8 +12,8 @@ from hostrouting.boot.go_package import routes_to_adopt
 from hostrouting.boot.host import Host
 from hostrouting.config.routing import Config, Keep, StaticRoute, StaticRoutes, StaticRule
 from hostrouting.host_files.proc_sys import devs_without_ipv6
-from hostrouting.kernel.known_host import KnownHost
-from hostrouting.kernel.model import Model, UnknownFactError, model_of
+from hostrouting.kernel.known_host import KnownHost, UnknownFactError
+from hostrouting.kernel.model import Model, model_of
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.model.changes import Replacement
@@ -469,8 +469,8 @@ def with_effects(
     """
     config = host.with_verified(config)
     adopted = routes_to_adopt(host, replaces_script=config.static_routes.is_wanted)
-    backends = host.planned_backends(config)
     try:
+        backends = host.planned_backends(config)
         plan = plan_or_raise(config, _INSTALL, *backends, adopted=adopted)
     except RouteError as error:
         return with_failure(report, error), None

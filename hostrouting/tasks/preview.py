@@ -14,7 +14,7 @@ from hostrouting.boot.installation import require_systemd
 from hostrouting.boot.parts import Wanted
 from hostrouting.boot.plan import BootPlan, plan_next_boot
 from hostrouting.config.routing import Config, OverlapMode
-from hostrouting.kernel.model import UnknownFactError
+from hostrouting.kernel.known_host import UnknownFactError
 from hostrouting.model.changes import Changes
 from hostrouting.model.errors import RouteError, UnitError
 from hostrouting.model.jsonable import fields_in_json

@@ -426,6 +426,22 @@ def test_a_failure_counts_although_ipv6_has_no_verdict(elsewhere: Run, today: Pa
     assert (told["verdict"], told["report"]["verdict"]) == ("overlap", "unknown")
 
 
+@pytest.mark.parametrize("cidr", [CIDR, "10.96.0.0/16"], ids=["fails", "passes"])
+def test_a_snapshot_without_ipv6_tells_of_no_failing_apply(
+    elsewhere: Run, write: Any, today: Path, cidr: str
+) -> None:
+    static = section("fd00:10:96::/108", cidrs=[cidr])
+    given = (write({"hostRouting": static}), today)
+    report = json.loads(elsewhere("judge", *given, "--output", "json")[1])
+    (group,) = report["groups"]
+    assert (report["wouldFail"], group["wouldFail"]) == (0, False)
+    (line,) = group["hints"] + group["cautions"]
+    assert "apply would fail isn't known: can't check IPv6: the snapshot holds no IPv6" in line
+    plan = ("plan", given[0], "--snapshot", today / "gpu-0000.json", "--output", "json")
+    error = json.loads(elsewhere(*plan)[1])["error"]
+    assert error == "can't check IPv6: the snapshot holds no IPv6 routes"
+
+
 def test_cautions_are_told(elsewhere: Run, today: Path) -> None:
     caution = "caution: the node then sends to neighbours of ib0 in 172.16.0.0/16 through eth0"
     given = ("judge", "--cidr", CIDR, today)
