@@ -23,6 +23,7 @@ from hostrouting.cli.exit_codes import (
     exit_of_result,
 )
 from hostrouting.cli.inputs import (
+    WRITE_FIRST,
     Chosen,
     UsageError,
     asked_host,
@@ -591,7 +592,8 @@ def _chosen_to_fix(options: argparse.Namespace, host: Host) -> Chosen:
         refuse_manifest(config_path(options, host), host)
         return choose_default(options, host)
     if options.cidr:
-        raise UsageError("--in-place needs a CONFIG in addition to --cidr")
+        why = "--in-place needs a CONFIG in addition to --cidr"
+        raise UsageError(why, hint=f"if there is none, {WRITE_FIRST}")
     chosen = choose_default(options, host)
     refuse_in_place(chosen.document or {}, chosen.config, host)
     return chosen

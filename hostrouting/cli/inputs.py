@@ -229,6 +229,11 @@ def read_section(
     return document, config
 
 
+WRITE_FIRST = """\
+write the file first, with the CIDRs to expect, such as:
+{"hostRouting": {"routeOverlap": {"expectedCidrs": ["172.16.0.0/16"]}}}"""
+"""The hint for a file that --in-place can't change, because there is none."""
+
 _NAME_ONE = "this is the default CONFIG; name another, or the CIDRs to expect: --cidr 172.16.0.0/16"
 
 
@@ -247,6 +252,12 @@ def _hint_on_cidrs(options: argparse.Namespace, host: Host) -> str:
     """Return a hint on --cidr for a CONFIG that is a CIDR or doesn't exist; empty for any other."""
     if options.config is not None and _is_cidr(options.config):
         return f"to expect this CIDR: --cidr {options.config}"
+    path = config_path(options, host)
+    if getattr(options, "in_place", False) and not os.path.lexists(path):
+        if options.config is not None or not _has_manifest(host):
+            return WRITE_FIRST
+        copy = f"{quote(str(path))} --from {quote(str(host.layout.manifest))}"
+        return f"write there what is installed: hostrouting config set {copy}"
     return "" if has_config(options, host) else _NAME_ONE
 
 

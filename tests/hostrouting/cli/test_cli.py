@@ -518,6 +518,18 @@ def test_an_error_comes_before_its_hint(run: Any, host: Host) -> None:
     assert "is not JSON" in line
 
 
+def test_what_to_write_into_a_missing_file_is_said(run: Any, host: Host, config: Path) -> None:
+    other = str(config.parent / "none.json")
+    for words in ([], [other], [other, "--cidr", "172.16.0.0/16"], ["--cidr", "172.16.0.0/16"]):
+        _, write_first, example = run("fix", "--in-place", *words)[2].splitlines()
+        assert "write the file first, with the CIDRs to expect, such as:" in write_first
+        Config.from_mapping(json.loads(example.partition("hint: ")[2]))
+    assert run("apply", config)[0] == 0
+    _, hint = run("fix", "--in-place")[2].splitlines()
+    assert run(*hint.partition(": hostrouting ")[2].split())[0] == 0
+    assert run("fix", "--in-place")[0] == 0
+
+
 @pytest.mark.parametrize("own", [None, {}, "same", {"hostRouting": section(mode="WARN")}])
 def test_a_check_without_arguments_uses_the_installed_config(
     run: Any, config: Path, host: Host, own: Any
