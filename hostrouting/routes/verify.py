@@ -9,14 +9,14 @@ and an address that an entry of table local covers.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from hostrouting.kernel.port import Facts, RouteBackend, read_routes
 from hostrouting.kernel.rules import KERNEL_RULES, Flow
-from hostrouting.kernel.selection import Group, Selection
+from hostrouting.kernel.selection import OURS_IN_MAIN, Group, Selection
 from hostrouting.kernel.translating import foreign_name
 from hostrouting.model.errors import NAMED_MAX, Refusal, RouteError
 from hostrouting.model.family import Family, IpAddress
@@ -35,7 +35,12 @@ if TYPE_CHECKING:
 _THIS_HOST = {Family.IPV4: (0, 32), Family.IPV6: (0, 127)}
 
 
-def verify_routes(wanted: Sequence[Route], *backends: RouteBackend, has_old: bool = False) -> None:
+def verify_routes(
+    wanted: Sequence[Route],
+    *backends: RouteBackend,
+    has_old: bool = False,
+    removed: Sequence[Route] = (),
+) -> None:
     """Check that the kernel uses every route, by one of its addresses that no longer prefix covers.
 
     Args:
@@ -43,10 +48,13 @@ def verify_routes(wanted: Sequence[Route], *backends: RouteBackend, has_old: boo
         backends: the backends for kernel access, one for each address family of the routes.
         has_old: whether our old routes are still in the table. If so, a wanted route may lose to an
             old one.
+        removed: our routes that must not be in table main any more. Only those without a wanted
+            route in their place are checked.
 
     Raises:
-        RouteError: a route isn't in effect. The error names the rule, the route or the longer
-            prefixes that packets use instead, or says that the route has been removed.
+        RouteError: a route isn't in effect, or a removed route is still there. The error names the
+            rule, the route or the longer prefixes that packets use instead, or says that the route
+            has been removed.
     """
     losing: list[tuple[Route, Refusal]] = []
     for backend in backends:
@@ -54,6 +62,7 @@ def verify_routes(wanted: Sequence[Route], *backends: RouteBackend, has_old: boo
             [route for route in wanted if route.family is backend.family],
             backend,
             has_old=has_old,
+            removed=[route for route in removed if route.family is backend.family],
         )
     if losing:
         raise RouteError.of([refusal for _, refusal in losing])
@@ -64,16 +73,19 @@ def losing_routes(
     backend: RouteBackend,
     *,
     has_old: bool = False,
+    removed: Sequence[Route] = (),
 ) -> list[tuple[Route, Refusal]]:
-    """Return the routes that aren't in effect, each with the reason.
+    """Return the routes that aren't in effect, and those that are still there, with the reason.
 
     See ``verify_routes`` for the arguments.
     """
     if not wanted:
-        return []
+        entries = backend.entries(OURS_IN_MAIN).groups if removed else ()
+        return [*_left(removed, wanted, entries, backend)]
     facts = backend.facts()
     local = read_routes(backend, Table.LOCAL)
     entries = backend.entries(Selection(Table.MAIN)).groups
+    left_over = [*_left(removed, wanted, entries, backend)]
     # A wanted route may lose to an old route of ours, which will be removed. So while our old
     # routes exist, leave out all our routes here. The kernel then looks up each wanted route.
     main = _of_others(entries) if has_old else entries
@@ -83,8 +95,35 @@ def losing_routes(
         beaten = [each for each in beaten if not _is_by_ours(each[1])]
     covered = [route for route, address in left if address is None]
     if not beaten and not covered:
-        return []
-    return _explained(beaten, covered, local, facts, backend)
+        return left_over
+    return left_over + _explained(beaten, covered, local, facts, backend)
+
+
+def _left(
+    removed: Sequence[Route],
+    wanted: Iterable[Route],
+    entries: Iterable[Group],
+    backend: RouteBackend,
+) -> Iterator[tuple[Route, Refusal]]:
+    """Yield the removed routes that are still in table main, each with the reason."""
+    if not removed:
+        return
+    replaced = {route.key for route in wanted}
+    gone = {numbers(route.destination): route for route in removed if route.key not in replaced}
+    for entry, prefixes in entries:
+        if entry.protocol != Protocol.HOSTROUTING:
+            continue
+        for prefix in prefixes:
+            route = gone.get(prefix)
+            if route is not None and _is_same_way(entry, route):
+                yield route, left_route(route, backend)
+
+
+def _is_same_way(entry: Route, route: Route) -> bool:
+    """Return whether two routes to a destination have the same metric and a common next hop."""
+    ways = [{(hop.dev, hop.gateway) for hop in each.hops} for each in (entry, route)]
+    is_alike = (entry.tos, entry.metric, entry.type) == (route.tos, route.metric, route.type)
+    return is_alike and (ways[0] == ways[1] or not ways[0].isdisjoint(ways[1]))
 
 
 def _of_others(entries: Iterable[Group]) -> list[Group]:
@@ -159,7 +198,7 @@ def _beaten(route: Route, answer: Lookup, fib: Fib, backend: RouteBackend) -> Re
     number, length = numbers(route.destination)
     same = fib.tables.get(route.table, {}).get(length, {}).get(number, [])
     if all(entry.key != route.key for entry in same):
-        return _gone(route, backend)
+        return gone_route(route, backend)
     if isinstance(answer.route, Route6) and answer.route.key == route.key:
         return Refusal(
             f"another program has added a next hop to {route}: {answer.route}",
@@ -176,11 +215,21 @@ def _beaten(route: Route, answer: Lookup, fib: Fib, backend: RouteBackend) -> Re
     return Refusal(reason, f"look at: ip -{family} rule; ip -{family} route show table all")
 
 
-def _gone(route: Route, backend: RouteBackend) -> Refusal:
+def gone_route(route: Route, backend: RouteBackend) -> Refusal:
+    """Return a refusal for a route of ours that isn't in its table."""
     if name := foreign_name(backend):
         reason = f"{name}.write reported no failure, but {route} isn't in the table"
     else:
         reason = f"{route} isn't in the table any more: another program has just removed it"
+    return Refusal(reason, "look at: ip monitor route")
+
+
+def left_route(route: Route, backend: RouteBackend) -> Refusal:
+    """Return a refusal for a removed route of ours that is still in its table."""
+    if name := foreign_name(backend):
+        reason = f"{name}.write reported no failure, but {route} is still in the table"
+    else:
+        reason = f"{route} is in the table again: another program has just added it"
     return Refusal(reason, "look at: ip monitor route")
 
 

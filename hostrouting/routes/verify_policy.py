@@ -16,6 +16,7 @@ from hostrouting.config.routing import KEEP_PRIORITIES
 from hostrouting.kernel.fib import Fib
 from hostrouting.kernel.port import Facts, RouteBackend
 from hostrouting.kernel.rules import KERNEL_RULES, NO_SOURCE, Flow
+from hostrouting.kernel.translating import foreign_name
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.lookups import Lookup
@@ -23,8 +24,9 @@ from hostrouting.model.parsing import is_inside
 from hostrouting.model.routes import Route, RouteType, Table, word_of
 from hostrouting.model.rules import Rule, RuleAction, rule_words
 from hostrouting.model.text import counted, shortened, with_runs
-from hostrouting.routes.policy import PolicyRouting
-from hostrouting.routes.verify import read_fib
+from hostrouting.routes.plan import read_policy
+from hostrouting.routes.policy import PolicyPlan, PolicyRouting
+from hostrouting.routes.verify import gone_route, left_route, read_fib
 
 # The maximum number of addresses of a network to look up. One isn't enough, because the network's
 # first address may be this host's own.
@@ -59,13 +61,75 @@ def verify_policy(wanted: PolicyRouting, backend: RouteBackend) -> None:
         backend: the backend for kernel access.
 
     Raises:
-        RouteError: packets use another table. The error names the rule that looks up that table.
+        RouteError: packets use another table. The error names the rule that looks up that table, or
+            those of our own rules and routes that are gone.
     """
     # The tables are read only if something is refused, and only once.
     read = cache(lambda: read_fib(backend, backend.facts()))
     refusals = [*_late_rules(wanted, backend, read), *_lost_addresses(wanted, backend, read)]
     if refusals:
+        # Without our own rules, packets use other programs' rules, which aren't the reason then.
+        raise RouteError.of([*_gone(wanted, read_policy(backend), backend)] or refusals)
+
+
+def verify_policy_changes(plan: PolicyPlan, backend: RouteBackend) -> None:
+    """Check that a plan's changes have been made, by reading our rules and side tables.
+
+    Raises:
+        RouteError: a rule or route is missing, or is still there.
+    """
+    if not plan.changes:
+        return
+    there = read_policy(backend)
+    refusals = [*_gone(plan.wanted, there, backend), *_left(plan, there, backend)]
+    if refusals:
         raise RouteError.of(refusals)
+
+
+def _gone(
+    wanted: PolicyRouting,
+    there: PolicyRouting,
+    backend: RouteBackend,
+) -> Iterator[Refusal]:
+    """Yield a refusal for each of our rules and routes that the host doesn't have."""
+    rules = {*there.rules}
+    for rule in wanted.rules:
+        if rule not in rules:
+            state = "isn't among the rules"
+            yield _rule_refusal(rule, state, f"{state} any more", "removed", backend)
+    keys = {route.key for route in there.routes}
+    for route in wanted.routes:
+        if route.key not in keys:
+            yield gone_route(route, backend)
+
+
+def _left(plan: PolicyPlan, there: PolicyRouting, backend: RouteBackend) -> Iterator[Refusal]:
+    """Yield a refusal for each removed rule and route that the host still has."""
+    steps = plan.rule_steps
+    left = {*there.rules}.difference(plan.wanted.rules)
+    for rule in dict.fromkeys((*steps.remove_first, *steps.remove)):
+        if rule in left:
+            states = "is still among the rules", "is among the rules again"
+            yield _rule_refusal(rule, *states, "added", backend)
+    keys = {route.key for route in there.routes}.difference(each.key for each in plan.wanted.routes)
+    for route in plan.remove:
+        if route.key in keys:
+            yield left_route(route, backend)
+
+
+def _rule_refusal(
+    rule: Rule,
+    state: str,
+    state_now: str,
+    done: str,
+    backend: RouteBackend,
+) -> Refusal:
+    what = f"the rule {rule_words(rule)}"
+    if name := foreign_name(backend):
+        reason = f"{name}.write_rules reported no failure, but {what} {state}"
+    else:
+        reason = f"{what} {state_now}: another program has just {done} it"
+    return Refusal(reason, "look at: ip monitor rule")
 
 
 # --- rules ----------------------------------------------------------------------------------------
@@ -326,6 +390,9 @@ def _why_beaten(
     if rule is None:
         return Refusal(where, look)
     reason = f"{where}, because of the rule {rule_words(rule)}"
+    if rule.table == Table.LOCAL and rule.has_table:
+        # No rule must come before table local's: this host's own addresses are there.
+        return Refusal(reason, f"look at: ip -{fib.family.value} route show table local")
     if rule in (copies := _copies_of(ours, fib)):
         return Refusal(reason, _how_to_delete(copies, fib))
     if rule.preference > ours.preference:
@@ -380,9 +447,9 @@ def _how_to_move(rule: Rule, ours: Rule, fib: Fib) -> str:
 def _movable(rule: Rule, ours: Rule, fib: Fib, first: int) -> list[Rule]:
     """Return a rule and the rules between it and ours, or an empty list if one of them can't move.
 
-    A rule that looks up no table, or can't be written as a command, can't move. The rules can't
-    move behind table main's rule either, or behind a rule of another program that comes after ours
-    now.
+    A rule that looks up no table or table local, or can't be written as a command, can't move. The
+    rules can't move behind table main's rule either, or behind a rule of another program that comes
+    after ours now.
 
     Args:
         rule: another program's rule, which must move behind ours.
@@ -396,7 +463,11 @@ def _movable(rule: Rule, ours: Rule, fib: Fib, first: int) -> list[Rule]:
     has_further = any(ours.preference < each.preference <= last for each in behind)
     if rule not in moving or has_further or last >= KERNEL_RULES[1].preference:
         return []
-    return moving if all(map(_is_expressible, moving)) else []
+    return moving if all(map(_may_move, moving)) else []
+
+
+def _may_move(rule: Rule) -> bool:
+    return rule.table != Table.LOCAL and _is_expressible(rule)
 
 
 def _is_expressible(rule: Rule) -> bool:

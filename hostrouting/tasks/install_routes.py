@@ -201,7 +201,7 @@ def apply_and_verify(
         of_family = plan.of(backend.family)
         change_rules = partial(_change_rules, of_family, backend, scope, undo)
         done |= apply_routes(of_family, backend, scope, undo, change_rules)
-    verify_routes(plan.wanted, *backends)
+    verify_routes(plan.wanted, *backends, removed=done.remove)
     verify_policies(plan, *backends)
     return attrs.evolve(done, diverted=plan.diverted)
 
@@ -225,15 +225,17 @@ def verify_policies(plan: RoutePlan, *backends: RouteBackend) -> None:
     """Verify the rules and side tables of a plan that has been carried out.
 
     Raises:
-        RouteError: another program's rule decides before ours. The error names that rule.
+        RouteError: another program's rule decides before ours, and the error names that rule; or a
+            rule or route hasn't been added or removed.
     """
     if not plan.policies:
         return
-    from hostrouting.routes.verify_policy import verify_policy
+    from hostrouting.routes.verify_policy import verify_policy, verify_policy_changes
 
     for backend in backends:
         for policy in plan.policies:
             if policy.family is backend.family:
+                verify_policy_changes(policy, backend)
                 verify_policy(policy.wanted, backend)
 
 

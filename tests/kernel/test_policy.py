@@ -422,6 +422,15 @@ def test_a_rule_that_discards_is_named(h200: AnyKernel, on: Callable[..., Host])
     ) in said
 
 
+def test_the_rule_for_table_local_is_never_to_be_moved(
+    h200: AnyKernel, on: Callable[..., Host]
+) -> None:
+    h200.ip("route add unreachable 198.51.100.0/24 table local")
+    with pytest.raises(RouteError, match="because of the rule 0: from all lookup local") as caught:
+        install(config(keep=[{"dev": "ib0", "gateway": "onlink"}]), on(h200))
+    assert caught.value.hint == "look at: ip -4 route show table local"
+
+
 def test_an_early_rule_on_a_kept_network_is_refused(
     h200: AnyKernel, on: Callable[..., Host]
 ) -> None:

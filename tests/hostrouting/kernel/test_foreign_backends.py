@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
+from functools import partial
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
+import attrs
 import pytest
 from node import shadowed_kernel
 from wanted import ROUTE, SHADOWED, config
@@ -18,6 +20,7 @@ from hostrouting import (
     Configure,
     Host,
     Layout,
+    RemoveHostRouting,
     RouteError,
     check,
     examine,
@@ -39,6 +42,10 @@ from hostrouting.testing import FakeSystemd
 from hostrouting.testing.conformance import pair
 
 CONFIG = config(ROUTE, cidrs=[SHADOWED])
+
+
+def with_keys(given: Config, **keys: Any) -> Config:
+    return attrs.evolve(given, static_routes=attrs.evolve(given.static_routes, **keys))
 
 
 def host(backend: RouteBackend, layout: Layout) -> Host:
@@ -269,3 +276,70 @@ def test_a_write_that_does_nothing_is_told_from_another_programs_change(layout: 
     told = r"^Idle\.write reported no failure, but 172\.16\..* isn't in the table\n"
     with pytest.raises(RouteError, match=told):
         phases.run(Configure(CONFIG, host=host(Idle(shadowed_kernel()), layout)))
+
+
+KEPT = with_keys(CONFIG, keep=["ib*"], rules=[{"to": "10.244.0.0/16", "priority": 5269}])
+
+
+@pytest.mark.parametrize("is_diverted", [False, True])
+def test_rules_that_were_not_written_are_not_blamed_on_others(
+    layout: Layout, *, is_diverted: bool
+) -> None:
+    class Idle(ForwardingBackend):
+        def write_rules(self, change: Write, rules: Any) -> tuple[RuleFailure, ...]:
+            return ()
+
+    kernel = shadowed_kernel()
+    if is_diverted:
+        kernel.ip(
+            "rule add pref 9000 to 10.244.0.0/16 table 99\nroute add default dev ib0 table 99"
+        )
+    told = r"^Idle\.write_rules reported no failure, but the rule .* isn't among the rules"
+    with pytest.raises(RouteError, match=told) as caught:
+        phases.run(Configure(KEPT, host=host(Idle(kernel), layout)))
+    assert "from all lookup local" not in str(caught.value)
+    assert set(caught.value.hint.splitlines()) == {"look at: ip monitor rule"}
+
+
+def test_rules_that_another_program_removes_at_once_are_named(layout: Layout) -> None:
+    kernel = shadowed_kernel()
+
+    class Flushed(ForwardingBackend):
+        def lookup(self, addresses: Any, **named: Any) -> Any:
+            for rule in kernel.facts().rules:
+                if rule.is_ours:
+                    kernel.del_rule(rule)
+            return super().lookup(addresses, **named)
+
+    told = r"the rule 2170: from 172\.16\.0\.10 lookup 2170000 isn't among the rules"
+    with pytest.raises(RouteError, match=told) as caught:
+        phases.run(Configure(KEPT, host=host(Flushed(kernel), layout)))
+    assert "because of" not in str(caught.value)
+    assert "ip monitor rule" in caught.value.hint
+
+
+@pytest.mark.parametrize("task", [partial(Configure, Config()), RemoveHostRouting])
+@pytest.mark.parametrize(
+    ("method", "told"),
+    [
+        ("write", r"^Keeping\.write reported no failure, but .* is still in the table"),
+        ("write_rules", r"^Keeping\.write_rules reported no failure, but .* still among the rules"),
+    ],
+)
+def test_a_removal_that_did_not_happen_is_an_error(
+    layout: Layout, task: Callable[..., Any], method: str, told: str
+) -> None:
+    class Keeping(ForwardingBackend):
+        pass
+
+    kernel = shadowed_kernel()
+    phases.run(Configure(KEPT, host=host(kernel, layout)))
+    backend = Keeping(kernel)
+    write = getattr(kernel, method)
+
+    def keep(change: Write, items: Any) -> Any:
+        return () if change is Write.DELETE else write(change, items)
+
+    setattr(backend, method, keep)
+    with pytest.raises(RouteError, match=told):
+        phases.run(task(host=host(backend, layout)))
