@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import takewhile
 
-from hostrouting.config.routing import ExpectedCidr, RouteOverlap
-from hostrouting.model.family import IpNetwork
+from hostrouting.config.routing import ExpectedCidr, RouteOverlap, StaticRoutes
+from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.integer_prefixes import PrefixIndex, numbers
 from hostrouting.model.links import Address
 from hostrouting.model.routes import Table, destination_words
@@ -70,6 +70,25 @@ def findings_and_notes(
                 notes.append(_note(expected, group, state, ranges, shown))
         notes += _foreseen(expected, foreseen, state, places)
     return tuple(findings), (*dict.fromkeys(notes), *notes_on_host(overlap, state, places))
+
+
+def without_listed(notes: Iterable[Note], static: StaticRoutes) -> tuple[Note, ...]:
+    """Return the notes without those that advise a route which the config lists already."""
+    return tuple(
+        note
+        for note in notes
+        if note.kind is not NoteKind.CONTESTED or not _is_listed(note.cidr, static)
+    )
+
+
+def _is_listed(cidr: IpNetwork | None, static: StaticRoutes) -> bool:
+    if cidr is None:
+        return False
+    wanted = numbers(cidr)
+    family = Family.of(cidr)
+    listed = [each.destination for each in static.routes if Family.of(each.destination) is family]
+    index = PrefixIndex(map(numbers, listed), family.bits)
+    return next(index.around(wanted), None) is not None
 
 
 def _groups(expected: ExpectedCidr, spans: Iterable[Span]) -> list[_Group]:

@@ -34,7 +34,7 @@ from hostrouting.model.parsing import is_device
 from hostrouting.model.routes import Table
 from hostrouting.model.text import shortened
 from hostrouting.model.values import frozen
-from hostrouting.overlap._group import findings_and_notes
+from hostrouting.overlap._group import findings_and_notes, without_listed
 from hostrouting.overlap._judge import Judge
 from hostrouting.overlap._read import Moment, read_host
 from hostrouting.overlap._state import State
@@ -380,7 +380,7 @@ def _judged(config: Config, moment: Moment, host: Host | None) -> OverlapReport:
         default_devs=state.uplinks.devs,
         verified_since=state.uplinks.since,
         findings=findings,
-        notes=notes,
+        notes=without_listed(notes, config.static_routes),
         default_expires=state.default_expires,
     )
 

@@ -19,7 +19,7 @@ from node import build_node
 from scenario import play
 
 import phases
-from hostrouting import Config, ConfigureStaticRoutes, Host, Layout, OverlapReport, check
+from hostrouting import Config, ConfigureStaticRoutes, Host, Layout, OverlapReport, check, explain
 from hostrouting.config.routing import InstalledUplinkRecord, StaticRoute
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.links import Hardware
@@ -626,6 +626,12 @@ def test_devs_that_follow_another_default_route_are_told(tmp_path: Path) -> None
     assert (str(note.cidr), note.devs) == ("10.0.0.0/8", ("eth1",))
     entry = '{"destination": "10.0.0.0/8"}'
     assert f"add {entry} to hostRouting.staticRoutes.routes" in note.message
+    listed = _config(row, staticRoutes={"enabled": True, "routes": [json.loads(entry)]})
+    host = _host(row, tmp_path)
+    assert NoteKind.CONTESTED not in {each.kind for each in check(listed, host=host).notes}
+    assert NoteKind.CONTESTED not in {
+        each.kind for each in explain("10.5.0.1", listed, host=host).notes
+    }
     rest = f"{wins}\nroute add 10.0.0.0/8 via 10.1.0.1 dev eth0 proto hostrouting"
     settled = check(_config(row), host=_host(attrs.evolve(row, has=rest), tmp_path))
     assert NoteKind.CONTESTED not in {each.kind for each in settled.notes}
