@@ -29,8 +29,9 @@ class FakeSystemd:
         running: the loaded units, for example ``systemd-nspawn@kube1.service``. They need a layout:
             it has the gate's drop-ins for them.
 
-    No program runs: a start or restart only marks the unit as active, so a trial can't be ended.
-    ``properties`` holds unit properties that don't come from a file.
+    No program runs: a start or restart only marks the unit as active. A trial of routes doesn't end
+    by itself; ``EndTrial`` restores the routes instead of the trial's script. ``properties`` holds
+    unit properties that don't come from a file.
     """
 
     def __init__(self, layout: Layout | None = None, *, running: Iterable[str] = ()) -> None:

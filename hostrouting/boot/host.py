@@ -526,7 +526,7 @@ def _given_for_another_host(
         return f"a layout below {layout.root}"
     if routes is not None and _is_for_tests(routes):
         return f"a {type(innermost(routes)).__name__}"
-    if units is not None and _is_fake_systemd(units):
+    if units is not None and is_fake_systemd(units):
         return f"a {type(units).__name__}"
     return None
 
@@ -549,7 +549,8 @@ def _is_for_tests(backend: RouteBackend) -> bool:
     return isinstance(innermost(backend), IpCommands)
 
 
-def _is_fake_systemd(units: UnitManager) -> bool:
+def is_fake_systemd(units: UnitManager) -> bool:
+    """Return whether a unit manager is a ``FakeSystemd``."""
     from hostrouting.boot.fake_systemd import FakeSystemd
 
     return isinstance(units, FakeSystemd)

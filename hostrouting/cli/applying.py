@@ -159,8 +159,8 @@ def _try_routes(
     host: Host,
 ) -> Result | int:
     """Try the routes, and print how to confirm them. On a terminal, wait for Enter."""
-    from hostrouting.boot.trial_timer import end_trial, trial_deadline
-    from hostrouting.tasks.trial import TryRoutes
+    from hostrouting.boot.trial_timer import trial_deadline
+    from hostrouting.tasks.trial import TryRoutes, end_trial
 
     seconds = options.try_seconds
     is_asking = options.output != "json" and all(
@@ -214,7 +214,8 @@ def _await_enter(
     scope: phases.CancelScope,
 ) -> bool:
     """Return whether Enter is pressed before the trial ends. If stdin is closed, end the trial."""
-    from hostrouting.boot.trial_timer import end_trial, trial_deadline
+    from hostrouting.boot.trial_timer import trial_deadline
+    from hostrouting.tasks.trial import end_trial
 
     end = scope.clock.monotonic() + seconds
     while trial_deadline(host.layout.trial) == until:

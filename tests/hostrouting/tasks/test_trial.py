@@ -35,7 +35,7 @@ from hostrouting.model.errors import FileError, HostRoutingError, RouteError, Un
 from hostrouting.overlap.findings import RouteOverlapError
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.tasks.trial import ConfirmTrial, EndTrial, TryRoutes
-from hostrouting.testing import FakeKernel
+from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import FakeClock
 
 TIMER = "hostrouting-trial.timer"
@@ -349,3 +349,46 @@ def test_a_trial_that_cannot_be_ended_continues(
         phases.run(EndTrial(host=host))
     assert [each.action for each in caught.value.changes.routes] == ["removed"]
     assert (trial_deadline(host.layout.trial), [*units.timers]) == (until, [TIMER])
+
+
+# --- without a systemd that runs scripts ----------------------------------------------------------
+
+
+@pytest.fixture
+def fake_host(kernel: FakeKernel, layout: Layout) -> Host:
+    return Host(kernel, FakeSystemd(layout), layout)
+
+
+@pytest.mark.parametrize("installed", [OLD, None])
+def test_a_fake_systemd_does_not_keep_a_trial_from_being_ended(
+    fake_host: Host, kernel: FakeKernel, installed: Config | None
+) -> None:
+    """Nothing is left for a script whose paths are those of the machine that runs the test."""
+    if installed is not None:
+        phases.run(Configure(installed, host=fake_host))
+    before = ours(kernel)
+    phases.run(TryRoutes(NEW, 60, host=fake_host))
+    report = phases.run(EndTrial(host=fake_host))
+    assert ours(kernel) == before
+    assert len(report.changes.routes) == len(before) + 1
+    assert not fake_host.units.is_active(TIMER)
+    with pytest.raises(RouteError, match="no trial of routes is in progress"):
+        phases.run(EndTrial(host=fake_host))
+
+
+def test_a_failed_check_ends_a_trial_without_systemd(fake_host: Host, kernel: FakeKernel) -> None:
+    with pytest.raises(RouteOverlapError):
+        phases.run(TryRoutes(config(cidrs=["172.16.0.0/16"]), 60, host=fake_host))
+    assert ours(kernel) == ()
+    assert trial_deadline(fake_host.layout.trial) is None
+
+
+def test_no_hint_names_a_script_for_another_machine(
+    fake_host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below another root, too, the paths in the script are this machine's."""
+    phases.run(TryRoutes(NEW, 60, host=fake_host))
+    monkeypatch.setattr("hostrouting.tasks.trial.is_fake_systemd", lambda _: False)
+    with pytest.raises(UnitError, match="the trial isn't over") as caught:
+        phases.run(EndTrial(host=fake_host))
+    assert caught.value.hint == ""
