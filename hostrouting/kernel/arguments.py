@@ -133,6 +133,10 @@ def _mismatch(method: str, value: object, asked: object) -> str:
             return f"a tuple with {shown(each)}"
     if method in ("lookup", "sources") and isinstance(asked, Sized) and len(asked) != len(value):
         return f"a tuple of {len(value)} for {len(asked)}"
+    if method == "lookup" and isinstance(asked, Iterable):
+        for each, address in zip(value, asked, strict=True):
+            if each.address != address:
+                return f"a lookup of {each.address} for {address}"
     return ""
 
 

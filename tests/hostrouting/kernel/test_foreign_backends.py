@@ -30,6 +30,7 @@ from hostrouting import (
 )
 from hostrouting.backend import (
     ForwardingBackend,
+    Lookup,
     NextHop,
     Route,
     RouteBackend,
@@ -214,6 +215,11 @@ RETURNED: dict[str, tuple[str, Any, str]] = {
         "lookup",
         (),
         r"returned a tuple of 0 for 1; expected a tuple of Lookup, one for each address",
+    ),
+    "lookups of other addresses": (
+        "lookup",
+        (Lookup(IPv4Address("10.9.9.8"), None, errno.ENETUNREACH),),
+        r"returned a lookup of 10\.9\.9\.8 for 10\.9\.9\.9; expected",
     ),
     "sources of another number": ("sources", ((), ()), "returned a tuple of 2 for 0; expected"),
     "sources without addresses": ("sources", (None,), "returned a tuple with null; expected"),
