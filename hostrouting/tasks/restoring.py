@@ -21,13 +21,16 @@ T_co = TypeVar("T_co", covariant=True)
 # Less than the default of systemd's TimeoutStopSec=, which is 90 s.
 RESTORE_SECONDS = 60
 
+_RESTORED = "what was installed before is installed again"
+
 
 @frozen
 class RestoreOnFailure(HostTask, Generic[T_co]):
     """Run a task, and if it fails, install the config again that was installed before.
 
     Nothing is done if that config is still installed, and the failed task has left no changes. A
-    cancellation or a Ctrl-C is a failure, too; another one doesn't end the restoration.
+    cancellation or a Ctrl-C is a failure, too; another one doesn't end the restoration. Changes of
+    a program's own tasks stay.
 
     Args:
         task: the task to run, such as ``phases.Serial(Configure(config), start_node)``.
@@ -51,9 +54,10 @@ class RestoreOnFailure(HostTask, Generic[T_co]):
         Raises:
             FileError: the installed config can't be read, so the task wasn't run.
             BaseException: any exception raised by the task. If the former config has been
-                installed again, the ``changes`` of an error are empty, and its ``hint`` says so if
-                there were any. If that takes more than 60 s, for example because there is no
-                default route, the task's changes stay, and a note of the exception says why.
+                installed again, a note of the exception says so. If a ``HostRoutingError`` listed
+                changes, these are then empty, and its ``hint`` says so, too. If the former config
+                can't be installed within 60 s, for example because there is no default route, the
+                task's changes stay, and a note of the exception says why.
         """
         former = installed_config(host=self.host)
         failure: BaseException | None = None
@@ -61,7 +65,8 @@ class RestoreOnFailure(HostTask, Generic[T_co]):
         def restore() -> None:
             if any(_with_changes(failure)) or installed_config(host=self.host) != former:
                 _install(former, self.host, scope.shield().child(timeout=RESTORE_SECONDS))
-                _update(failure)
+                if failure is not None:
+                    _update(failure)
 
         with all_or_nothing() as undo:
             undo.push(restore)
@@ -93,9 +98,10 @@ def _with_changes(error: BaseException | None) -> Iterator[BaseException]:
         yield from _with_changes(each)
 
 
-def _update(error: BaseException | None) -> None:
-    """Update the changes and hints of errors to the state after the restoration."""
+def _update(error: BaseException) -> None:
+    """Say that the state is that before the task: in a note, and in the errors with changes."""
     for each in _with_changes(error):
         vars(each)["changes"] = NO_CHANGES
         if isinstance(each, HostRoutingError):
-            each.hint = "what was installed before is installed again: fix this, then try again"
+            each.hint = f"{_RESTORED}: fix this, then try again"
+    vars(error)["__notes__"] = [*getattr(error, "__notes__", ()), _RESTORED]  # as in Python 3.11

@@ -8,6 +8,8 @@ import logging
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from subprocess import CalledProcessError
 from typing import Any, NoReturn
 
 import attrs
@@ -236,6 +238,39 @@ def test_the_hint_and_the_changes_are_those_after_the_restoration(
     assert "is held back until this is fixed" in vars(first)["hint"]
     assert last.message == "failed restore-on-failure"
     assert vars(last).get("hint", RESTORED) == RESTORED
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        partial(CalledProcessError, 1, ["false"]),
+        KeyboardInterrupt,
+        partial(phases.Cancelled, "SIGTERM"),
+        partial(UnitError, "can't start kube1", hint="journalctl -u kube1"),
+    ],
+    ids=["of a command", "Ctrl-C", "a cancellation", "ours"],
+)
+@pytest.mark.parametrize("tree", [alone, phases.Parallel], ids=["alone", "in parallel"])
+def test_a_note_of_any_exception_says_that_the_former_config_is_installed(
+    tree: Callable[[phases.Task[Any]], phases.Task[Any]],
+    failure: Callable[[], BaseException],
+    host: Host,
+) -> None:
+    @phases.task("start-machine")
+    def start_machine(scope: phases.CancelScope) -> NoReturn:
+        raise failure()
+
+    with pytest.raises(BaseException) as caught:  # noqa: PT011 - also a group
+        phases.run(restoring(host, Configure(LATER, host=host), tree(start_machine)))
+    notes: list[str] = vars(caught.value)["__notes__"]
+    assert notes.count("what was installed before is installed again") == 1
+    assert installed_config(host=host) == Config()
+
+
+def test_without_a_restoration_no_note_tells_of_one(host: Host) -> None:
+    with pytest.raises(MyError) as caught:
+        phases.run(restoring(host, failing))
+    assert "is installed again" not in str(getattr(caught.value, "__notes__", ()))
 
 
 def test_the_hint_of_a_failure_that_left_nothing_is_kept(host: Host) -> None:
