@@ -63,7 +63,7 @@ CHECKS = (
     DoctorCheck("sight", "the gate sees the host's network and files", _consumer.sight),
     DoctorCheck(
         "units",
-        "the units start at boot, and systemd has read them",
+        "the units start at boot, as their current files say",
         _files.units,
         is_of_images=True,
     ),
