@@ -210,13 +210,14 @@ def test_a_roll_out_stops_at_a_sick_batch_until_its_fix(
     later = SIZE - KEPT - HELD
     assert fleet.states() == ["WARN"] * KEPT + ["put back"] * HELD + ["untouched"] * later, said
     assert set(counts) == {f"n{number:02}" for number in range(1, KEPT + HELD + 1)}
-    # The trial, its confirmation and the config file; what STRICT would change is only asked.
+    # The trial, the config file and the confirmation; what STRICT would change is only asked.
     assert [counts[f"n{number:02}"]["changed"] for number in range(1, KEPT + 1)] == [3] * KEPT
 
     for number in SICK:
         fleet.nodes[number - 1].ip("route", "delete", *SHADOW)
     code, _, said = fleet.roll_out("100%", limit=RESUMED)
     assert code == 0, said
+    assert "the default CONFIG, asks for something else" not in said
     assert fleet.states() == (
         ["STRICT"] * SIZE if IS_NIGHTLY else ["STRICT", "put back", "STRICT", "untouched"]
     )

@@ -18,6 +18,8 @@ import pytest
 from file_trees import write_file
 from wanted import section
 
+from hostrouting import Host
+
 COLLECTION = Path(__file__).parents[3] / "deploy/ansible/ansible_collections/hostrouting"
 COMMAND = runpy.run_path(str(COLLECTION / "hostrouting/plugins/module_utils/command.py"))
 Run = Callable[..., tuple[int, str, str]]
@@ -60,6 +62,24 @@ def test_a_document_without_notes_has_no_warnings(
     paths: dict[str, Any] = {name: tmp_path / name for name in ("COPY", "MISSING")}
     paths["CONFIG"] = write({"hostRouting": section()})
     assert warnings_of(run, *(paths.get(word, word) for word in words)) == []
+
+
+def test_the_role_writes_the_config_before_a_confirmation_that_would_warn_of_it(
+    run: Run, write: Callable[[object], Path], host: Host
+) -> None:
+    text = (COLLECTION / "hostrouting/roles/hostrouting/tasks/main.yml").read_text()
+    assert text.index("hostrouting.config:") < text.index("hostrouting.confirm:")
+    write_file(
+        host.layout.config, json.dumps({"hostRouting": section("172.16.1.0/24", mode="WARN")})
+    )
+    given = write({"hostRouting": section("172.16.1.0/24", mode="STRICT")})
+    for is_written in (False, True):
+        run("apply", host.layout.config)
+        assert run("apply", "--try", "60", given)[0] == 0
+        if is_written:
+            assert run("config", "set", host.layout.config, "--from", given)[0] == 0
+        warnings = warnings_of(run, "confirm", *OUTPUT)
+        assert any("the default CONFIG, asks" in each for each in warnings) is not is_written
 
 
 @pytest.mark.ci
