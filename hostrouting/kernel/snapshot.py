@@ -378,7 +378,7 @@ def _add_unknown_selectors(fields: dict[str, Any]) -> None:
 
 def _with_unknown(rule: Rule) -> Rule:
     is_known = rule in KERNEL_RULES or rule.is_ours
-    return rule if is_known else attrs.evolve(rule, has_unknown=True)
+    return rule if is_known else attrs.evolve(rule, has_unknown=True, hides_selectors=True)
 
 
 def _prints_all_selectors(kernel: str, ip: str) -> bool:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from enum import IntEnum
 
+import attrs
+
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.field_types import NETWORK, NONE, TUPLE, Types, check_fields
 from hostrouting.model.routes import Protocol, Table, word_of
@@ -75,6 +77,8 @@ class Rule:
         is_l3mdev: whether to look up the table of the packet's VRF.
         has_unknown: whether the rule has an unsupported selector.
         protocol: origin of the rule (see ``Protocol``).
+        hides_selectors: whether ``has_unknown`` is only a guess, because the snapshot's ``ip`` may
+            not have printed each selector.
     """
 
     preference: int
@@ -98,6 +102,7 @@ class Rule:
     is_l3mdev: bool = False
     has_unknown: bool = False
     protocol: int = Protocol.BOOT
+    hides_selectors: bool = attrs.field(default=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
         check_fields(self, _FIELDS)
@@ -137,7 +142,12 @@ class Rule:
         yield "uidrange", self.uid_range and f"{self.uid_range[0]}-{self.uid_range[1]}"
         yield "ipproto", self.ip_protocol or None
         yield "and", "ports" if self.has_ports else None
-        yield "and", "more" if self.has_unknown else None
+        yield "", self._unknown_selectors()
+
+    def _unknown_selectors(self) -> str | None:
+        if self.hides_selectors:
+            return "(and perhaps more selectors)"
+        return "(and more selectors)" if self.has_unknown else None
 
     def _action(self) -> str:
         if self.action is RuleAction.GOTO:

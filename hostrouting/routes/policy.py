@@ -44,8 +44,8 @@ from hostrouting.model.routes import (
     Scope,
     Table,
 )
-from hostrouting.model.rules import Rule, rule_words
-from hostrouting.model.text import shortened
+from hostrouting.model.rules import HIDES_SELECTORS, Rule, rule_words
+from hostrouting.model.text import shortened, with_runs
 from hostrouting.model.values import frozen
 from hostrouting.model.verified_uplinks import find_verified
 
@@ -68,14 +68,23 @@ class LeftOut(NamedTuple):
         name: the interface, the address and its interface, or a pattern that matches no interface.
         reason: why the interface or address isn't kept.
         is_there: whether the interface exists.
+        is_known: whether the reason is a fact. A snapshot may hide that the interface is kept.
     """
 
     name: str
     reason: str
     is_there: bool = True
+    is_known: bool = True
 
     def __str__(self) -> str:
-        return f"{self.name} isn't kept: {self.reason}"
+        if self.is_known:
+            return f"{self.name} isn't kept: {self.reason}"
+        return _doubt([self.name], self.reason)
+
+
+def _doubt(names: Sequence[str], reason: str) -> str:
+    verb = "is" if len(names) == 1 else "are"
+    return f"whether {', '.join(with_runs(names))} {verb} kept isn't known: {reason}"
 
 
 @frozen
@@ -99,13 +108,20 @@ class PolicyRouting:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return a sentence for each item in ``left_out``, and one sentence about ``pending``."""
-        left_out = tuple(map(str, self.left_out))
-        if not self.pending:
-            return left_out
-        listed = shortened(self.pending, ", ", _NAMED_MAX)
-        later = f"not kept yet: {listed}; the watcher or the next run does it"
-        return (*left_out, later)
+        """Return a sentence for each item in ``left_out``, and one sentence about ``pending``.
+
+        Items that a snapshot leaves in doubt for the same reason share a sentence.
+        """
+        doubtful: dict[str, list[str]] = {}
+        for item in self.left_out:
+            if not item.is_known:
+                doubtful.setdefault(item.reason, []).append(item.name)
+        notes = [str(item) for item in self.left_out if item.is_known]
+        notes += [_doubt(names, reason) for reason, names in doubtful.items()]
+        if self.pending:
+            listed = shortened(self.pending, ", ", _NAMED_MAX)
+            notes.append(f"not kept yet: {listed}; the watcher or the next run does it")
+        return tuple(notes)
 
 
 # --- resolve --------------------------------------------------------------------------------------
@@ -332,11 +348,19 @@ class _Finder:
         elif not any(map(_is_early_local, self.facts.rules)):
             # If table local's rule comes later, as on hosts with VRFs (vrf.rst in the kernel),
             # packets between this host's own addresses would leave the host.
-            reason = f"no rule before {_KEEP} looks up table local"
-            self.left_out.append(LeftOut(dev, reason))
+            self.left_out.append(self._without_early_local(dev))
         else:
             sources = dict.fromkeys(IPv4Address(address.local) for address in own)
             self.kept.append(KeptInterface(dev, tuple(sources), networks, gateway))
+
+    def _without_early_local(self, dev: str) -> LeftOut:
+        """Return an interface that isn't kept because no rule is known to look up local first."""
+        for rule in self.facts.rules:
+            whole = attrs.evolve(rule, has_unknown=False)
+            if rule.hides_selectors and _is_early_local(whole):
+                reason = f"the snapshot doesn't show whether the rule {rule_words(rule)} matches"
+                return LeftOut(dev, f"{reason} all packets; {HIDES_SELECTORS}", is_known=False)
+        return LeftOut(dev, f"no rule before {_KEEP} looks up table local")
 
     def _why_unkept(self, link: Link) -> str | None:
         if self._is_uplink(link):

@@ -282,6 +282,23 @@ def test_a_snapshot_that_may_hide_selectors_predicts_no_start(
     assert (code, told in out) == (0, True)
 
 
+def test_a_snapshot_that_may_hide_selectors_leaves_open_what_is_kept(
+    run: Run, write: Any, kernel: FakeKernel, tmp_path: Path
+) -> None:
+    """Cilium moves the rule for table local to 100."""
+    kernel.ip("rule add preference 100 lookup local")
+    kernel.ip("rule delete preference 0")
+    document = json.loads(run("snapshot")[1])
+    old = {"schema": None, "kernel": "Linux 6.18.1", "ip": "ip utility, iproute2-6.1.0"}
+    snapshot = write_file(tmp_path / "node.json", json.dumps(document | old))
+    notes = json.loads(run("plan", write(LISTED), "--snapshot", snapshot, "--output", "json")[1])[
+        "notes"
+    ]
+    local = "100: from all (and perhaps more selectors) lookup local"
+    told = f"the snapshot doesn't show whether the rule {local} matches all packets; this snapshot"
+    assert [note.startswith(f"whether ib0 is kept isn't known: {told}") for note in notes] == [True]
+
+
 def test_interfaces_that_are_not_kept_are_told(
     run: Run, write: Any, kernel: FakeKernel, tmp_path: Path
 ) -> None:

@@ -500,9 +500,9 @@ def check_vpn(selectors: str, changes: dict[str, Any]) -> OverlapReport:
 def test_a_rule_that_may_have_more_selectors_gives_no_verdict() -> None:
     assert check_vpn("from all", {}).verdict is Verdict.OVERLAP
     assert check_vpn("from all", OLD_IP).reason == (
-        "check-failed: the snapshot doesn't show whether the rule 5209: from all and more"
-        " lookup 51820 matches, which decides about 10.96.0.0; this snapshot may hide selectors"
-        " of that rule: take one with hostrouting snapshot"
+        "check-failed: the snapshot doesn't show whether the rule 5209: from all (and"
+        " perhaps more selectors) lookup 51820 matches, which decides about 10.96.0.0;"
+        " this snapshot may hide selectors of that rule: take one with hostrouting snapshot"
     )
 
 
