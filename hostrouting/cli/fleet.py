@@ -19,7 +19,13 @@ from hostrouting.cli.bars import dev_words
 from hostrouting.cli.difference import cause_lines, renamed_words
 from hostrouting.cli.output import Page, Row, bad, dim, good
 from hostrouting.cli.report import overlap_picture, page_text
-from hostrouting.fleet.groups import FleetReport, GroupFailure, HostGroup, SharedReason
+from hostrouting.fleet.groups import (
+    FleetReport,
+    GroupFailure,
+    HostGroup,
+    SharedReason,
+    in_general,
+)
 from hostrouting.model.jsonable import in_json
 from hostrouting.model.text import clean, counted, shortened, with_runs
 from hostrouting.overlap.findings import FindingKind, NoteKind, Verdict
@@ -35,6 +41,8 @@ _SHOWN_EXPECTING = 4
 _DRAWN_GROUPS = 50
 # The answers to a question begin with a condition.
 _ANSWERS = re.compile("; (?=if )")
+# What differs between the reasons of hosts that lack the same fact.
+_RULE_OR_NUMBER = re.compile(r"(?<=the rule ).*(?= matches)|\d+")
 _MARKS = {Verdict.OK: good("✓"), Verdict.OVERLAP: bad("✗"), Verdict.UNKNOWN: bad("?")}
 
 
@@ -52,7 +60,8 @@ def fleet_text(report: FleetReport, width: int | None, *, is_verbose: bool = Fal
     """
     page: Page = [_counts(report), *_remarks(report, is_verbose=is_verbose)]
     told: dict[str, str] = {}
-    for group in report.groups:
+    for whole in report.groups:
+        group = whole if is_verbose else _with_brief_reasons(whole)
         why = _new_reasons(group, told)
         fix = [good(clean(line)) for line in advice(group.report, why=why)]
         is_whole = is_verbose or group.verdict is Verdict.OK
@@ -137,6 +146,28 @@ def _reason_lines(group: HostGroup, *, is_verbose: bool) -> Iterator[str]:
             ]
             most = len(lines) if is_verbose else _SHOWN_REASONS
             yield from shortened(lines, "\n", most).split("\n")
+
+
+def _with_brief_reasons(group: HostGroup) -> HostGroup:
+    """Return a group in which reasons that differ only in rules, addresses and numbers are one."""
+    uncompared = _alike(_uncompared(group))
+    return attrs.evolve(group, reasons=_alike(group.reasons), uncompared=uncompared)
+
+
+def _alike(reasons: Sequence[SharedReason]) -> tuple[SharedReason, ...]:
+    found: dict[str, list[SharedReason]] = {}
+    for each in reasons:
+        found.setdefault(_RULE_OR_NUMBER.sub("", in_general(each.reason, ())), []).append(each)
+    return tuple(map(_as_one, found.values()))
+
+
+def _as_one(reasons: Sequence[SharedReason]) -> SharedReason:
+    first = reasons[0]
+    if len(reasons) == 1:
+        return first
+    example = f" (on {first.hosts[0]}, and alike on the others: -v)"
+    hosts = tuple(host for each in reasons for host in each.hosts)
+    return SharedReason(f"{first.reason}{example}", hosts, f"{first.detail}{example}")
 
 
 def _counts(report: FleetReport) -> str:

@@ -354,8 +354,8 @@ def _shared(hosts: Mapping[tuple[str, str], Iterable[str]]) -> tuple[SharedReaso
 def _key_of(host: JudgedHost) -> Hashable:
     """Return a key that hosts of the same group share."""
     report = host.report
-    unlisted = frozenset(_in_general(line, ()) for line in report.unlisted)
-    hints = frozenset(_in_general(line, report.default_devs) for line in report.fix.hints)
+    unlisted = frozenset(in_general(line, ()) for line in report.unlisted)
+    hints = frozenset(in_general(line, report.default_devs) for line in report.fix.hints)
     entries = (report.fix.routes, report.fix.rules, report.fix.keep, report.unapplied, unlisted)
     fix = (*entries, hints, _reasons(report), report.fix.would_fail)
     causes = _causes_of(host)
@@ -370,7 +370,7 @@ def _reasons(report: OverlapReport) -> Hashable:
     """Return why no route fixes some failures, without what may differ within a group."""
     devs = {dev for finding in report.findings for dev in (*finding.devs, *finding.behind)}
     names = devs.union(report.default_devs)
-    return frozenset(_in_general(each.reason, names) for each in report.fix.unfixable)
+    return frozenset(in_general(each.reason, names) for each in report.fix.unfixable)
 
 
 def _answers(report: OverlapReport) -> Hashable:
@@ -388,12 +388,12 @@ def _doubts(report: OverlapReport) -> Hashable:
         (note.kind, note.devs, note.winner, note.choices) for note in report.decisions
     )
     uplinks = report.default_devs
-    cautions = frozenset(_in_general(line, uplinks) for line in report.fix.consequences)
+    cautions = frozenset(in_general(line, uplinks) for line in report.fix.consequences)
     pending = report.pending if report.verdict is Verdict.OK else ()
     return asked, cautions, uplinks if asked else (), pending
 
 
-def _in_general(line: str, devs: Iterable[str]) -> str:
+def in_general(line: str, devs: Iterable[str]) -> str:
     """Return a line without addresses, numbers and some interfaces, which may differ in a group."""
     names = "".join(rf"|\b{re.escape(dev)}\b" for dev in devs)
     return re.sub(rf"{_ADDRESS}(,? (and )?{_ADDRESS})*|\b\d+ more\b{names}", "", line)

@@ -546,6 +546,33 @@ def test_of_many_cautions_the_first_are_told(today: Path) -> None:
     assert told == [*(f"caution: ib{number} is cut off" for number in range(4)), MORE]
 
 
+def test_a_reason_that_differs_in_rule_and_address_is_told_once(
+    elsewhere: Run, tmp_path: Path
+) -> None:
+    """As of hosts with Cilium, whose ip is older than the kernel."""
+    for number, table in {1: 99, 2: 99, 3: 52}.items():
+        kernel = FakeKernel()
+        add_nics(kernel, eth0=f"10.1.{number}.4/24")
+        play(kernel, f"route add default via 10.1.{number}.1 dev eth0")
+        play(kernel, f"route add default via 10.1.{number}.9 dev eth0 table {table}")
+        kernel.ip(f"rule add preference {100 + number // 3} lookup {table}")
+        document = take_snapshot(kernel).to_document() | {"kernel": "Linux 6.18.1"}
+        old = document | {"schema": None, "host": None, "ip": "ip utility, iproute2-6.1.0"}
+        write_file(tmp_path / f"gpu-{number}.json", json.dumps(old))
+    given = ("judge", "--cidr", "10.96.0.0/16", tmp_path)
+    _, group, hosts = elsewhere(*given)[1].splitlines()
+    start = (
+        "? 3  unknown: check-failed: the snapshot doesn't show whether the rule 100: from all (and"
+    )
+    assert group.startswith(f"{start} perhaps more selectors) lookup 99 matches, which decides")
+    assert group.endswith(" (on gpu-1, and alike on the others: -v)")
+    assert hosts.strip() == "gpu-1, gpu-2, gpu-3"
+    lines = elsewhere(*given, "-v")[1].splitlines()[3:]
+    assert [line.split(": the snapshot")[0].strip() for line in lines] == ["gpu-1, gpu-2", "gpu-3"]
+    (told,) = json.loads(elsewhere(*given, "--output", "json")[1])["groups"]
+    assert [each["hosts"] for each in told["reasons"]] == [["gpu-1", "gpu-2"], ["gpu-3"]]
+
+
 # --- lists of hosts -------------------------------------------------------------------------------
 
 
