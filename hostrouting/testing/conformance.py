@@ -44,11 +44,12 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from difflib import unified_diff
 from functools import partial
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
 from operator import methodcaller
 from types import SimpleNamespace
 from typing import ClassVar, cast
@@ -105,6 +106,21 @@ _FIRST_MULTICAST = int(IPv4Address("224.0.0.0"))
 # As in ``table=<Table.MAIN: 254>``.
 _MEMBER = re.compile(r"<\w+\.\w+: ([^<>]*)>")
 _HEARD_SECONDS = 10.0
+_QUIET_SECONDS = 0.05
+# A request to delete the second rule also matches the first one.
+_SHADOWING = tuple(
+    Rule(
+        2170,
+        table=100,
+        source=IPv4Network("10.0.7.0/24"),
+        suppress_prefix_length=length,
+        protocol=Protocol.HOSTROUTING,
+    )
+    for length in (0, None)
+)
+_UNREACHABLE = Route(
+    IPv4Network("10.77.0.0/16"), (), type=RouteType.UNREACHABLE, protocol=Protocol.HOSTROUTING
+)
 _few_routes = st.lists(strategies.routes(), min_size=1, max_size=3)
 _few_rules = st.lists(strategies.our_rules(), min_size=1, max_size=3)
 
@@ -204,6 +220,7 @@ class ConformanceMachine(RuleBasedStateMachine):
     @initialize(is_furnished=st.sampled_from((True, True, True, False)))
     def furnish(self, is_furnished: bool) -> None:
         """Start with three interfaces, of which two have a subnet, or with none."""
+        self._try_rare_cases()
         if is_furnished:
             for dev in strategies.DEVICES:
                 self._both(methodcaller("add_link", dev, mac=strategies.mac_of(dev)))
@@ -349,6 +366,23 @@ class ConformanceMachine(RuleBasedStateMachine):
             self._compare(f"lookups from {source}, by TCP: {is_tcp}", ask)
         self._compare("sources", _chosen_sources)
 
+    def _try_rare_cases(self) -> None:
+        """Check what random steps seldom reach, and undo it."""
+        for change, policies in (
+            (Write.ADD, _SHADOWING),
+            (Write.DELETE, _SHADOWING[1:]),  # the kernel would delete the first one
+            (Write.DELETE, _SHADOWING),
+        ):
+            self._both(lambda kernel: _refusals(kernel.write_rules(change, policies)))  # noqa: B023
+        _check_that_rules_are_not_replaced(self.candidate)
+        with self.candidate.changes() as listener:
+            self._both(lambda kernel: _refusals(kernel.write(Write.ADD, [_UNREACHABLE])))
+            if not listener.happened():
+                what = f"{self.candidate!r} didn't notice that {_UNREACHABLE} was added"
+                raise DisagreementError(what)
+        self._both(lambda kernel: _refusals(kernel.write(Write.DELETE, [_UNREACHABLE])))
+        _wait_until_quiet(self.candidate)
+
     def _both(self, act: Callable[[Kernel], Sequence[object] | None]) -> None:
         self._compare("refusals", act)
 
@@ -357,6 +391,29 @@ class ConformanceMachine(RuleBasedStateMachine):
         actual = _outcome(ask, self.candidate)
         if expected != actual:
             raise DisagreementError(_difference(what, expected, actual))
+
+
+def _check_that_rules_are_not_replaced(kernel: Kernel) -> None:
+    try:
+        returned = kernel.write_rules(Write.REPLACE, _SHADOWING)
+    except ValueError:
+        return
+    what = f"{kernel!r}.write_rules returned {returned!r} for Write.REPLACE"
+    raise DisagreementError(f"{what}; expected a ValueError")
+
+
+def _wait_until_quiet(kernel: Kernel) -> None:
+    """Wait until a listener hears nothing, because nothing changes.
+
+    A kernel may report changes of links and addresses some time after they were made.
+    """
+    until = time.monotonic() + _HEARD_SECONDS
+    while time.monotonic() < until:
+        with kernel.changes() as listener:
+            if not listener.happened():
+                return
+        time.sleep(_QUIET_SECONDS)
+    raise DisagreementError(f"{kernel!r} keeps reporting changes, although nothing changes")
 
 
 def _links_without_index(kernel: Kernel) -> list[Link]:

@@ -26,12 +26,14 @@ from wanted import config
 
 import phases
 from hostrouting import ConfigureStaticRoutes, Host, Layout, RouteError
+from hostrouting.kernel.forwarding import ForwardingBackend
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel
+from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.port import Kernel, RouteBackend, Sent, Write, read_routes
 from hostrouting.kernel.selection import EVERYTHING, Entries, Selection, WholeEntries
 from hostrouting.model.family import Family, IpAddress
-from hostrouting.model.lookups import Lookup, RouteFailure
+from hostrouting.model.lookups import Lookup, RouteFailure, RuleFailure
 from hostrouting.model.routes import NextHop, Protocol, Route, Table
 from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.testing import FakeSystemd
@@ -60,6 +62,66 @@ class _LaxKernel(FakeKernel):
 
     def entries(self, wanted: Selection = EVERYTHING) -> Entries:
         return super().entries(attrs.evolve(wanted, table=None))
+
+
+class _Listening:
+    """A listener that always or never hears of a change."""
+
+    def __init__(self, *, has_happened: bool) -> None:
+        self._has_happened = has_happened
+
+    def happened(self) -> bool:
+        return self._has_happened
+
+    def wait(self, scope: phases.CancelScope) -> None:
+        scope.check()
+
+
+class _AlwaysHappening(ForwardingBackend):
+    def changes(self, inside: Any = None) -> Any:
+        return nullcontext(_Listening(has_happened=True))
+
+
+class _DeafWithoutPrefixes(ForwardingBackend):
+    def changes(self, inside: Any = None) -> Any:
+        return super().changes(inside or ())
+
+
+class _ReplacingRules(ForwardingBackend):
+    def write_rules(self, change: Write, rules: Sequence[Rule]) -> tuple[RuleFailure, ...]:
+        return () if change is Write.REPLACE else super().write_rules(change, rules)
+
+
+class _DeletingLoosely(ForwardingBackend):
+    def write_rules(self, change: Write, rules: Sequence[Rule]) -> tuple[RuleFailure, ...]:
+        failures = super().write_rules(change, rules)
+        return tuple(each for each in failures if each.errno != errno.ENOTRECOVERABLE)
+
+
+@pytest.mark.parametrize(
+    ("backend", "told"),
+    [
+        (_AlwaysHappening, "keeps reporting changes, although nothing changes"),
+        (_DeafWithoutPrefixes, "didn't notice that unreachable 10.77.0.0/16"),
+        (_ReplacingRules, "returned () for Write.REPLACE; expected a ValueError"),
+        (_DeletingLoosely, "refusals differ:"),
+    ],
+)
+def test_a_rare_mistake_is_found_by_the_first_example(
+    backend: Callable[[RouteBackend], RouteBackend], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hostrouting.testing.conformance._HEARD_SECONDS", 0.2)
+
+    @contextmanager
+    def kernel() -> Iterator[Kernel]:
+        world = on_linux()
+        yield pair(backend(NetlinkBackend()), world=world)
+
+    test_case = conformance_test(kernel, max_examples=1, steps=1)
+    result = unittest.TestResult()
+    unittest.defaultTestLoader.loadTestsFromTestCase(test_case).run(result)
+    ((_, error),) = result.errors
+    assert told in error
 
 
 def test_a_disagreement_is_reported_without_shrinking() -> None:
