@@ -20,6 +20,10 @@ A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
 D = TypeVar("D")
+E = TypeVar("E")
+F = TypeVar("F")
+G = TypeVar("G")
+H = TypeVar("H")
 
 
 class Tree:
@@ -80,6 +84,8 @@ class Serial(Several[T_co]):
 
     Completed tasks aren't rolled back.
 
+    For up to eight tasks, a type checker knows the type of each result. Nest more tasks.
+
     Args:
         tasks: the tasks, in execution order.
         name: the task's name in kebab-case.
@@ -116,6 +122,60 @@ class Serial(Several[T_co]):
         name: str = ...,
     ) -> None: ...
     @overload
+    def __init__(
+        self: Serial[tuple[A, B, C, D, E]],
+        a: Task[A],
+        b: Task[B],
+        c: Task[C],
+        d: Task[D],
+        e: Task[E],
+        /,
+        *,
+        name: str = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Serial[tuple[A, B, C, D, E, F]],
+        a: Task[A],
+        b: Task[B],
+        c: Task[C],
+        d: Task[D],
+        e: Task[E],
+        f: Task[F],
+        /,
+        *,
+        name: str = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Serial[tuple[A, B, C, D, E, F, G]],
+        a: Task[A],
+        b: Task[B],
+        c: Task[C],
+        d: Task[D],
+        e: Task[E],
+        f: Task[F],
+        g: Task[G],
+        /,
+        *,
+        name: str = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Serial[tuple[A, B, C, D, E, F, G, H]],
+        a: Task[A],
+        b: Task[B],
+        c: Task[C],
+        d: Task[D],
+        e: Task[E],
+        f: Task[F],
+        g: Task[G],
+        h: Task[H],
+        /,
+        *,
+        name: str = ...,
+    ) -> None: ...
+    @overload
     def __init__(self: Serial[tuple[T, ...]], *tasks: Task[T], name: str = ...) -> None: ...
     def __init__(self, *tasks: Task[Any], name: str = "serial") -> None:
         self.__attrs_init__(tasks, name)
@@ -138,6 +198,8 @@ class Parallel(Several[T_co]):
     """A task that runs other tasks concurrently in threads.
 
     The first failure cancels the other tasks. All failures are reported.
+
+    For up to eight tasks, a type checker knows the type of each result. Nest more tasks.
 
     Args:
         tasks: the tasks; results and failures are in the same order.
@@ -170,6 +232,60 @@ class Parallel(Several[T_co]):
         b: Task[B],
         c: Task[C],
         d: Task[D],
+        /,
+        *,
+        name: str = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Parallel[tuple[A, B, C, D, E]],
+        a: Task[A],
+        b: Task[B],
+        c: Task[C],
+        d: Task[D],
+        e: Task[E],
+        /,
+        *,
+        name: str = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Parallel[tuple[A, B, C, D, E, F]],
+        a: Task[A],
+        b: Task[B],
+        c: Task[C],
+        d: Task[D],
+        e: Task[E],
+        f: Task[F],
+        /,
+        *,
+        name: str = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Parallel[tuple[A, B, C, D, E, F, G]],
+        a: Task[A],
+        b: Task[B],
+        c: Task[C],
+        d: Task[D],
+        e: Task[E],
+        f: Task[F],
+        g: Task[G],
+        /,
+        *,
+        name: str = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Parallel[tuple[A, B, C, D, E, F, G, H]],
+        a: Task[A],
+        b: Task[B],
+        c: Task[C],
+        d: Task[D],
+        e: Task[E],
+        f: Task[F],
+        g: Task[G],
+        h: Task[H],
         /,
         *,
         name: str = ...,

@@ -114,6 +114,15 @@ assert_type(
     tuple[RoutesReport, OverlapReport],
 )
 assert_type(phases.run(phases.Parallel(*[own_task, own_task]))[0], int)
+five = (own_task, ConfigureStaticRoutes(config), own_task, CheckRouteOverlap(config), own_task)
+assert_type(
+    phases.run(phases.Serial(*five)),
+    tuple[int, RoutesReport, int, OverlapReport, int],
+)
+assert_type(
+    phases.run(phases.Parallel(*five, own_task, ConfigureStaticRoutes(config), own_task)),
+    tuple[int, RoutesReport, int, OverlapReport, int, int, RoutesReport, int],
+)
 assert_type(
     phases.run(
         phases.Serial(
