@@ -79,15 +79,9 @@ def _judge(count: int) -> Span:
     return Span(memory * 1024)
 
 
-def cpu(is_listed: bool, size: int, rounds: int) -> Measured:
-    """Measure the processor time that each snapshot takes.
-
-    Args:
-        is_listed: whether the config lists the nodes' routes (``write_snapshots``).
-        size: the number of snapshots.
-        rounds: how often to measure.
-    """
-    write_snapshots(SCRATCH, size, is_listed=is_listed)
+def cpu(size: int, rounds: int) -> Measured:
+    """Measure the processor time that each snapshot takes."""
+    write_snapshots(SCRATCH, size)
     return Measured(side_by_side(rounds, lambda: Span(timed(lambda: _judge(size))[0].cpu / size)))
 
 

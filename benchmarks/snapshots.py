@@ -36,7 +36,6 @@ CONFIG = {
 _HALVES = tuple(IPv4Network("172.16.0.0/16").subnets())
 _PODS = 60
 _HOPS = (NextHop("eth0", IPv4Address("10.224.0.1")),)
-_STATIC = {"enabled": True, "routes": [{"destination": str(half)} for half in _HALVES]}
 
 
 def _record(
@@ -152,22 +151,13 @@ KINDS: dict[str, Callable[[Snapshot], Snapshot]] = {
 """Functions that change the snapshot of a healthy node. A file of the last kind is truncated."""
 
 
-def write_snapshots(folder: Path, count: int, *, is_listed: bool = False) -> list[Path]:
-    """Write the config and ``count`` snapshots of alternating kinds, and return their paths.
-
-    Args:
-        folder: the folder to write to.
-        count: the number of snapshots.
-        is_listed: whether the config lists the nodes' two routes, which are then ours. Otherwise,
-            they are another program's.
-    """
-    section = CONFIG["hostRouting"] | ({"staticRoutes": _STATIC} if is_listed else {})
-    protocol = Protocol.HOSTROUTING if is_listed else Protocol.STATIC
-    (folder / "config.json").write_text(json.dumps({"hostRouting": section}))
+def write_snapshots(folder: Path, count: int) -> list[Path]:
+    """Write the config and ``count`` snapshots of alternating kinds, and return their paths."""
+    (folder / "config.json").write_text(json.dumps(CONFIG))
     paths = [folder / f"node-{number:05}.json" for number in range(count)]
     for number, path in enumerate(paths):
         kind = [*KINDS][number % len(KINDS)]
-        text = KINDS[kind](node(number, protocol)).to_text()
+        text = KINDS[kind](node(number)).to_text()
         path.write_text(text if kind != "cut-off" else text[: len(text) // 2])
     return paths
 
