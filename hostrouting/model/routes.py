@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from enum import IntEnum
 from functools import lru_cache
@@ -437,3 +438,15 @@ def destination_words(network: IpNetwork) -> str:
     else:
         words = inet_ntop(AF_INET6, address.packed) if int(address) >> 48 else str(address)
     return words if length == bits else f"{words}/{length}"
+
+
+_PASTEABLE = re.compile(r"[\w./: -]+")
+
+
+def how_to_delete(route: Route) -> str:
+    """Return the command that deletes a route, or an empty string if it isn't safe to paste."""
+    words = str(route)
+    has_state = any(hop.is_dead or hop.is_linkdown for hop in route.hops) or " expires " in words
+    if has_state or not _PASTEABLE.fullmatch(words):
+        return ""
+    return f"ip -{route.family.value} route del {words}"

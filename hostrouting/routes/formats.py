@@ -36,7 +36,14 @@ _IP_RULES = """\
 # "hostrouting apply", whose own rules would come after these.
 """
 
-_NETPLAN = """\
+_NOT_IN_BOTH = """\
+# Take these routes out of staticRoutes: here, they don't follow a gateway that moves, and the \
+gate would then hold each
+# start.
+"""
+
+_NETPLAN = (
+    """\
 # For a file of its own like /etc/netplan/90-hostrouting.yaml, mode 600; then "netplan try", \
 which goes back by itself.
 # The interfaces must be in netplan already ("netplan get" shows them): one that isn't would be \
@@ -46,8 +53,11 @@ and place here.
 # Even trying drops what others have added to these interfaces (a CNI, "hostrouting apply"): let \
 them add theirs again.
 """
+    + _NOT_IN_BOTH
+)
 
-_NETWORKD = """\
+_NETWORKD = (
+    """\
 # {dev}: for a file of its own, /etc/systemd/network/NAME.network.d/90-hostrouting.conf. \
 NAME.network is the file that
 # "networkctl status {dev}" calls Network File, in whatever folder that one lies. Then \
@@ -56,6 +66,8 @@ NAME.network is the file that
 again. A mere
 # "networkctl reconfigure" drops it too, and doesn't read the file.
 """
+    + _NOT_IN_BOTH
+)
 
 # netplan 0.106 writes metrics above this number as negative numbers, which networkd ignores.
 # netplan 1.1 still drops the largest metric, 2**32 - 1.

@@ -29,7 +29,7 @@ from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.integer_prefixes import Prefix, numbers
 from hostrouting.model.links import VPN_DEVS, Link, is_like
-from hostrouting.model.routes import NextHop, Protocol, Route, Route6, Table
+from hostrouting.model.routes import NextHop, Protocol, Route, Route6, Table, how_to_delete
 from hostrouting.model.rules import Rule, rule_words
 from hostrouting.model.values import frozen
 from hostrouting.model.verified_uplinks import (
@@ -376,12 +376,23 @@ def _refuse_foreign(route: Route, there: Route) -> Refusal:
     # If the other route has the same interfaces, halves would only take packets off its gateway.
     if route.devs != there.devs and route.destination.prefixlen < route.family.bits:
         leave_out += f" and {halves_hint(route)}"
-    hint = f"{leave_out}, or have the other route's owner remove that"
+    hint = f"{leave_out}, or have the other route's owner remove that{_owners_of_static(there)}"
     if isinstance(there, Route6) and there.is_expired:
         hint = "it has expired: try again when the kernel has removed it, within 30 s"
     return Refusal(
         f"can't install {route}: another program's route has its destination and metric ({there})",
         hint,
+    )
+
+
+def _owners_of_static(there: Route) -> str:
+    """Return a clause on the usual owners of a route of proto static; empty for another one."""
+    command = how_to_delete(there) if there.protocol == Protocol.STATIC else ""
+    if not command:
+        return ""
+    return (
+        f"; if hostrouting fix --format ip printed it: {command}; a route of networkd or netplan"
+        " doesn't follow a gateway that moves, so list it there or here, and not in both"
     )
 
 

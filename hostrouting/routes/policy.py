@@ -43,6 +43,7 @@ from hostrouting.model.routes import (
     Route,
     Scope,
     Table,
+    how_to_delete,
 )
 from hostrouting.model.rules import HIDES_SELECTORS, Rule, rule_words
 from hostrouting.model.text import shortened, with_runs
@@ -451,7 +452,7 @@ class _SideTables:
             raise RouteError(
                 f"can't keep {interface.dev}: another program has a route in its table {table} "
                 f"({foreign})",
-                hint=f"have its owner remove it; look at: ip route show table {table}",
+                hint=_how_to_remove(foreign, table),
             )
         self._taken.add(table)
         return table
@@ -476,6 +477,13 @@ class _SideTables:
 
     def _may_take(self, table: int) -> bool:
         return table not in self._taken
+
+
+def _how_to_remove(foreign: Route, table: int) -> str:
+    command = how_to_delete(foreign)
+    if command:
+        return f"delete it, or have its owner do so: {command}"
+    return f"have its owner remove it; look at: ip route show table {table}"
 
 
 # --- plan -----------------------------------------------------------------------------------------
