@@ -8,8 +8,8 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable
+from functools import cache, partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -70,8 +70,7 @@ from hostrouting.routes import formats
 from hostrouting.tasks import queries
 
 if TYPE_CHECKING:
-    from hostrouting.routes.plan import RoutePlan
-    from phases import CancelScope
+    from hostrouting.overlap.rehearsal import Rehearsal
 
 # The most routes that a line names.
 _SHOWN_ROUTES = 4
@@ -116,8 +115,11 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
         config = _without_waits(config)
     # CONFIG may be another host's. So CONFIG's other keys aren't compared with the snapshot.
     result = _check(config, on, document if on.snapshot is None else None)
-    result = _with_removals(result, chosen, on)
-    start = () if options.output in ("svg", "prometheus") else _start_notes(result, chosen, on)
+    rehearsed = _rehearsing(chosen.config, on)
+    result = _with_removals(result, rehearsed, chosen, on)
+    start: tuple[Note, ...] = ()
+    if options.output not in ("svg", "prometheus"):
+        start = _start_notes(result, rehearsed, chosen, on)
     noted = attrs.evolve(result, notes=(*result.notes, *start))
     if options.output == "nagios":
         from hostrouting.boot.break_glass import why_open
@@ -159,21 +161,25 @@ def _check_text(
     return "\n".join(lines)
 
 
-def _with_removals(report: OverlapReport, chosen: Chosen, host: Host) -> OverlapReport:
+def _with_removals(
+    report: OverlapReport,
+    rehearsed: Callable[[], Rehearsal],
+    chosen: Chosen,
+    host: Host,
+) -> OverlapReport:
     """Return the report, with a caution on the routes that ``apply`` would remove."""
     if chosen.document is None or report.verdict is Verdict.UNKNOWN:
         return report
     try:
         if not host.our_routes():
             return report
-        from hostrouting.routes.plan import plan_now
-
-        config = host.with_verified(chosen.config)
-        plan, _ = plan_now(config, *host.planned_backends(config))
-        gone = [str(route) for route in plan.remove if str(route) not in report.unlisted]
+        planned = rehearsed().planned
+        removed = (str(route) for route in planned.plan.remove)
+        gone = [route for route in removed if route not in report.unlisted]
         if not gone:
             return report
-        loses = run_function("check", lambda scope: _loses(plan, report, config, host, scope))
+        config = host.with_verified(chosen.config)
+        loses = run_function("check", lambda scope: planned.loses(report, config, scope))
     except RouteError:  # other lines say why apply would fail
         return report
     apply = f"hostrouting apply {chosen.name}".rstrip()
@@ -186,29 +192,35 @@ def _with_removals(report: OverlapReport, chosen: Chosen, host: Host) -> Overlap
     return attrs.evolve(report, fix=fix)
 
 
-def _loses(
-    plan: RoutePlan,
-    report: OverlapReport,
-    config: Config,
-    host: Host,
-    scope: CancelScope,
-) -> bool:
-    from hostrouting.overlap.planned_host import planned_host
+def _rehearsing(config: Config, host: Host) -> Callable[[], Rehearsal]:
+    """Return a function that rehearses the config's installation once."""
 
-    return planned_host(config, host, plan, scope).loses(report, config, scope)
+    @cache
+    def rehearsed() -> Rehearsal:
+        from hostrouting.overlap.rehearsal import rehearse
+
+        return run_function("check", lambda scope: rehearse(config, host, scope))
+
+    return rehearsed
 
 
 def _start_lines(notes: Iterable[Note]) -> list[str]:
     return [f"note: {clean(note.message)}" for note in notes]
 
 
-def _start_notes(report: OverlapReport, chosen: Chosen, host: Host) -> tuple[Note, ...]:
+def _start_notes(
+    report: OverlapReport,
+    rehearsed: Callable[[], Rehearsal],
+    chosen: Chosen,
+    host: Host,
+) -> tuple[Note, ...]:
     """Return a note if a start would be held, although nothing fails or the mode is WARN.
 
     If nothing fails, there is also a note if the routes aren't installed, or if the next boot has
     no rules that keep interfaces now.
     """
-    messages = (_about_start(report, chosen, host), _about_printed(report, chosen, host))
+    about_start = _about_start(report, rehearsed, chosen)
+    messages = (about_start, _about_printed(report, chosen, host))
     return tuple(Note(NoteKind.START, each.replace("\n", "; ")) for each in messages if each)
 
 
@@ -221,78 +233,30 @@ def _about_printed(report: OverlapReport, chosen: Chosen, host: Host) -> str:
     return f"{message}; {formats.PRINTED_HINT}" if message else ""
 
 
-def _about_start(report: OverlapReport, chosen: Chosen, host: Host) -> str:
+def _about_start(report: OverlapReport, rehearsed: Callable[[], Rehearsal], chosen: Chosen) -> str:
     """Return the message of ``_start_notes``, or an empty string."""
-    static = chosen.config.static_routes
     is_ok = report.verdict is Verdict.OK
     is_let_through = report.verdict is Verdict.OVERLAP and report.mode is OverlapMode.WARN
-    if not (is_ok or is_let_through) or not static.is_wanted:
+    if not (is_ok or is_let_through) or not chosen.config.static_routes.is_wanted:
         return ""
     from hostrouting.kernel.known_host import UnknownFactError
 
-    config = host.with_verified(chosen.config)
-    apply_fails = report.fix.would_fail
-    apply = "" if apply_fails else f": hostrouting apply {chosen.name}".rstrip()
     try:
-        backends = host.planned_backends(config)
-        return _about_planned_start(config, backends, host, apply, is_ok=is_ok)
-    except UnknownFactError as error:
+        rehearsal = rehearsed()
+    except RouteError as error:
         return f"whether the next start is held isn't known: {error.message}"
-    except RouteError as error:
-        # A caution says why apply would fail, and a failure's fix says what isn't installed.
-        is_told = apply_fails or not is_ok
-        return "" if is_told else f"whether all is installed isn't known: {error.message}"
-
-
-def _about_planned_start(
-    config: Config,
-    backends: Sequence[RouteBackend],
-    host: Host,
-    apply: str,
-    *,
-    is_ok: bool,
-) -> str:
-    """Return why a start would be held, or what the host lacks or has outdated, or nothing.
-
-    Args:
-        config: the config that was checked.
-        backends: the backends of its families.
-        host: the host that would start its node.
-        apply: how to bring the host up to date, or an empty string if apply would fail.
-        is_ok: whether nothing fails. If something does, its fix says what the host lacks.
-
-    Raises:
-        UnknownFactError: a rule's effect depends on a fact that a snapshot doesn't have.
-        RouteError: the kernel can't be queried, or a static route can't be installed.
-    """
-    from hostrouting.overlap.planned_host import PlannedHost
-    from hostrouting.routes.plan import find_missing, plan_now
-
-    if missing := find_missing(config, *backends):
-        waits = f"waits for {missing}, and is then held"
+    if isinstance(rehearsal.error, UnknownFactError):
+        return f"whether the next start is held isn't known: {rehearsal.error.message}"
+    if rehearsal.missing is not None:
+        waits = f"waits for {rehearsal.missing}, and is then held"
         return f"the next start that the gate checks {waits}"
-    plan, _ = plan_now(config, *backends)
-    if not plan.changes and (refusal := _refused_policy(plan, host)):
-        return f"the next start that the gate checks is held: {refusal}"
+    if rehearsal.error is not None:
+        return f"the next start that the gate checks is held: {rehearsal.reason}"
     if not is_ok:
-        return ""
-    overdue = PlannedHost(host, plan).overdue(config)
-    return f"{', and '.join(overdue)}{apply}" if overdue else ""
-
-
-def _refused_policy(plan: RoutePlan, host: Host) -> str:
-    """Return which other program's rule decides before ours, and what to do; or an empty string."""
-    from hostrouting.kernel.known_host import UnknownFactError
-    from hostrouting.routes.verify_policy import verify_policy
-
-    try:
-        for policy in plan.policies:
-            verify_policy(policy.wanted, host.routes_of(policy.family))
-    except UnknownFactError:
-        raise
-    except RouteError as error:
-        return f"{error.message}: {error.hint}"
-    return ""
+        return ""  # the failure's fix says what the host lacks
+    overdue = rehearsal.planned.overdue(chosen.config)
+    apply = f"hostrouting apply {chosen.name}".rstrip()
+    return f"{', and '.join(overdue)}: {apply}" if overdue else ""
 
 
 def _uplinks_to_set(
@@ -524,7 +488,7 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
         shows_entries=options.in_place,
         is_verbose=options.verbose,
     )
-    said += _start_lines(_start_notes(result, chosen, on))
+    said += _start_lines(_start_notes(result, _rehearsing(config, on), chosen, on))
     said += unexpected_lines(config)
     for line in (*said, *_next_lines(result, on), *_contested_lines(result)):
         complain(line)

@@ -14,7 +14,6 @@ from hostrouting.boot.installation import KUBELET, has_free_kubelet, is_there
 from hostrouting.boot.installed_units import UNIT_PATH, drop_ins, environment_names, settings
 from hostrouting.boot.layout import GATE_NAMES, SEARCH_PATH, Layout
 from hostrouting.boot.trial_timer import trial_deadline
-from hostrouting.doctor._routes import hold_starts
 from hostrouting.doctor.check_types import DoctorFinding, ExaminedHost, Severity
 from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.kernel.port import read_default_routes
@@ -208,15 +207,26 @@ def _next_start(examined: ExaminedHost) -> str:
     """Return a clause that says whether the gate admits the next start after a failed check."""
     if why := why_open(examined.layout):
         return f"its next start is let through unchecked, because {why}"
-    held = "its next start is held back"
-    if not examined.manifest.is_strict:
-        if not hold_starts(examined):
-            return "its next start is let through, because the mode is WARN"
-        held += " although the mode is WARN, because the static routes can't take effect"
+    is_strict = examined.manifest.is_strict
+    is_admitted = _is_admitted(examined)
+    if is_admitted and not is_strict:
+        return "its next start is let through, because the mode is WARN"
     if bare := _bare_instances(examined):
         called = " ".join(map(examined.called, bare))
         return f"nothing holds the next start of {called}, as its gate is overridden"
+    if is_admitted:
+        return "its next start is let through, because it first installs the routes"
+    held = "its next start is held back"
+    if not is_strict:
+        held += " although the mode is WARN, because the static routes can't take effect"
     return held
+
+
+def _is_admitted(examined: ExaminedHost) -> bool:
+    try:
+        return bool(examined.next_start.is_admitted)
+    except (RouteError, FileError):  # the doctor's check ``routes`` reports what can't be read
+        return False
 
 
 def _shadowed(examined: ExaminedHost, next_start: str) -> Iterator[DoctorFinding]:

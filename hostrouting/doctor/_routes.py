@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import NamedTuple
 
@@ -18,19 +19,18 @@ from hostrouting.host_files.managers import (
     keeps_foreign_rules,
 )
 from hostrouting.kernel.default_routes import unicast_defaults
-from hostrouting.kernel.port import RouteBackend, read_default_routes, read_routes
+from hostrouting.kernel.port import read_default_routes
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.routes import Protocol, Route
 from hostrouting.model.rules import rule_words
-from hostrouting.overlap.planned_host import as_installed
+from hostrouting.overlap.rehearsal import Rehearsal
 from hostrouting.routes.formats import as_networkd
-from hostrouting.routes.plan import RoutePlan, missing_hint, uplinks_of
+from hostrouting.routes.plan import RoutePlan, uplinks_of
 from hostrouting.routes.policy import PolicyPlan
-from hostrouting.routes.verify import verify_routes
-from hostrouting.routes.verify_policy import verify_policy
 
 _WATCHED = "hostrouting watch restores lost routes"
+_INSTEAD = "and take them out of staticRoutes, because its routes don't follow a gateway that moves"
 
 
 def trial(examined: ExaminedHost) -> Iterator[DoctorFinding]:
@@ -50,53 +50,40 @@ def trial(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the kernel has each installed route and rule, and that each is in effect."""
-    config = examined.manifest.config
-    backends = examined.host.backends(config.static_routes.families)
-    try:
-        plan, missing = examined.route_plan
-        if missing is not None:
-            message = f"they wait for {missing}; {_starts_without_routes(examined)}"
-            hint = missing_hint(missing, config, backends)
-            yield DoctorFinding("route-waits", "static routes", message, hint)
-        for route in plan.add:
-            yield DoctorFinding(
-                "route-missing",
-                str(route),
-                "it isn't in the kernel",
-                examined.repairing("apply"),
-            )
-        for change in plan.replace:
-            message = f"the kernel has: {change.old}"
-            yield DoctorFinding(
-                "route-differs",
-                str(change.new),
-                message,
-                examined.repairing("apply"),
-            )
-        for policy in plan.policies:
-            yield from _policy_findings(policy, examined)
-        yield from _left_routes(plan, examined)
-        # Check the rules first, because a rule that comes too late may be why a route loses.
-        _verify_complete(plan.policies, backends)
-        verify_routes((*plan.unchanged, *plan.foreign), *backends)
-    except RouteError as error:
-        # Read the tables again. Reading raises the error if the kernel can't be queried. If it can,
-        # the routes are the problem.
-        for backend in backends:
-            read_routes(backend)
-        hint = error.hint or f"look at: {examined.command('plan')}"
-        message = f"{error.message}; {_starts_without_routes(examined)}"
-        yield DoctorFinding("route-fails", "static routes", message, hint)
+    rehearsal = examined.rehearsal
+    plan = RoutePlan()
+    with suppress(RouteError):  # the rehearsal has this error, too
+        plan, _ = examined.route_plan
+    for route in plan.add:
+        yield DoctorFinding(
+            "route-missing",
+            str(route),
+            "it isn't in the kernel",
+            examined.repairing("apply"),
+        )
+    for change in plan.replace:
+        message = f"the kernel has: {change.old}"
+        yield DoctorFinding(
+            "route-differs",
+            str(change.new),
+            message,
+            examined.repairing("apply"),
+        )
+    for policy in plan.policies:
+        yield from _policy_findings(policy, examined)
+    yield from _left_routes(plan, examined)
+    if rehearsal.error is not None:
+        yield _why_held(rehearsal, rehearsal.error, examined)
 
 
-def hold_starts(examined: ExaminedHost) -> bool:
-    """Return whether the installed routes wait or fail at a start, so that a closed gate holds."""
-    config = examined.manifest.config
-    try:
-        as_installed(config, examined.host, examined.scope).rehearse()
-    except RouteError:  # ``routes`` and ``plan`` report this error
-        return True
-    return False
+def _why_held(rehearsal: Rehearsal, error: RouteError, examined: ExaminedHost) -> DoctorFinding:
+    """Return a finding on why the next start's rehearsal fails."""
+    then = _starts_without_routes(examined)
+    hint = error.hint or f"look at: {examined.command('plan')}"
+    if rehearsal.missing is not None:
+        message = f"they wait for {rehearsal.missing}; {then}"
+        return DoctorFinding("route-waits", "static routes", message, hint)
+    return DoctorFinding("route-fails", "static routes", f"{error.message}; {then}", hint)
 
 
 def _left_routes(plan: RoutePlan, examined: ExaminedHost) -> Iterator[DoctorFinding]:
@@ -136,18 +123,6 @@ def _policy_findings(policy: PolicyPlan, examined: ExaminedHost) -> Iterator[Doc
         message = f"not kept yet: {', '.join(policy.wanted.pending)}"
         hint = f"when it is ready: {repairing}; hostrouting watch does that by itself"
         yield DoctorFinding("not-kept-yet", "kept interfaces", message, hint, Severity.RISK)
-
-
-def _verify_complete(policies: Iterable[PolicyPlan], backends: Iterable[RouteBackend]) -> None:
-    """Verify the rules and side tables of each family in which no rule or route is missing.
-
-    Raises:
-        RouteError: another program's rule decides before ours.
-    """
-    by_family = {backend.family: backend for backend in backends}
-    for policy in policies:
-        if not (policy.add or policy.replace or policy.rule_steps.add):
-            verify_policy(policy.wanted, by_family[policy.family])
 
 
 # --- programs that may remove our routes ----------------------------------------------------------
@@ -191,12 +166,8 @@ def _networkd_fix(dev: str, routes: Sequence[Route]) -> str:
     except RouteError:  # networkd can't express one of the routes
         return _WATCHED
     rows = [f"  {line}" for line in text.splitlines() if line and not line.startswith("#")]
-    return "\n".join(
-        [
-            f"{_WATCHED}; or let networkd install them, with a drop-in for {dev}'s .network file:",
-            *rows,
-        ]
-    )
+    drop_in = f"with a drop-in for {dev}'s .network file"
+    return "\n".join([f"{_WATCHED}; or let networkd install them, {drop_in}, {_INSTEAD}:", *rows])
 
 
 def network_manager(examined: ExaminedHost) -> Iterator[DoctorFinding]:
@@ -214,7 +185,7 @@ def network_manager(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             f"+ipv{route.family.value}.routes '{route.destination} GATEWAY'" for route in routes
         )
         hint = (
-            f"{_WATCHED}; or let NetworkManager install them: "
+            f"{_WATCHED}; or let NetworkManager install them, {_INSTEAD}: "
             f"nmcli connection modify CONNECTION {theirs}"
         )
         yield DoctorFinding("network-manager-flushes", dev, message, hint, Severity.RISK)

@@ -25,7 +25,9 @@ from hostrouting.model.values import frozen
 from hostrouting.overlap.check import check_families, check_host
 from hostrouting.overlap.findings import OverlapReport
 from hostrouting.overlap.planned_host import as_installed
+from hostrouting.overlap.rehearsal import Rehearsal, rehearse_installed
 from hostrouting.routes.plan import RoutePlan, plan_now
+from hostrouting.tasks.preview import NextStart, predict_start
 from phases import CancelScope
 
 _PATH = SEARCH_PATH.split(":")
@@ -139,6 +141,24 @@ class ExaminedHost:
             RouteError: a route can't be installed, or the kernel can't be queried.
         """
         return self._plan_routes(self.manifest.config)
+
+    @cached_property
+    def rehearsal(self) -> Rehearsal:
+        """Return the rehearsal of the installed routes, which the next start installs first.
+
+        Raises:
+            RouteError: the kernel can't be queried.
+        """
+        return rehearse_installed(self.manifest.config, self.host, self.scope)
+
+    @cached_property
+    def next_start(self) -> NextStart:
+        """Return the gate's predicted decision about the next start.
+
+        Raises:
+            RouteError: the kernel can't be queried.
+        """
+        return predict_start(self.manifest.config, self.host, self.rehearsal, self.scope)
 
     @cached_property
     def wanted_route_plan(self) -> tuple[RoutePlan, str | None]:

@@ -80,9 +80,9 @@ class PlannedHost:
         self.refuse()
         for family in self.plan.families:
             of_family = self.plan.of(family)
-            verify_routes(of_family.wanted, self.backend(family))
             for policy in of_family.policies:
                 verify_policy(policy.wanted, self.backend(family))
+            verify_routes(of_family.wanted, self.backend(family))
 
     def refuse_unkept(self) -> None:
         """Raise a RouteError if another program's rule would decide about kept addresses."""

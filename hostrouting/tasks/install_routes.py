@@ -201,8 +201,9 @@ def apply_and_verify(
         of_family = plan.of(backend.family)
         change_rules = partial(_change_rules, of_family, backend, scope, undo)
         done |= apply_routes(of_family, backend, scope, undo, change_rules)
-    verify_routes(plan.wanted, *backends, removed=done.remove)
+    # Verify the rules first, because a rule that comes too late may be why a route loses.
     verify_policies(plan, *backends)
+    verify_routes(plan.wanted, *backends, removed=done.remove)
     return attrs.evolve(done, diverted=plan.diverted)
 
 

@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 import attrs
 
 from hostrouting.boot.break_glass import why_open
-from hostrouting.boot.go_package import routes_to_adopt
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import require_systemd
 from hostrouting.boot.parts import Wanted
@@ -22,11 +21,11 @@ from hostrouting.model.text import shortened
 from hostrouting.model.values import frozen
 from hostrouting.overlap.check import check_families
 from hostrouting.overlap.findings import NoteKind, OverlapReport, UnknownReason, Verdict
-from hostrouting.overlap.planned_host import PlannedHost, planned_host
+from hostrouting.overlap.rehearsal import Rehearsal, rehearse
 from hostrouting.overlap.summary import brief
 from hostrouting.overlap.uplinks import awaited_devs
 from hostrouting.routes.formats import PRINTED_HINT, about_printed
-from hostrouting.routes.plan import RoutePlan, RoutesReport, missing_hint, plan_now
+from hostrouting.routes.plan import RoutePlan, RoutesReport
 from hostrouting.tasks.arguments import to_config, to_host, to_scope
 from hostrouting.tasks.configure import change_to_record, warnings_of
 from hostrouting.tasks.install_routes import why_no_default6
@@ -123,9 +122,8 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
         The plan.
 
     Raises:
-        RouteError: a route can't be installed on this host as configured, or the kernel can't be
-            queried. If the host is a snapshot, a plan with ``would_fail`` is returned for the
-            former.
+        RouteError: the kernel can't be queried. If a route can't be installed on this host as
+            configured, the plan has ``would_fail``.
         FileError: a file can't be read.
         UnitError: systemd can't be queried.
     """
@@ -137,23 +135,20 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
         next_start = NextStart(config.consumer, None, "an image is checked at its first boot")
         planned = Plan(host.name, RoutePlan(), None, None, next_start)
     else:
-        routes, missing, why_refused = _planned_routes(config, host)
-        then = None if missing or why_refused else planned_host(config, host, routes, scope)
-        outcome = why_refused or _outcome(config, host, then, missing, scope)
-        next_start = _next_start(config, host, outcome)
-        pending = awaited_devs(config, host.routes)
+        rehearsal = rehearse(config, host, scope)
+        outcome = _outcome(config, host, rehearsal, scope)
         planned = Plan(
             host.name,
-            routes,
-            missing,
+            rehearsal.plan,
+            rehearsal.missing,
             None,
-            next_start,
+            _next_start(config, host, outcome),
             (
                 *_decisions(config, outcome),
                 *_about_printed(config, host, outcome),
-                *_effects(config, outcome, then, scope),
+                *_effects(config, outcome, rehearsal, scope),
             ),
-            pending,
+            awaited_devs(config, host.routes),
             isinstance(outcome, str),
         )
     if host.snapshot is not None:
@@ -175,6 +170,24 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
         warnings += why_no_default6(config, host)
     changes = boot.changes | _changes_to_record(config, host, outcome)
     return attrs.evolve(planned, boot=changes, warnings=tuple(warnings))
+
+
+def predict_start(
+    config: Config,
+    host: Host,
+    rehearsal: Rehearsal,
+    scope: CancelScope,
+) -> NextStart:
+    """Predict the gate's decision about the next start with an installed config.
+
+    Args:
+        config: the installed config.
+        host: the host as it is.
+        rehearsal: the rehearsal of the config's routes on this host.
+        scope: cancels the check.
+    """
+    config = host.with_verified(config)
+    return _next_start(config, host, _outcome(config, host, rehearsal, scope))
 
 
 def _decisions(config: Config, outcome: _Outcome) -> Iterator[str]:
@@ -200,14 +213,14 @@ def _about_printed(config: Config, host: Host, outcome: _Outcome) -> Iterator[st
 def _effects(
     config: Config,
     outcome: _Outcome,
-    planned: PlannedHost | None,
+    rehearsal: Rehearsal,
     scope: CancelScope,
 ) -> Iterator[str]:
     """Yield why ``Configure`` would fail, or which traffic its changes would divert."""
     if isinstance(outcome, str):
         yield f"apply would fail: {outcome}"
-    elif isinstance(outcome, OverlapReport) and planned is not None:
-        yield from planned.effects(config, scope)
+    elif isinstance(outcome, OverlapReport):
+        yield from rehearsal.planned.effects(config, scope)
 
 
 def _changes_to_record(config: Config, host: Host, outcome: _Outcome) -> Changes:
@@ -228,38 +241,17 @@ def _why_apply_fails(boot: BootPlan, host: Host) -> tuple[str, ...]:
 def _outcome(
     config: Config,
     host: Host,
-    planned: PlannedHost | None,
-    missing: str | None,
+    rehearsal: Rehearsal,
     scope: CancelScope,
 ) -> _Outcome:
     """Return the report of a check of the planned host, or why there is none (``_Outcome``)."""
-    if planned is None:
-        hint = missing_hint(missing or "", config, host.planned_backends(config))
-        return f"the static routes can't be installed without {missing}; {hint}"
-    scope.check()
-    try:
-        planned.rehearse()
-    except UnknownFactError as error:
-        return error
-    except RouteError as error:
-        return _why_refused(error)
-    return check_families(config, planned.backend, scope, host=host)
-
-
-def _planned_routes(config: Config, host: Host) -> tuple[RoutePlan, str | None, str]:
-    """Return the result of ``plan_now``, and why a snapshot's host would refuse the routes, or "".
-
-    Raises:
-        RouteError: the routes of a host that isn't a snapshot can't be planned.
-    """
-    adopted = routes_to_adopt(host, replaces_script=config.static_routes.is_wanted)
-    try:
-        routes, missing = plan_now(config, *host.planned_backends(config), adopted=adopted)
-    except RouteError as error:
-        if host.snapshot is None or isinstance(error, UnknownFactError):
-            raise
-        return RoutePlan(), None, _why_refused(error)
-    return routes, missing, ""
+    if isinstance(rehearsal.error, UnknownFactError):
+        return rehearsal.error
+    if rehearsal.missing is not None:
+        return rehearsal.reason
+    if rehearsal.error is not None:
+        return _why_refused(rehearsal.error)
+    return check_families(config, rehearsal.planned.backend, scope, host=host)
 
 
 def _why_refused(error: RouteError) -> str:

@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 from file_trees import write_file
-from wanted import section
+from wanted import lose_default_route, section
 
 from hostrouting import Host
+from hostrouting.testing import FakeKernel
 
 COLLECTION = Path(__file__).parents[3] / "deploy/ansible/ansible_collections/hostrouting"
 COMMAND = runpy.run_path(str(COLLECTION / "hostrouting/plugins/module_utils/command.py"))
@@ -80,6 +81,22 @@ def test_the_role_writes_the_config_before_a_confirmation_that_would_warn_of_it(
             assert run("config", "set", host.layout.config, "--from", given)[0] == 0
         warnings = warnings_of(run, "confirm", *OUTPUT)
         assert any("the default CONFIG, asks" in each for each in warnings) is not is_written
+
+
+def test_a_plan_that_apply_would_refuse_is_a_failure(
+    run: Run, write: Callable[[object], Path], kernel: FakeKernel
+) -> None:
+    """A roll-out would otherwise skip the node as one on which nothing would change."""
+    given = write({"hostRouting": section("172.16.1.0/24", {"destination": "10.9.0.0/16"})})
+
+    def refusal() -> str:
+        return str(COMMAND["refusal_of"](json.loads(run("plan", *OUTPUT, given)[1])))
+
+    assert refusal() == ""
+    kernel.ip("route add 10.9.0.0/16 via 10.1.0.9 dev eth0 proto static")
+    assert "apply would fail: the static routes can't be installed" in refusal()
+    lose_default_route(kernel)
+    assert refusal() == ""
 
 
 @pytest.mark.ci

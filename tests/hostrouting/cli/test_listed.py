@@ -1082,6 +1082,35 @@ def test_a_plan_on_a_snapshot_says_in_one_way_that_apply_would_fail(
     assert (told["wouldFail"], [line for line in told["warnings"] if "fail" in line]) == (False, [])
 
 
+FOREIGN = {
+    "another gateway": f"route replace {HALVES[0]} via 10.1.0.9 dev eth0 proto static",
+    "a side table": "route replace 10.9.0.0/16 dev eth0 table 2170000 proto static scope link",
+}
+
+
+@pytest.mark.parametrize("line", FOREIGN.values(), ids=FOREIGN)
+def test_another_programs_route_that_holds_a_start_is_told(
+    run: Run, write: Any, kernel: FakeKernel, line: str
+) -> None:
+    """The expected CIDR leaves right, but the gate holds the next start."""
+    path = write(LISTED)
+    assert run("apply", path)[0] == 0
+    kernel.ip(line)
+    code, told, _ = run("check", path)
+    held = "the next start that the gate checks is held: can't "
+    assert (code, f"note: {held}" in told) == (0, True)
+    code, told, _ = run("check", path, "--output", "nagios")
+    assert (code, told.startswith(f"HOSTROUTING WARNING - {held}")) == (1, True)
+    code, out, err = run("plan", path)
+    assert (code, "would be held back: " in out, "apply would fail: " in err) == (2, True, True)
+    document = json.loads(run("plan", path, "--output", "json")[1])
+    assert (document["wouldFail"], document["nextStart"]["admitted"]) == (True, False)
+    command = f"ip -4 {line.replace('replace', 'del')}"
+    assert command in document["nextStart"]["reason"]
+    kernel.ip(command.removeprefix("ip -4 "))
+    assert run("plan", path)[1].count("would be let through") == 1
+
+
 @pytest.mark.parametrize("command", ["check", "fix", "plan"])
 def test_a_failure_on_a_snapshot_names_its_host(
     run: Run, elsewhere: Run, write: Any, kernel: FakeKernel, tmp_path: Path, command: str

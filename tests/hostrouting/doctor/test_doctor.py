@@ -1138,7 +1138,11 @@ def test_the_command_exits_with_0_or_1_and_prints_json(node: Node, capsys: Any) 
 @pytest.mark.parametrize(
     ("plant", "told"),
     [
-        (lambda node: None, "its next start is held back: OVERLAP: expected CIDR 172.16.1.0/24"),
+        (lambda node: None, "its next start is let through, because it first installs the routes"),
+        (
+            lambda node: node.divert("172.16.1.0/25"),
+            "its next start is held back: OVERLAP: expected CIDR 172.16.1.0/24",
+        ),
         (
             writes(f"{STATE_DIR}/gate.off", ""),
             "its next start is let through unchecked, because the file /etc",

@@ -301,12 +301,14 @@ def test_a_swapped_name_in_the_config_is_no_verdict(node: Node) -> None:
         partial(node.apply, named),
         partial(node.apply, warn),
         partial(phases.run, install),
-        partial(plan, named, host=node.host),
     ):
         with pytest.raises(RouteError) as caught:
             attempt()
         assert caught.value.message == f"can't install the static routes: {why}"
         assert caught.value.hint == to_do
+    planned = plan(named, host=node.host)
+    assert (planned.would_fail, planned.next_start.is_admitted) == (True, False)
+    assert planned.next_start.reason.endswith(f"{why}; {to_do}")
     repair, problems = plan_repair(node.host.with_verified(named), node.kernel)
     assert not repair.changes
     assert problems == [f"can't install the static routes: {why}; {to_do}"]

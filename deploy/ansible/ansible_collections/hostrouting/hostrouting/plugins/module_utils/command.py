@@ -61,6 +61,15 @@ def warnings_of(report: dict[str, Any]) -> list[str]:
     return warnings
 
 
+def refusal_of(plan: dict[str, Any]) -> str:
+    """Return why apply would fail according to a plan, or an empty string.
+
+    If something is missing, apply waits for it, and may succeed.
+    """
+    is_refused = plan["wouldFail"] and plan["missing"] is None
+    return "\n".join(plan["warnings"]) if is_refused else ""
+
+
 def _why(report: dict[str, Any]) -> str | None:
     findings = [finding["message"] for finding in report.get("findings", ())]
     error = "\n".join(filter(None, (report.get("error"), report.get("hint"))))

@@ -59,6 +59,7 @@ from ansible_collections.hostrouting.hostrouting.plugins.module_utils.command im
     CONFIG,
     EXECUTABLE,
     config_file,
+    refusal_of,
     run,
 )
 
@@ -76,6 +77,8 @@ def main() -> None:
         more["diff"] = {"prepared": module.run_command(command)[1]}
     if module.check_mode:
         report = run(module, ["plan", "--output", "json", config], fine=PLAN_CODES)
+        if refusal := refusal_of(report):
+            module.fail_json(msg=refusal, report=report)
     else:
         tried = [] if seconds is None else ["--try", str(seconds)]
         report = run(module, ["apply", *tried, "--output", "json", config])
