@@ -235,9 +235,7 @@ def _about_printed(report: OverlapReport, chosen: Chosen, host: Host) -> str:
 
 def _about_start(report: OverlapReport, rehearsed: Callable[[], Rehearsal], chosen: Chosen) -> str:
     """Return the message of ``_start_notes``, or an empty string."""
-    is_ok = report.verdict is Verdict.OK
-    is_let_through = report.verdict is Verdict.OVERLAP and report.mode is OverlapMode.WARN
-    if not (is_ok or is_let_through) or not chosen.config.static_routes.is_wanted:
+    if not _is_admitted(report) or not chosen.config.static_routes.is_wanted:
         return ""
     from hostrouting.kernel.known_host import UnknownFactError
 
@@ -252,11 +250,18 @@ def _about_start(report: OverlapReport, rehearsed: Callable[[], Rehearsal], chos
         return f"the next start that the gate checks {waits}"
     if rehearsal.error is not None:
         return f"the next start that the gate checks is held: {rehearsal.reason}"
-    if not is_ok:
+    if report.findings:
         return ""  # the failure's fix says what the host lacks
     overdue = rehearsal.planned.overdue(chosen.config)
     apply = f"hostrouting apply {chosen.name}".rstrip()
     return f"{', and '.join(overdue)}: {apply}" if overdue else ""
+
+
+def _is_admitted(report: OverlapReport) -> bool:
+    """Return whether the verdict alone lets a start through."""
+    if report.verdict is Verdict.OVERLAP:
+        return report.mode is OverlapMode.WARN
+    return report.verdict is Verdict.OK
 
 
 def _uplinks_to_set(

@@ -246,11 +246,15 @@ def _title(group: HostGroup) -> str:
         said.append("apply would fail")
     said += _comparison(group)
     said += [f"{note.kind}: {'; '.join(brief(note.message))}" for note in group.decisions]
-    if group.verdict is Verdict.OK and (pending := group.report.pending):
-        verb, one = ("has", "it has") if len(pending) == 1 else ("have", "they have")
-        without = f"{', '.join(with_runs(pending))} {verb} no IPv4 address yet"
-        said.append(f"{NoteKind.PENDING}: {without}, and may shadow once {one} one")
+    if group.verdict is Verdict.OK and group.report.pending:
+        said.append(_about_pending(group.report.pending))
     return clean("; ".join(said))
+
+
+def _about_pending(devs: Sequence[str]) -> str:
+    verb, one = ("has", "it has") if len(devs) == 1 else ("have", "they have")
+    without = f"{', '.join(with_runs(devs))} {verb} no IPv4 address yet"
+    return f"{NoteKind.PENDING}: {without}, and may shadow once {one} one"
 
 
 def _comparison(group: HostGroup) -> Iterator[str]:

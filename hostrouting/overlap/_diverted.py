@@ -33,6 +33,7 @@ from hostrouting.overlap._losses import (
 )
 from hostrouting.overlap._modelled_host import ModelledHost
 from hostrouting.overlap._read import Moment, read_host
+from hostrouting.overlap._state import State
 from hostrouting.overlap.proposals import OFFER
 from phases import CancelScope
 
@@ -133,12 +134,9 @@ def _lost_gateways(
     """
     reached = PrefixSet(map(numbers, failing), before.state.family.bits)
     routes: dict[IpAddress, Route] = {}
-    for route in before.state.routes:
-        if route.table != Table.MAIN or route.is_ours:
-            continue
-        for hop in route.hops:
-            if hop.gateway is not None and reached.overlaps(int(hop.gateway), int(hop.gateway)):
-                routes.setdefault(hop.gateway, route)
+    for gateway, route in _gateways_of_others(before.state.routes):
+        if reached.overlaps(int(gateway), int(gateway)):
+            routes.setdefault(gateway, route)
     gateways = [*routes][:_GATEWAYS_MAX]
     led = zip(before.model.lookup(gateways), after.model.lookup(gateways), strict=True)
     for gateway, (old, new) in zip(gateways, led, strict=True):
@@ -150,6 +148,13 @@ def _lost_gateways(
         )
 
 
+def _gateways_of_others(routes: Iterable[Route]) -> Iterator[tuple[IpAddress, Route]]:
+    """Yield the gateways of other programs' routes in table main, with their routes."""
+    for route in routes:
+        if route.table == Table.MAIN and not route.is_ours:
+            yield from ((hop.gateway, route) for hop in route.hops if hop.gateway is not None)
+
+
 def _lost_mtus(before: ModelledHost, after: ModelledHost) -> Iterator[str]:
     """Yield a sentence for each mtu of a route that a new route of the plan precedes without one.
 
@@ -157,14 +162,11 @@ def _lost_mtus(before: ModelledHost, after: ModelledHost) -> Iterator[str]:
     """
     if all(route.mtu is None for route in before.state.routes):
         return
-    found: dict[tuple[int, tuple[str, ...]], list[str]] = {}
+    found: dict[tuple[int | None, tuple[str, ...]], list[str]] = {}
     for prefix in changed_prefixes(before, after):
         old = _main_route(before, prefix)
         new = _main_route(after, prefix)
-        if old is None or new is None or old.mtu is None or old.devs != new.devs:
-            continue
-        usual = min((before.state.mtus.get(dev, old.mtu + 1) for dev in new.devs), default=0)
-        if (new.mtu or usual) > old.mtu:
+        if old is not None and new is not None and _loses_mtu(old, new, before.state):
             found.setdefault((old.mtu, new.devs), []).append(destination_words(new.destination))
     for (mtu, devs), destinations in found.items():
         shown = shortened(destinations, " ", _SHOWN_DESTINATIONS)
@@ -172,6 +174,14 @@ def _lost_mtus(before: ModelledHost, after: ModelledHost) -> Iterator[str]:
             f"packets to {shown} through {','.join(devs)} lose their route's mtu of {mtu}, and"
             " larger ones may be dropped; static routes get the mtu of the default route"
         )
+
+
+def _loses_mtu(old: Route, new: Route, state: State) -> bool:
+    """Return whether a route through the same interface allows larger packets than the old one."""
+    if old.mtu is None or old.devs != new.devs:
+        return False
+    usual = min((state.mtus.get(dev, old.mtu + 1) for dev in new.devs), default=0)
+    return (new.mtu or usual) > old.mtu
 
 
 def _main_route(host: ModelledHost, prefix: Prefix) -> Route | None:

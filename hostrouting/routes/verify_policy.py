@@ -261,18 +261,19 @@ def _are_led_through(
     ]
     if any(rule.action is not RuleAction.TO_TABLE or rule.is_l3mdev for rule in before):
         return False
-    for network in networks:
-        covered = False
-        for rule in before:
-            routes = _routes_for(network, rule.table, fib)
-            if not all(_is_direct(route, dev) for route in routes):
-                return False
-            covered |= _is_by_source(rule) and any(
-                is_inside(network, each.destination) for each in routes
-            )
-        if not covered:
+    return all(_are_direct(dev, network, before, fib) for network in networks)
+
+
+def _are_direct(dev: str, network: IpNetwork, rules: Iterable[Rule], fib: Fib) -> bool:
+    """Return whether rules lead all packets to a network directly to an interface, by source."""
+    is_covered = False
+    for rule in rules:
+        routes = _routes_for(network, rule.table, fib)
+        if not all(_is_direct(route, dev) for route in routes):
             return False
-    return True
+        covers = any(is_inside(network, each.destination) for each in routes)
+        is_covered |= covers and _is_by_source(rule)
+    return is_covered
 
 
 def _may_select(rule: Rule, source: IpAddress) -> bool:
@@ -460,10 +461,10 @@ def _movable(rule: Rule, ours: Rule, fib: Fib, first: int) -> list[Rule]:
     behind = [each for each in fib.rules if each.preference >= rule.preference and not each.is_ours]
     moving = [each for each in behind if each.preference < ours.preference]
     last = first + len(moving) - 1
-    has_further = any(ours.preference < each.preference <= last for each in behind)
-    if rule not in moving or has_further or last >= KERNEL_RULES[1].preference:
-        return []
-    return moving if all(map(_may_move, moving)) else []
+    further = range(ours.preference + 1, last + 1)
+    is_free = last < KERNEL_RULES[1].preference
+    is_free &= not any(each.preference in further for each in behind)
+    return moving if is_free and rule in moving and all(map(_may_move, moving)) else []
 
 
 def _may_move(rule: Rule) -> bool:

@@ -256,8 +256,7 @@ def of_failures(
         is_on_trial: whether a trial of routes is in progress, so that no hint is an ``apply``.
     """
     if now.verdict is Verdict.UNKNOWN and now.cidrs:
-        if before is None or before.reason != now.reason:
-            yield Event(EventKind.UNKNOWN, summary(now))
+        yield from _of_unknown(before, now)
         return
     former = () if before is None else before.findings
     instead = TRIAL_HINT if is_on_trial else ""
@@ -265,6 +264,11 @@ def of_failures(
     was_well = before is not None and before.verdict is Verdict.OK
     if now.cidrs and not now.findings and not was_well:
         yield Event(EventKind.ALL_WELL, summary(now), {"DEV": now.default_devs})
+
+
+def _of_unknown(before: OverlapReport | None, now: OverlapReport) -> Iterator[Event]:
+    if before is None or before.reason != now.reason:
+        yield Event(EventKind.UNKNOWN, summary(now))
 
 
 def _of_findings(
