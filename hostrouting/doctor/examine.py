@@ -192,10 +192,11 @@ def examine(
     config = None if config is None else to_config(config)
     checks = _to_checks(checks)
     host = to_host(host)
-    examined = ExaminedHost(host, host.layout, config, config_name, to_scope(scope))
-    able = (each for each in checks if each.is_of_images or not examined.host.is_image)
-    made = (each for each in able if examined.has_installation or not each.is_of_the_installed)
-    return DoctorReport({each: _look(each, examined) for each in made})
+    with to_scope(scope) as scope:
+        examined = ExaminedHost(host, host.layout, config, config_name, scope)
+        able = (each for each in checks if each.is_of_images or not examined.host.is_image)
+        made = (each for each in able if examined.has_installation or not each.is_of_the_installed)
+        return DoctorReport({each: _look(each, examined) for each in made})
 
 
 def _to_checks(values: Iterable[DoctorCheck]) -> tuple[DoctorCheck, ...]:

@@ -129,7 +129,11 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
     """
     host = to_host(host)
     config = host.with_verified(to_config(config))
-    scope = to_scope(scope)
+    with to_scope(scope) as scope:
+        return _plan(config, host, scope)
+
+
+def _plan(config: Config, host: Host, scope: CancelScope) -> Plan:
     outcome: _Outcome = ""
     if host.is_image:
         next_start = NextStart(config.consumer, None, "an image is checked at its first boot")

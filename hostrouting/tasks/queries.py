@@ -61,7 +61,8 @@ def check(
         phases.Cancelled, phases.TimedOut: the scope was cancelled.
     """
     host = to_host(host)
-    report, _ = check_and_plan(to_config(config), host, to_scope(scope))
+    with to_scope(scope) as scope:
+        report, _ = check_and_plan(to_config(config), host, scope)
     if document is None:
         return report
     notes = notes_on(document, report, host.routes)
@@ -170,7 +171,8 @@ def explain(
         raise ConfigError([("address", str(error))]) from None
     config = host.with_verified(config)
     backend = host.routes_of(Family.of(address))
-    return explanation.explain(address, config, backend, to_scope(scope), ipv4=host.routes)
+    with to_scope(scope) as scope:
+        return explanation.explain(address, config, backend, scope, ipv4=host.routes)
 
 
 def diff(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from hostrouting.boot.host import Host
 from hostrouting.config.routing import Config
@@ -40,6 +40,20 @@ class RestoreOnFailure(HostTask, Generic[T_co]):
 
     name = "restore-on-failure"
 
+    def __attrs_post_init__(self) -> None:
+        """Refuse a task for another host, whose changes couldn't be undone here.
+
+        Raises:
+            TypeError: the task, or one below it, is for another host.
+        """
+        for each in _tasks_from(self.task):
+            other = getattr(each, "host", self.host)
+            if isinstance(other, Host) and other.layout != self.host.layout:
+                raise TypeError(
+                    f"{each.name} is for another host than RestoreOnFailure:"
+                    " pass the same host=… to both"
+                )
+
     @property
     def tasks(self) -> tuple[Task[T_co]]:
         """Return the task in a tuple, as ``phases.Serial`` does with its tasks."""
@@ -75,6 +89,13 @@ class RestoreOnFailure(HostTask, Generic[T_co]):
             except BaseException as error:
                 failure = error
                 raise
+
+
+def _tasks_from(task: Any) -> Iterator[Any]:
+    """Yield a task and all tasks below it."""
+    yield task
+    for each in getattr(task, "tasks", ()):
+        yield from _tasks_from(each)
 
 
 def _install(former: Config, host: Host, scope: CancelScope) -> None:

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from subprocess import CalledProcessError
 from typing import Any, NoReturn
 
@@ -33,7 +34,7 @@ from hostrouting import (
 from hostrouting.report import Changes
 from hostrouting.tasks import InstallRoutes, RestoreOnFailure, installed_config
 from hostrouting.tasks.restoring import RESTORE_SECONDS
-from hostrouting.testing import FakeKernel
+from hostrouting.testing import FakeKernel, FakeSystemd
 from phases._errors import rollback_notes
 from phases.testing import FakeClock, RecordingObserver
 
@@ -330,3 +331,12 @@ def test_nothing_is_awaited_to_restore_an_empty_config(host: Host, kernel: FakeK
     assert clock.monotonic() == 0
     assert installed_config(host=host) == Config()
     assert ours(kernel) == ()
+
+
+def test_a_task_for_another_host_is_refused(host: Host, tmp_path: Path) -> None:
+    other = Layout(tmp_path / "other")
+    other.units.mkdir(parents=True)
+    elsewhere = Host(FakeKernel(), FakeSystemd(other), other)
+    tree = phases.Serial(Configure(LATER, host=elsewhere), starting)
+    with pytest.raises(TypeError, match="configure is for another host than RestoreOnFailure"):
+        RestoreOnFailure(phases.Timeout(60, tree), host=host)

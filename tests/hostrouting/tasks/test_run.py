@@ -24,7 +24,7 @@ from backends import Altered, FailingBackend, Listening
 from file_trees import Entry, outside_run, read_trees, write_file, write_link
 from node import add_nics, default_route
 from planning import plan_boot
-from wanted import LED_AWAY, LINE, MACHINE, ROUTE, SHADOWED, config
+from wanted import LED_AWAY, LINE, MACHINE, ROUTE, SHADOWED, config, lose_default_route
 
 import phases
 from hostrouting import (
@@ -41,6 +41,7 @@ from hostrouting import (
     RouteError,
     RouteOverlapError,
     UnitError,
+    check,
     plan,
 )
 from hostrouting.backend import Hardware, NextHop, Route, RouteFailure, Scope, Write, read_routes
@@ -757,3 +758,12 @@ def test_a_reload_alone_is_reported(host: Host) -> None:
     on = Host(routes=host.routes, units=stale, layout=host.layout)
     told = [phases.run(ConfigureStaticRoutes(WATCHED, host=on)).changes for _ in range(2)]
     assert told == [Changes(units=(Change(MACHINE, "reloaded"),)), Changes()]
+
+
+def test_a_scope_with_a_deadline_ends_a_check_with_a_timeout(
+    host: Host, kernel: FakeKernel
+) -> None:
+    """A ``Cancelled`` would end the caller's own run, which was not cancelled."""
+    lose_default_route(kernel)
+    with pytest.raises(phases.TimedOut):
+        check(config(SHADOWED, waitSeconds=30), host=host, scope=phases.CancelScope(timeout=0.05))
