@@ -294,6 +294,7 @@ class _Change(NamedTuple):
         is_intended: see ``Loss``.
         homes: see ``_Comparison._homes``; without ``ties``.
         ties: see ``_Comparison._ties``.
+        is_by_source: whether packets without a source stay where they are.
     """
 
     senders: Senders
@@ -304,6 +305,7 @@ class _Change(NamedTuple):
     is_intended: bool
     homes: frozenset[Prefix]
     ties: frozenset[Prefix]
+    is_by_source: bool = False
 
 
 class _Comparison:
@@ -431,6 +433,8 @@ class _Comparison:
         """Return the sources whose packets a change loses; None for packets without a source.
 
         - A change that isn't intended loses the packets from all sources.
+        - An intended change that only moves packets with a source, as ``keep`` does, loses those
+          from other interfaces than the cluster's.
         - An intended change of packets to neighbours loses those from near sources, except from
           the cluster's interfaces.
         - An intended change of packets that this host has received itself loses none if they go to
@@ -439,12 +443,17 @@ class _Comparison:
         """
         if not change.is_intended:
             return change.senders.addresses
+        if change.is_by_source:
+            return self._of_others(change.senders.addresses)
         if change.devs != (self._loopback,):
-            near = change.senders.near(change.devs, change.network)
-            return [each for each in near if each is None or each.dev not in self._of_cluster]
+            return self._of_others(change.senders.near(change.devs, change.network))
         if all(span.place.probe in self._own_addresses for span in spans):
             return []
         return [each for each in change.senders.addresses if each is None]
+
+    def _of_others(self, senders: Iterable[Address | None]) -> list[Address | None]:
+        """Return the senders that aren't addresses of the cluster's interfaces."""
+        return [each for each in senders if each is None or each.dev not in self._of_cluster]
 
     def _ranges(
         self,
@@ -515,7 +524,8 @@ class _Comparison:
                     if self._old_selects_source:
                         before = _result(self._old, flow)
                 if self._is_loss(place.probe, before, after):
-                    yield self._change(place, each, before, after)
+                    change = self._change(place, each, before, after)
+                    yield change._replace(is_by_source=plain_before == plain_after)
 
     def _is_loss(self, address: IpAddress, before: _Result, after: _Result) -> bool:
         """Return whether a change diverts or drops packets that were sent before.

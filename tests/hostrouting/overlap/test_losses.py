@@ -167,6 +167,12 @@ ROWS = {
         routes=("10.42.0.0/16 via 10.1.0.1 dev eth0 table 51820 metric 1",),
         intended=("10.42.0.0/16",),
     ),
+    "what keep takes from a failing range that stays": Row(
+        "link add br0\naddr add 172.16.128.1/20 dev br0\nroute add 172.16.0.0/16 dev ib0 table 101",
+        (f"{FROM_IB0} 172.16.128.0/20 through br0, but through ib0",),
+        rules=("pref 50 from 172.16.0.10 lookup 101",),
+        intended=("172.16.128.0/20",),
+    ),
     "an own address as it comes in": Row(
         LATE_LOCAL,
         ("what comes in through eth0 for 10.1.0.4 is no longer delivered",),
