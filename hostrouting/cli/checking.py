@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -125,7 +125,11 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
         from hostrouting.boot.break_glass import why_open
 
         # A snapshot doesn't include files.
-        code, line = nagios(noted, why_open(on.layout) if on.snapshot is None else None)
+        if on.snapshot is not None:
+            code, line = nagios(noted)
+        else:
+            noted = attrs.evolve(noted, notes=(*noted.notes, *_broken_gate_notes(on)))
+            code, line = nagios(noted, why_open(on.layout))
         return Result(noted.to_json, lambda: line, code)
     text = {
         "svg": lambda: overlap_picture(result),
@@ -255,6 +259,18 @@ def _about_start(report: OverlapReport, rehearsed: Callable[[], Rehearsal], chos
     overdue = rehearsal.planned.overdue(chosen.config)
     apply = f"hostrouting apply {chosen.name}".rstrip()
     return f"{', and '.join(overdue)}: {apply}" if overdue else ""
+
+
+def _broken_gate_notes(host: Host) -> Iterator[Note]:
+    """Yield a note on the gate's files that the doctor finds missing, changed or unused, if any."""
+    from hostrouting.doctor.examine import CHECKS, examine
+
+    checks = tuple(each for each in CHECKS if each.name in ("files", "gate"))
+    report = run_function("doctor", lambda scope: examine(host=host, checks=checks, scope=scope))
+    broken = [each for each in report.findings if each.severity == "broken"]
+    if broken:
+        told = (f"{each.subject}: {each.message}" for each in broken)
+        yield Note(NoteKind.START, f"{'; '.join(told)}; see: hostrouting doctor")
 
 
 def _is_admitted(report: OverlapReport) -> bool:

@@ -18,6 +18,7 @@ from node import SECOND_GATEWAY, add_nics, default_route
 from wanted import SHADOWED, lose_default_route, ours, section
 
 from hostrouting import Config, Host, Verdict, check, judge
+from hostrouting.boot.layout import ROUTES as ROUTES_PART
 from hostrouting.kernel.port import Write, read_default_routes, read_routes
 from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.model.routes import NextHop, Protocol, Route, Table
@@ -1142,3 +1143,22 @@ def test_a_refused_fix_on_a_snapshot_names_its_host(
         True,
         *["gpu-7"] * 2,
     )
+
+
+@pytest.mark.parametrize("lost", ["script", "drop-ins"])
+def test_nagios_warns_of_a_gate_that_lacks_a_file(
+    run: Run, write: Any, host: Host, lost: str
+) -> None:
+    """The next start is held, or isn't checked at all."""
+    path = write({"hostRouting": section(*HALVES, cidrs=[EXPECTED], uplinks=["eth0"])})
+    assert run("apply", path)[0] == 0
+    assert run("check", "--output", "nagios")[0] == 0
+    paths = [host.layout.script(ROUTES_PART)]
+    if lost == "drop-ins":
+        paths = [*host.layout.units.glob("*.d/*hostrouting.conf")]
+    for each in paths:
+        each.unlink()
+    code, line, _ = run("check", "--output", "nagios")
+    assert code == 1, line
+    assert all(each.name in line for each in paths), line
+    assert line.count("see: hostrouting doctor") == 1
