@@ -233,8 +233,7 @@ def _about_printed(report: OverlapReport, chosen: Chosen, host: Host) -> str:
     if report.verdict is not Verdict.OK:
         return ""
     rules = host.routes.facts().rules
-    message = formats.about_printed(chosen.config.static_routes, rules)
-    return f"{message}; {formats.PRINTED_HINT}" if message else ""
+    return formats.printed_sentence(chosen.config.static_routes, rules)
 
 
 def _about_start(report: OverlapReport, rehearsed: Callable[[], Rehearsal], chosen: Chosen) -> str:

@@ -310,6 +310,12 @@ def about_printed(static: StaticRoutes, rules: Iterable[Rule]) -> str:
     )
 
 
+def printed_sentence(static: StaticRoutes, rules: Iterable[Rule]) -> str:
+    """Return what ``about_printed`` does, with how to make the rules last."""
+    message = about_printed(static, rules)
+    return f"{message}; {PRINTED_HINT}" if message else ""
+
+
 def _family_of(rule: Rule) -> Family:
     end = rule.source or rule.destination
     return Family.IPV4 if end is None else Family.of(end)

@@ -670,6 +670,7 @@ def plan_since(
     from hostrouting.routes.policy import PolicyPlan
 
     adopted = [route for route in routes if not route.is_ours]
+    # The executed plan's routes are in effect, so no earlier route can refuse them.
     plan, _ = plan_possible(executed.wanted, (*routes, *executed.foreign), adopted)
     each = {policy.family: policy for policy in executed.policies}
     for family, there in policies.items():

@@ -46,7 +46,7 @@ from hostrouting.overlap.check import Checked, check_families, nothing_expected,
 from hostrouting.overlap.findings import OverlapReport, RouteOverlapError, UnknownReason, Verdict
 from hostrouting.overlap.markers import write_markers
 from hostrouting.overlap.summary import error_text
-from hostrouting.routes.formats import PRINTED_HINT, about_printed
+from hostrouting.routes.formats import printed_sentence
 from hostrouting.routes.install import converge
 from hostrouting.routes.plan import (
     RoutePlan,
@@ -477,8 +477,8 @@ class Run:
             return overlap
         if overlap.verdict is Verdict.OK:
             rules = self.host.routes.facts().rules
-            if message := about_printed(self.config.static_routes, rules):
-                self.warnings += (f"{message}; {PRINTED_HINT}",)
+            if sentence := printed_sentence(self.config.static_routes, rules):
+                self.warnings += (sentence,)
         gated = [part.name for part in self.wanted.parts if part.is_gated]
         self.done.add(installation.start_oneshots(self.host, gated, self.loaded))
         scope.check()

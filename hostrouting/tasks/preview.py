@@ -24,7 +24,7 @@ from hostrouting.overlap.findings import NoteKind, OverlapReport, UnknownReason,
 from hostrouting.overlap.rehearsal import Rehearsal, rehearse
 from hostrouting.overlap.summary import brief
 from hostrouting.overlap.uplinks import awaited_devs
-from hostrouting.routes.formats import PRINTED_HINT, about_printed
+from hostrouting.routes.formats import printed_sentence
 from hostrouting.routes.plan import RoutePlan, RoutesReport
 from hostrouting.tasks.arguments import to_config, to_host, to_scope
 from hostrouting.tasks.configure import change_to_record, warnings_of
@@ -209,9 +209,9 @@ def _decisions(config: Config, outcome: _Outcome) -> Iterator[str]:
 def _about_printed(config: Config, host: Host, outcome: _Outcome) -> Iterator[str]:
     """Yield a sentence if the next boot lacks rules that keep interfaces now."""
     if isinstance(outcome, OverlapReport) and outcome.verdict is Verdict.OK:
-        message = about_printed(config.static_routes, host.routes.facts().rules)
-        if message:
-            yield f"{message}; {PRINTED_HINT}"
+        sentence = printed_sentence(config.static_routes, host.routes.facts().rules)
+        if sentence:
+            yield sentence
 
 
 def _effects(

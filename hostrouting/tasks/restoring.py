@@ -33,7 +33,8 @@ class RestoreOnFailure(HostTask, Generic[T_co]):
     a program's own tasks stay.
 
     Args:
-        task: the task to run, such as ``phases.Serial(Configure(config), start_node)``.
+        task: the task to run, such as ``phases.Serial(Configure(config), start_node)``. It, and all
+            tasks below it, must be for the same host as this one.
     """
 
     task: Task[T_co]
