@@ -381,7 +381,7 @@ def link(path: Path, to: str) -> None:
 
 @contextlib.contextmanager
 def _opened(folder: Path, flags: int = 0, above: int | None = None) -> Iterator[int]:
-    """Open a folder and yield its descriptor, which a rename of the folder doesn't change."""
+    """Open a folder and yield its descriptor, which refers to the folder even once renamed."""
     flags |= os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     descriptor = os.open(folder, flags, dir_fd=above)
     try:

@@ -112,8 +112,7 @@ class Done:
 
     Args:
         changes: the changes made so far, without those rolled back.
-        attempted: the changes that the run is making. If one of them fails, all of these are rolled
-            back.
+        attempted: the changes that the run is making. If one fails, all of these are rolled back.
         left: the part of ``changes`` that a rollback couldn't undo.
         are_routes_back: whether a rollback has restored all routes and rules.
     """

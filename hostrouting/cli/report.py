@@ -297,7 +297,7 @@ def _failures(report: OverlapReport) -> dict[IpNetwork, list[str]]:
 
 
 def _expected_lines(report: OverlapReport) -> Page:
-    """Return a heading with the expected interfaces. If families differ, each has a heading."""
+    """Return a heading with the expected interfaces, one for each family if they differ."""
     of_families = {each.family: _joined(each.default_devs) for each in report.families}
     if len(set(of_families.values()) - {""}) > 1:
         return [

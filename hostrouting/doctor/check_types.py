@@ -135,7 +135,7 @@ class ExaminedHost:
 
     @cached_property
     def route_plan(self) -> tuple[RoutePlan, str | None]:
-        """Return the plan of the installed routes, and what the routes wait for (``plan_now``).
+        """Return the plan for the installed config's routes, and what is missing (``plan_now``).
 
         Raises:
             RouteError: a route can't be installed, or the kernel can't be queried.
@@ -144,7 +144,7 @@ class ExaminedHost:
 
     @cached_property
     def rehearsal(self) -> Rehearsal:
-        """Return the rehearsal of the installed routes, which the next start installs first.
+        """Return the rehearsal of the installed config, whose routes a start installs first.
 
         Raises:
             RouteError: the kernel can't be queried.
@@ -162,7 +162,7 @@ class ExaminedHost:
 
     @cached_property
     def wanted_route_plan(self) -> tuple[RoutePlan, str | None]:
-        """Return the plan of CONFIG's routes, and what they are waiting for; see ``route_plan``."""
+        """Return the plan for CONFIG's routes, and what is missing; see ``route_plan``."""
         if self.config == self.manifest.config:
             return self.route_plan
         return self._plan_routes(self.config)

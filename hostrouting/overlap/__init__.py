@@ -12,8 +12,8 @@ The worst is ``unknown``.
 
 ``_read.read_once`` runs cut and ask, because all reads and lookups must be of one moment. For the
 same reason, it also asks ``_local_delivery`` whether this host receives packets to its own
-addresses. It may miss some if a rule bypasses table local. The check then ends with the verdict
-``unknown``.
+addresses. The host may miss some if a rule bypasses table local. The check then ends with the
+verdict ``unknown``.
 
 A *place* (``_places``) is a record of addresses for which all lookups have the same results. Cut
 makes the places, and each later step fills in some of their fields. A ``State`` (``_state``) holds
@@ -52,7 +52,7 @@ default routes (fib_select_default), each of these routes is judged.
 
 Judge (``_judge``). Each lookup is judged for each expected CIDR that contains the place. Lookups
 that only select a source aren't judged (``sends_packets``). The first line that applies is the
-judgement:
+judgement, but TCP can still make it BLACKHOLE:
 
 - No route carries the packet: NO-ROUTE or BLACKHOLE. If a CNI's blackhole route for its own block
   of pod addresses discards the packet: a note.
@@ -64,27 +64,30 @@ judgement:
   to a CIDR that names its own devs.
 - Otherwise: OVERLAP.
 
-TCP can't connect if the entry is for IPv4 multicast or broadcast. So a place that is fine, or has a
-note for allowed or pods' interfaces, is BLACKHOLE instead. With a broadcast entry, a place that is
-PORT or GATEWAY is BLACKHOLE, too.
+TCP can't connect if the packet's entry is for IPv4 multicast or broadcast. So a place that is fine,
+or has a note for allowed or pods' interfaces, is BLACKHOLE instead. With a broadcast entry, a place
+that is PORT or GATEWAY is BLACKHOLE, too.
 
 A name such as ``cali1`` says who added a route, not that the cluster expects the route. So packets
 to pods' interfaces are exempt only if their route is one that a CNI adds on a healthy node
 (``_exemptions``). The kernel doesn't report which entry discards a packet, so a model of the tables
 is asked.
 
-Group (``_group``). Spans of a CIDR that fail in the same way are one finding. Notes are no
-findings: a CIDR with notes alone passes. ``_host_notes`` adds notes on the host as a whole.
+Group (``_group``). Spans of a CIDR that fail in the same way are one finding. With any finding, the
+verdict is ``overlap``, and otherwise ``ok``. Notes are no findings: a CIDR with notes alone passes.
+``_host_notes`` adds notes on the host as a whole.
 
-Fix (``_fix``). A static route in main fixes a place if a rule looks up main, and the route wins
-there: it is longer than the place's present entry in main, or as long with a lower metric. The
-route may also cover other places. In a place whose present entry is longer, the route changes
-nothing. So each place has a constraint (``_constraint``): ``NeedsRoute`` or ``Unchanged``. If the
-place fails for several nested CIDRs, the last of these in config order determines the constraint.
-For each interface to which routes must lead, ``_fewest_prefixes`` finds the smallest set of
-prefixes that satisfies all constraints. Sometimes no route can fix a place, or the traffic may be
-wanted where it is, such as on a second NIC (``_diversions``). Then the constraint is
-``NoRouteFixes``, with an obstacle: a reason with advice, or a question to the operator.
+Fix (``_fix``), which is only searched for when somebody asks (``check.Checked.with_fix``). A static
+route in main fixes a place if a rule looks up main, and the route wins there: it is longer than the
+place's present entry in main, or as long with a lower metric. The route may also cover other
+places. In a place whose present entry is longer, the route changes nothing.
+
+Each place has one of three constraints (``_constraint``). ``NeedsRoute``: a route must fix it.
+``Unchanged``: no route may change it. ``NoRouteFixes``: no route can fix it, or the traffic may be
+wanted where it is, such as on a second NIC (``_diversions``). The last has an obstacle: a reason
+with advice, or a question to the operator. If the place fails for several nested CIDRs, the last of
+these in config order determines the constraint. For each interface to which routes must lead,
+``_fewest_prefixes`` finds the smallest set of prefixes that satisfies all constraints.
 ``_static_routes`` makes the config entry for each prefix.
 
 Then the routes are proven (``_modelled_host``). The installation's planner must accept them. A
@@ -119,8 +122,8 @@ What the next owner must keep:
 - *Everything that distinguishes addresses must cut.* Otherwise a place's probe wouldn't represent
   its other addresses. A new kernel may have rules or routes with another selector. Then the
   selector must cut, too, or the verdict must be ``unknown``.
-- *Exemptions have bounds.* Packets may fail only because their route exceeds a bound. The route may
-  still be intended, so no other route is proposed. ``allowedDevs`` has no bounds: it is the
+- *Exemptions have bounds.* Some packets fail for no other reason than that their route exceeds a
+  bound. The route may still be intended, so no other route is proposed. ``allowedDevs`` has no bounds: it is the
   operator's word.
 - *The fix is proven before it is proposed*, by the code that installs and judges.
 - *The fewest prefixes* cover each place that a route can fix. An expected address that doesn't fail

@@ -184,7 +184,7 @@ class Diversions:
         return None
 
     def taken_from_pods(self, failure: Judgement) -> str:
-        """Return a clause on a network of pods and the route that takes packets from it, or ""."""
+        """Return a clause on the route that diverts packets to a network of pods, or ""."""
         devs = self._diverting(failure)
         found = self._bounds.network_of_pods(failure.address) if devs else None
         if found is None or found[1] in devs:

@@ -211,9 +211,10 @@ def _lost_neighbours(
             continue
         devs = tuple(dev for dev in loss.neighbours_of if not is_infiniband(dev))
         if devs:
-            # Other sentences are about packets from own addresses that are lost.
-            is_plain = not {*devs}.isdisjoint(line.senders)
-            loss = attrs.evolve(loss, neighbours_of=devs, spares_own=not is_plain)
+            # If packets from the interfaces' own addresses are lost, too, another sentence says so.
+            # Then this sentence has no clause that excepts them.
+            are_own_lost = not {*devs}.isdisjoint(line.senders)
+            loss = attrs.evolve(loss, neighbours_of=devs, spares_own=not are_own_lost)
             yield from taken_away([loss])
 
 

@@ -218,7 +218,7 @@ def _newly_wanted(
     """Return places for the next round to want, each with the preference of the rule that decides.
 
     A rule decides about each of these places before main. The place isn't wanted yet, or is wanted
-    because of another rule, which comes after this one.
+    because of another rule, with a higher preference.
 
     Args:
         found: the result of the search for routes on the host with the new rules.

@@ -83,7 +83,7 @@ class Judge:
         lookups: Sequence[SocketLookup],
         expected: ExpectedCidr,
     ) -> list[Judgement]:
-        """Judge the lookups that send packets together (``judge_place``), and the others alone."""
+        """Judge together the lookups that send packets, and each other lookup alone."""
         sending = [lookup for lookup in lookups if sends_packets(lookup, lookups)]
         judged = iter(self._judge_sending(sending, expected))
         return [

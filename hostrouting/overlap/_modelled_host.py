@@ -117,7 +117,8 @@ def why_ineffective(judged: Iterable[Rejudged], fixed: Container[int]) -> str:
 
     Args:
         judged: the judgements on the model after the fix.
-        fixed: the probes, as integers, of the places that the fix has a route for.
+        fixed: addresses, as integers; with them, the probe of each place that the fix has a route
+            for.
     """
     for expected, place, (after, *_) in judged:
         if not after.is_failure:

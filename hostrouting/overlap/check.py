@@ -404,8 +404,6 @@ def _with_fix(
     why_no_default = ""
     if state.uplinks.default is None:
         ports = ports_named(config, state.uplinks.devs, state.links)
-        # The boot scripts judge these ports like any uplinks, except for ports that are verified
-        # uplinks.
         why_no_default = _why_swapped(ports, config, state) or _why_no_default(state, host)
     settings = _settings_of(host)
     findings, fix = find_fix(report.findings, moment, config, why_no_default, settings)

@@ -272,7 +272,8 @@ class OverlapReport(JsonObject):
             a snapshot was checked, the snapshot's time; null if it has none.
         host: the name of the host.
         default_devs: sorted names of the uplinks: the interfaces of the default route, or those
-            that the config names. Empty if there is no verdict.
+            that the config names. Empty if the verdict is ``unknown``; with two families, if it is
+            ``unknown`` for both.
         findings: the failures, in config order and by address within a CIDR.
         notes: informational messages that aren't failures.
         reason_kind: why the verdict is ``unknown``; None for other verdicts.

@@ -269,7 +269,7 @@ class PlannedHost:
         return lacking if lacking.is_wanted else StaticRoutes()
 
     def overdue(self, config: Config) -> list[str]:
-        """Return clauses on what the host lacks or has outdated, though no expected CIDR fails.
+        """Return clauses on what is missing or outdated, though no expected CIDR fails.
 
         Args:
             config: the planned config.

@@ -307,7 +307,7 @@ def _refuse_behind_added_hops(
     wanted: Iterable[Route],
     entries: Mapping[Prefix, Sequence[Route]],
 ) -> Iterator[Refusal]:
-    """Yield refusals for new IPv6 routes that a next hop added to our old route would precede.
+    """Refuse new IPv6 routes behind a next hop that another program added to our old route.
 
     For example, our old route is ``2001:db8::/32 via fe80::1 dev eth0 metric 100``, and the new
     route has metric 200. Another program has added ``nexthop via fe80::2 dev eth0`` to our old

@@ -226,8 +226,8 @@ def installed_config(*, host: Host | None = None) -> Config:
     """Return the config that is installed for the next boot, or else an empty config.
 
     If the host changes afterwards, ``Configure`` with this config restores the installation and the
-    verified uplinks. If the config is changed before, ``Configure`` leaves the verified uplinks as
-    they are by then.
+    verified uplinks. With a changed copy of this config, such as by ``attrs.evolve``, it leaves the
+    host's verified uplinks as they are.
 
     Returns:
         The config of the installed parts. Routes that are only in the kernel aren't included, nor

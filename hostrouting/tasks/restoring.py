@@ -1,4 +1,7 @@
-"""Run a task, and install the former config again if the task fails."""
+"""Run a program's task, and install the former config again if the task fails.
+
+A failed ``Configure`` undoes its own changes (``configure``).
+"""
 
 from __future__ import annotations
 
