@@ -77,10 +77,10 @@ Group (``_group``). Spans of a CIDR that fail in the same way are one finding. W
 verdict is ``overlap``, and otherwise ``ok``. Notes are no findings: a CIDR with notes alone passes.
 ``_host_notes`` adds notes on the host as a whole.
 
-Fix (``_fix``), which is only searched for when somebody asks (``check.Checked.with_fix``). A static
-route in main fixes a place if a rule looks up main, and the route wins there: it is longer than the
-place's present entry in main, or as long with a lower metric. The route may also cover other
-places. In a place whose present entry is longer, the route changes nothing.
+Fix (``_fix``). It is searched for only on demand (``check.Checked.with_fix``). A static route in
+main fixes a place if a rule looks up main, and the route wins there: it is longer than the place's
+present entry in main, or as long with a lower metric. The route may also cover other places. In a
+place whose present entry is longer, the route changes nothing.
 
 Each place has one of three constraints (``_constraint``). ``NeedsRoute``: a route must fix it.
 ``Unchanged``: no route may change it. ``NoRouteFixes``: no route can fix it, or the traffic may be
@@ -123,8 +123,8 @@ What the next owner must keep:
   its other addresses. A new kernel may have rules or routes with another selector. Then the
   selector must cut, too, or the verdict must be ``unknown``.
 - *Exemptions have bounds.* Some packets fail for no other reason than that their route exceeds a
-  bound. The route may still be intended, so no other route is proposed. ``allowedDevs`` has no bounds: it is the
-  operator's word.
+  bound. The route may still be intended, so no other route is proposed. ``allowedDevs`` has no
+  bounds: it is the operator's word.
 - *The fix is proven before it is proposed*, by the code that installs and judges.
 - *The fewest prefixes* cover each place that a route can fix. An expected address that doesn't fail
   keeps its route.

@@ -75,8 +75,9 @@ class Constraints:
         """Return the constraint for a local address, which no route may take away.
 
         A route in main takes a local address away only if a rule looks up main before table local.
-        On the host as it is, that rule accepts no entry: it suppresses main's entry, or the entry has the type
-        ``throw``. A new route in main may cover the address only if the rule suppresses it, too.
+        On the host as it is, that rule accepts no entry: it suppresses main's entry, or the entry
+        has the type ``throw``. A new route in main may cover the address only if the rule
+        suppresses it, too.
         """
         next_hops = self._entries.next_hops(expected, judgement.address)
         length = self._longest_without_effect(judgement.lookup, next_hops)

@@ -108,8 +108,8 @@ class _Search:
         self._firsts = [segment.first for segment in segments]
         self._lasts = [segment.last for segment in segments]
         self._lengths_max = [segment.length_max for segment in segments]
-        # The length that a prefix must exceed to serve each segment. In ``_for_all``, a segment that
-        # isn't a target counts as served by every prefix; in ``_for_any``, by none.
+        # The length that a prefix must exceed to serve each segment. A segment that isn't a target
+        # counts in ``_for_all`` as served by every prefix, and in ``_for_any`` as served by none.
         self._for_all = [_longer_than(each, otherwise=_NOT_NEEDED) for each in segments]
         self._for_any = [_longer_than(each, otherwise=_ANY_LENGTH) for each in segments]
         # How many gaps between segments precede each segment.

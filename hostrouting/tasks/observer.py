@@ -20,9 +20,10 @@ def changes_of(result: object, error: BaseException | None = None) -> Changes:
 
     The changes are in the task's report, or in its exception if it has failed or was cancelled.
     ``Configure``'s steps, ``Serial`` and ``Parallel`` have no report with changes, so the result is
-    empty for them. A task that passes on the report or exception of a subtask has the same changes as
-    the subtask, so a sum over all tasks would count them twice; ``ChangesObserver`` counts each
-    once. A plan only predicts changes, so it has none.
+    empty for them. A plan only predicts changes, so it has none.
+
+    A task that passes on the report or exception of a subtask has the same changes as the subtask.
+    So a sum over all tasks would count them twice, and ``ChangesObserver`` counts each once.
 
     Args:
         result: the task's result.
