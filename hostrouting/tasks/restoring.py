@@ -86,13 +86,19 @@ class RestoreOnFailure(HostTask, Generic[T_co]):
                 if failure is not None:
                     _update(failure)
 
-        with all_or_nothing() as undo:
-            undo.push(restore)
-            try:
-                return run_child(self.task, scope)
-            except BaseException as error:
-                failure = error
-                raise
+        try:
+            with all_or_nothing() as undo:
+                undo.push(restore)
+                try:
+                    return run_child(self.task, scope)
+                except BaseException as error:
+                    failure = error
+                    raise
+        except KeyboardInterrupt as interrupt:
+            # A Ctrl-C during the restoration replaces the failure.
+            if _RESTORED in getattr(failure, "__notes__", ()) and interrupt is not failure:
+                _add_note(interrupt)
+            raise
 
 
 def _tasks_from(task: Any) -> Iterator[Any]:
@@ -129,4 +135,8 @@ def _update(error: BaseException) -> None:
         vars(each)["changes"] = NO_CHANGES
         if isinstance(each, HostRoutingError):
             each.hint = f"{_RESTORED}: fix this, then try again"
+    _add_note(error)
+
+
+def _add_note(error: BaseException) -> None:
     vars(error)["__notes__"] = [*getattr(error, "__notes__", ()), _RESTORED]  # as in Python 3.11

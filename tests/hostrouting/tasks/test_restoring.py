@@ -189,11 +189,13 @@ def test_a_ctrl_c_does_not_end_the_restoration(
 
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt) as caught:
             phases.run(restoring(host, Configure(LATER, host=host), start_machine))
     finally:
         signal.signal(signal.SIGINT, handler)
     assert installation(host) == before
+    for error in (caught.value, caught.value.__context__):
+        assert vars(error)["__notes__"].count("what was installed before is installed again") == 1
 
 
 def test_routes_that_a_rollback_left_are_removed(host: Host, kernel: FakeKernel) -> None:
