@@ -355,8 +355,9 @@ def _link(item: dict[str, Any]) -> Link:
     kind, hardware = item.get("linkinfo", {}).get("info_kind"), int(item["link_type"].strip("[]"))
     name, master = item["ifname"], item.get("master")
     mac = item.get("address") if hardware in (Hardware.ETHER, Hardware.INFINIBAND) else None
+    group, mtu = int(item["group"]), item["mtu"]
     return Link(
-        item["ifindex"], name, is_up, has_carrier, kind, hardware, master, mtu=item["mtu"], mac=mac
+        item["ifindex"], name, is_up, has_carrier, kind, hardware, master, group, mtu, mac=mac
     )
 
 

@@ -421,8 +421,9 @@ def _link(message: Any, names: dict[int, str]) -> Link:
     hardware = message["ifi_type"]
     has_mac = hardware in (Hardware.ETHER, Hardware.INFINIBAND)
     mac = message.get_attr("IFLA_ADDRESS") if has_mac else None
+    group = message.get_attr("IFLA_GROUP") or 0
     return Link(
-        message["index"], name, is_up, has_carrier, kind, hardware, master, mtu=mtu, mac=mac
+        message["index"], name, is_up, has_carrier, kind, hardware, master, group, mtu, mac=mac
     )
 
 

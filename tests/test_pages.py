@@ -408,19 +408,21 @@ def test_the_blocks_of_a_page_run(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.kernel
-def test_the_proof_of_a_backend_runs(tmp_path: Path) -> None:
+def test_the_tests_on_linux_run(tmp_path: Path) -> None:
     """It runs in a process of its own, as it would move this one to another namespace."""
     page = (ROOT / "docs/howto/embed.md").read_text()
-    found = [block.text for block in blocks(page) if "CountingBackend(" in block.text]
+    tests_from = "FakeKernel()", "def test_on_linux", "CountingBackend("
+    found = [block.text for block in blocks(page) if any(map(block.text.__contains__, tests_from))]
     usual = "max_examples=100, steps=30"
-    assert found[1].endswith(f"TestMyBackend = conformance_test(my_kernel, {usual})\n")
-    proof = "\n".join(found).replace(usual, "max_examples=1, steps=3")
+    assert found[-1].endswith(f"TestMyBackend = conformance_test(my_kernel, {usual})\n")
+    imports = "import phases\nfrom hostrouting import Config, Configure"
+    proof = "\n".join((imports, *found)).replace(usual, "max_examples=1, steps=3")
     write_file(tmp_path / "test_backend.py", proof)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_backend.py"]
     env = os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
-    assert "1 passed" in done.stdout
+    assert "2 passed" in done.stdout
 
 
 @pytest.mark.parametrize(

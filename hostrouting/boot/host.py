@@ -12,7 +12,7 @@ import attrs
 
 from hostrouting.boot.systemd import UnitManager
 from hostrouting.config.routing import Config, FormerUplinkRecord, UplinkRecord
-from hostrouting.kernel.arguments import check_methods
+from hostrouting.kernel.arguments import check_backend, check_methods
 from hostrouting.kernel.port import RouteBackend, read_our_routes
 from hostrouting.kernel.translating import innermost, translated
 from hostrouting.model.errors import ConfigError, FileError, RouteError
@@ -478,11 +478,7 @@ def _check_backend(backend: RouteBackend | None, family: Family) -> None:
     if backend is None:
         return
     argument = "Host(routes=…)" if family is Family.IPV4 else "Host(routes6=…)"
-    check_methods(backend, RouteBackend, argument)
-    if backend.family is not family:
-        raise TypeError(
-            f"{argument} takes a backend for {family}, not for {backend.family}: {shown(backend)}"
-        )
+    check_backend(backend, RouteBackend, family, argument)
 
 
 def _require_layout(value: object) -> None:

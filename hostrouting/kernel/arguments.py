@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Any
 
-from hostrouting.kernel.port import Facts, Write
+from hostrouting.kernel.port import Facts, RouteBackend, Write
 from hostrouting.kernel.selection import Entries
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.lookups import Lookup, RouteFailure, RuleFailure
@@ -96,6 +96,15 @@ def check_methods(value: object, port: type, argument: str) -> None:
     if missing:
         raise TypeError(
             f"{argument} takes a {port.__name__}; {type(value).__name__} lacks {', '.join(missing)}"
+        )
+
+
+def check_backend(value: RouteBackend, port: type, family: Family, argument: str) -> None:
+    """Raise a ``TypeError`` unless an object has all attributes of a port, and is of a family."""
+    check_methods(value, port, argument)
+    if value.family is not family:
+        raise TypeError(
+            f"{argument} takes a backend for {family}, not for {value.family}: {shown(value)}"
         )
 
 

@@ -480,9 +480,11 @@ class Fib:
         longest = rule.suppress_prefix_length
         group = rule.suppress_group
         is_short = longest is not None and prefix_length <= longest
-        return is_short or (
-            group is not None and dev is not None and group == self._groups.get(dev, 0)
-        )
+        return is_short or (group is not None and dev is not None and group == self.group_of(dev))
+
+    def group_of(self, dev: str) -> int:
+        """Return an interface's group."""
+        return self._groups.get(dev, 0)
 
 
 def _prefix(rule: Rule, network: IpNetwork | None) -> Prefix:

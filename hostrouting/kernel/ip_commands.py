@@ -86,6 +86,12 @@ _RULE_FIELDS = {
 }
 
 
+_IPV4_ONLY = (
+    "IPv4 only, apart from a gateway after via inet6; "
+    "a NamespaceKernel takes an IPv6 address by add_address(dev, address)"
+)
+
+
 class IpCommands:
     """The method ``ip`` of a kernel whose links, addresses and rules can be changed."""
 
@@ -96,7 +102,7 @@ class IpCommands:
         known::
 
             link add NAME [address MAC] [down]
-            link set NAME up|down|carrier on|carrier off
+            link set NAME up|down|carrier on|carrier off|group N
             link del NAME
             address add A/LENGTH dev NAME [metric N] [noprefixroute]
             address add A peer A/LENGTH dev NAME [metric N] [noprefixroute]
@@ -137,7 +143,7 @@ def run_command(kernel: Kernel, line: str) -> None:
         raise ValueError(f"ip {' '.join(words)}: words are missing")
     if _has_ipv6(words):
         # A route via an IPv6 address, without inet6, would be in the IPv6 table.
-        raise ValueError(f"ip {' '.join(words)}: IPv4 only, apart from a gateway after via inet6")
+        raise ValueError(f"ip {' '.join(words)}: {_IPV4_ONLY}")
     try:
         run(kernel, words[2:])
     except IndexError:
@@ -169,7 +175,7 @@ def _is_ipv6(word: str) -> bool:
 def _command_of(words: Sequence[str]) -> Callable[[Kernel, list[str]], None]:
     """Return the function for a command, whose subject may be abbreviated."""
     if words[0] == "-6":
-        raise ValueError(f"ip {' '.join(words)}: IPv4 only")
+        raise ValueError(f"ip {' '.join(words)}: {_IPV4_ONLY}")
     subject = next((each for each in _COMMANDS if each.startswith(words[0])), "")
     verb = words[1] if len(words) > 1 else "show"
     run = _COMMANDS.get(subject, {}).get(verb)
@@ -194,11 +200,13 @@ def _link_add(kernel: Kernel, words: list[str]) -> None:
 
 
 def _link_set(kernel: Kernel, words: list[str]) -> None:
-    name, options = _device(words, ("carrier",), ("up", "down"))
+    name, options = _device(words, ("carrier", "group"), ("up", "down"))
     if "up" in options or "down" in options:
         kernel.set_link(name, up="up" in options)
     if "carrier" in options:
         kernel.set_link(name, carrier={"on": True, "off": False}[options["carrier"]])
+    if "group" in options:
+        kernel.set_link(name, group=integer(options["group"]))
 
 
 def _link_del(kernel: Kernel, words: list[str]) -> None:

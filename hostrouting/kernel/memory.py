@@ -204,8 +204,15 @@ class FakeKernel(IpCommands, Kernel):
             devinet.add_device(net, dev)
             devinet.set_device_up(net, dev, is_up=up)
 
-    def set_link(self, name: str, *, up: bool | None = None, carrier: bool | None = None) -> None:
-        """Set an interface up or down, or plug or unplug its cable.
+    def set_link(
+        self,
+        name: str,
+        *,
+        up: bool | None = None,
+        carrier: bool | None = None,
+        group: int | None = None,
+    ) -> None:
+        """Set an interface up or down, plug or unplug its cable, or set its group.
 
         Raises:
             RouteError: ENODEV: there is no interface with that name.
@@ -216,6 +223,8 @@ class FakeKernel(IpCommands, Kernel):
                 devinet.set_device_up(net, dev, is_up=up)
             if carrier is not None:
                 devinet.carrier_changed(net, dev, is_plugged=carrier)
+            if group is not None:
+                devinet.set_group(net, dev, group)
 
     def del_link(self, name: str) -> None:
         """Delete an interface along with its addresses and routes.
@@ -249,7 +258,7 @@ class FakeKernel(IpCommands, Kernel):
             RouteError: ENODEV: the interface doesn't exist. EEXIST: it already has the address.
             ValueError: the address isn't valid.
         """
-        interface = IPv4Interface(address)
+        interface = _ipv4(address)
         ifa = Address(
             dev,
             interface.ip,
@@ -273,7 +282,7 @@ class FakeKernel(IpCommands, Kernel):
                 address.
             ValueError: the address isn't valid.
         """
-        interface = IPv4Interface(address)
+        interface = _ipv4(address)
         with self._attempting(f"delete the address {address} of {dev}") as net:
             devinet.inet_del_ifa(net, net.device(dev), interface.ip, interface.network.prefixlen)
 
@@ -321,6 +330,16 @@ class FakeKernel(IpCommands, Kernel):
                 f"can't {attempt}: {refusal.message}",
                 errno=refusal.errno,
             ) from refusal
+
+
+def _ipv4(address: str) -> IPv4Interface:
+    try:
+        return IPv4Interface(address)
+    except ValueError as error:
+        raise ValueError(
+            f"FakeKernel takes an IPv4 address such as 10.1.0.4/24, not {shown(address)}; "
+            "a NamespaceKernel takes IPv6, too"
+        ) from error
 
 
 class _Listener(ChangeListener):

@@ -112,14 +112,31 @@ class NamespaceKernel(IpCommands, NetlinkBackend):
         # paired (ENOTCONN).
         self.set_link(name, up=up, carrier=True)
 
-    def set_link(self, name: str, *, up: bool | None = None, carrier: bool | None = None) -> None:
-        """Set an interface up or down, or plug or unplug its cable; return when routes are updated.
+    def set_link(
+        self,
+        name: str,
+        *,
+        up: bool | None = None,
+        carrier: bool | None = None,
+        group: int | None = None,
+    ) -> None:
+        """Set an interface up or down, plug or unplug its cable, or set its group.
+
+        When this method returns, the routes are updated.
 
         Raises:
             RouteError: the kernel rejected the request. For example, ENODEV: no link has that name.
         """
         scope = CancelScope(timeout=_WORK_SECONDS)
         with NetlinkBackend().changes() as changes:
+            if group is not None:
+                self._ask(
+                    f"set the group of the link {name}",
+                    rtnl.RTM_NEWLINK,
+                    rtnl.CHANGE,
+                    {"index": self._index(name)},
+                    ("IFLA_GROUP", group),
+                )
             if up is not None:
                 self._set_up(name, up)
             if carrier is not None:

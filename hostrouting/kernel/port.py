@@ -255,8 +255,15 @@ class Kernel(RouteBackend, Protocol):
     def add_link(self, name: str, *, up: bool = True, mac: str | None = None) -> None:
         """Add an Ethernet-like interface with a carrier, and with the given MAC address, if any."""
 
-    def set_link(self, name: str, *, up: bool | None = None, carrier: bool | None = None) -> None:
-        """Set an interface up or down, or plug or unplug its cable."""
+    def set_link(
+        self,
+        name: str,
+        *,
+        up: bool | None = None,
+        carrier: bool | None = None,
+        group: int | None = None,
+    ) -> None:
+        """Set an interface up or down, plug or unplug its cable, or set its group."""
 
     def del_link(self, name: str) -> None:
         """Delete an interface along with its addresses and routes."""

@@ -61,14 +61,14 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from hostrouting.kernel.arguments import check_methods
+from hostrouting.kernel.arguments import check_backend
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceError, NamespaceKernel, enter_namespace
 from hostrouting.kernel.port import Kernel, RouteBackend, Write, read_routes
 from hostrouting.kernel.selection import DEFAULT_ROUTES, Selection, except_plain
 from hostrouting.kernel.translating import checked
 from hostrouting.model.errors import RouteError
-from hostrouting.model.family import IpAddress
+from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.integer_prefixes import numbers
 from hostrouting.model.links import Link
 from hostrouting.model.lookups import Lookup, RouteFailure, RuleFailure
@@ -141,15 +141,18 @@ class _Pair(SimpleNamespace):
 def pair(backend: RouteBackend, *, world: Kernel) -> Kernel:
     """Return a ``Kernel`` that takes its route methods from a backend, and the rest from a kernel.
 
-    The backend and the kernel must be in the same network namespace. If the backend lacks a method,
-    a ``TypeError`` is raised.
+    Both must be for IPv4, as ``FakeKernel`` is, and in the same network namespace.
 
     Args:
         backend: the backend, used for all methods of ``RouteBackend``.
         world: the kernel used to change links, addresses and rules.
+
+    Raises:
+        TypeError: the backend or the kernel lacks a method, or is for IPv6.
     """
     names = [name for name in dir(Kernel) if not name.startswith("_")]
-    check_methods(backend, RouteBackend, "pair()")
+    check_backend(backend, RouteBackend, Family.IPV4, "pair()")
+    check_backend(world, Kernel, Family.IPV4, "pair(world=…)")
     routes = checked(backend)  # an error names the class of the backend
     methods = {
         name: getattr(routes if hasattr(RouteBackend, name) else world, name) for name in names
@@ -208,7 +211,9 @@ class ConformanceMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self._stack = ExitStack()
-        self.candidate: Kernel = checked(self._stack.enter_context(type(self).make_kernel()))
+        candidate = self._stack.enter_context(type(self).make_kernel())
+        check_backend(candidate, Kernel, Family.IPV4, "conformance_test()")
+        self.candidate: Kernel = checked(candidate)
         self.reference: Kernel = FakeKernel(os.uname().release)
 
     def teardown(self) -> None:
@@ -270,6 +275,11 @@ class ConformanceMachine(RuleBasedStateMachine):
     def set_carrier(self, name: str, carrier: bool) -> None:
         """Plug in or unplug a cable."""
         self._both(lambda kernel: kernel.set_link(name, carrier=carrier))
+
+    @rule(name=_devices, group=st.sampled_from((0, 7)))
+    def set_group(self, name: str, group: int) -> None:
+        """Move an interface to a group, which a policy rule may ignore."""
+        self._both(lambda kernel: kernel.set_link(name, group=group))
 
     @rule(name=_links)
     def del_link(self, name: str) -> None:
@@ -375,6 +385,9 @@ class ConformanceMachine(RuleBasedStateMachine):
         ):
             self._both(lambda kernel: _refusals(kernel.write_rules(change, policies)))  # noqa: B023
         _check_that_rules_are_not_replaced(self.candidate)
+        for group in (7, 0):
+            self._both(methodcaller("set_link", "lo", group=group))
+            self._compare("links", _links_without_index)
         with self.candidate.changes() as listener:
             self._both(lambda kernel: _refusals(kernel.write(Write.ADD, [_UNREACHABLE])))
             if not listener.happened():

@@ -30,7 +30,8 @@ from hostrouting.kernel.forwarding import ForwardingBackend
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
-from hostrouting.kernel.port import Kernel, RouteBackend, Sent, Write, read_routes
+from hostrouting.kernel.netlink6 import NetlinkBackend6
+from hostrouting.kernel.port import Facts, Kernel, RouteBackend, Sent, Write, read_routes
 from hostrouting.kernel.selection import EVERYTHING, Entries, Selection, WholeEntries
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.lookups import Lookup, RouteFailure, RuleFailure
@@ -98,9 +99,16 @@ class _DeletingLoosely(ForwardingBackend):
         return tuple(each for each in failures if each.errno != errno.ENOTRECOVERABLE)
 
 
+class _LosingGroups(ForwardingBackend):
+    def facts(self) -> Facts:
+        facts = super().facts()
+        return attrs.evolve(facts, links=tuple(attrs.evolve(each, group=0) for each in facts.links))
+
+
 @pytest.mark.parametrize(
     ("backend", "told"),
     [
+        (_LosingGroups, "links differ:"),
         (_AlwaysHappening, "keeps reporting changes, although nothing changes"),
         (_DeafWithoutPrefixes, "didn't notice that unreachable 10.77.0.0/16"),
         (_ReplacingRules, "returned () for Write.REPLACE; expected a ValueError"),
@@ -227,6 +235,10 @@ def test_a_difference_is_told_in_ips_words() -> None:
     assert re.match(r"-.*\d+\.\d+\.\d+\.\d+.* dev ", changed[0])
 
 
+class _Kernel6(FakeKernel):
+    family = Family.IPV6
+
+
 class _StrictKernel(FakeKernel):
     """A backend that refuses all routes for another reason than the kernel."""
 
@@ -271,6 +283,34 @@ def test_an_incomplete_backend_is_refused() -> None:
     mine: Any = Mine()
     with pytest.raises(TypeError, match=r"pair\(\) takes a RouteBackend; Mine lacks changes, entr"):
         pair(mine, world=FakeKernel())
+
+
+def test_a_backend_for_ipv6_is_refused() -> None:
+    """All prefixes that the machine tries are IPv4."""
+    kernel = FakeKernel()
+    with pytest.raises(TypeError, match=r"^pair\(\) takes a backend for IPv4, not for IPv6: Netl"):
+        pair(NetlinkBackend6(), world=kernel)
+    with pytest.raises(TypeError, match=r"^pair\(world=…\) takes a backend for IPv4"):
+        pair(kernel, world=_Kernel6())
+    lacking: Any = NetlinkBackend()
+    with pytest.raises(TypeError, match=r"^pair\(world=…\) takes a Kernel; NetlinkBackend lacks"):
+        pair(kernel, world=lacking)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        (NetlinkBackend(), "conformance_test() takes a Kernel; NetlinkBackend lacks add_address"),
+        (_Kernel6(), "conformance_test() takes a backend for IPv4, not for IPv6: "),
+    ],
+    ids=["without a world", "for IPv6"],
+)
+def test_a_kernel_that_does_not_suit_is_refused(kernel: Any, message: str) -> None:
+    test_case = conformance_test(lambda: nullcontext(kernel), max_examples=1, steps=1)
+    result = unittest.TestResult()
+    unittest.defaultTestLoader.loadTestsFromTestCase(test_case).run(result)
+    ((_, error),) = result.errors
+    assert f"TypeError: {message}" in error
 
 
 _PREFIX = IPv4Network("10.2.0.0/16")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from ipaddress import IPv4Address
 
 import pytest
 from node import attempt, like_linux, lines, on_linux, tool
@@ -237,15 +238,15 @@ def test_a_refusal_names_the_command(
     ("command", "message"),
     [
         ("route show", "ip route show: not known here; known are ip link add"),
-        ("ip -6 route add default dev lo", "ip -6 route add default dev lo: IPv4 only$"),
-        ("address add fd00::1/64 dev lo", "IPv4 only"),
+        ("ip -6 route add default dev lo", "ip -6 route add default dev lo: IPv4 only"),
+        ("address add fd00::1/64 dev lo", r"IPv4 only.* a NamespaceKernel takes .* by add_address"),
         ("route add fd00::/64 dev lo", "IPv4 only"),
         ("rule add from fd00::/64 lookup 100", "IPv4 only"),
         ("route add default via fd00::1 dev lo", "IPv4 only, apart from a gateway after via inet6"),
         ("route add 10.0.0.0/8 nexthop via fd00::1 dev lo", "IPv4 only"),
         ("route add 10.0.0.0/8 via inet6 fd00::1 dev lo metric 1x", "'1x' isn't a number$"),
         ("route add 10.0.0.0/8 dev lo metric -1", "'-1' isn't a number$"),
-        ("link set lo mtu 9000", "'mtu' isn't known here; known are carrier, up, down$"),
+        ("link set lo mtu 9000", "'mtu' isn't known here; known are carrier, group, up, down$"),
         ("route add 10.0.0.0/8 dev lo scope universe", "'universe' is neither .* of global, site"),
         ("tunnel add x", "not known here"),
         ("link add eth0 type dummy", "types .* call add_link.name, kind="),
@@ -275,6 +276,28 @@ def test_a_refusal_names_the_command(
 def test_an_unknown_command_says_what_is_known(command: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         FakeKernel().ip(command)
+
+
+@KERNELS
+def test_a_rule_ignores_an_interface_group(make: Callable[[], FakeKernel]) -> None:
+    kernel = make()
+    kernel.ip("""
+        link add eth0
+        link set eth0 group 7
+        route add 10.0.0.0/8 dev eth0
+        rule add pref 5 lookup main suppress_ifgroup 7
+        rule add pref 6 blackhole
+    """)
+    assert [link.group for link in kernel.facts().links] == [0, 7]
+    assert kernel.lookup([IPv4Address("10.1.2.3")])[0].errno == errno.EINVAL
+    kernel.set_link("eth0", group=0)
+    assert kernel.lookup([IPv4Address("10.1.2.3")])[0].errno is None
+
+
+def test_an_ipv6_address_is_refused_with_the_kernel_that_takes_it() -> None:
+    for change in (FakeKernel().add_address, FakeKernel().del_address):
+        with pytest.raises(ValueError, match=r"not 'fd00::1/64'; a NamespaceKernel takes IPv6"):
+            change("lo", "fd00::1/64")
 
 
 def test_a_list_of_commands_is_refused() -> None:

@@ -71,7 +71,19 @@ def carrier_changed(net: Net, dev: Device, *, is_plugged: bool) -> None:
         return
     dev.is_plugged = is_plugged
     net.changes += 1
-    if is_plugged:
+    _state_changed(net, dev)
+
+
+def set_group(net: Net, dev: Device, group: int) -> None:
+    """Move a device to an interface group, and update its routes (do_setlink)."""
+    dev.group = group
+    net.changes += 1
+    _state_changed(net, dev)
+
+
+def _state_changed(net: Net, dev: Device) -> None:
+    """Mark the hops through a device according to its carrier (netdev_state_change)."""
+    if dev.is_plugged:
         fib_sync_up(net, dev, revive=False)
     elif dev.is_up:
         fib_sync_down_dev(net, dev, is_dead=False)

@@ -84,6 +84,7 @@ class Device:
     is_up: bool = False
     is_plugged: bool = True
     mac: str | None = None
+    group: int = 0
     addresses: list[Address] = attrs.field(factory=list)
 
     @property
@@ -105,6 +106,7 @@ class Device:
             self.kind,
             self.hardware,
             self.master,
+            self.group,
             mtu=mtu,
             mac=self.mac,
         )
@@ -128,6 +130,10 @@ class Net(Fib):
         self.devices: dict[str, Device] = {}
         self.changes = 0
         self.indexes = count(1)  # for devices; an index is never reused
+
+    def group_of(self, dev: str) -> int:
+        """Return an interface's group."""
+        return self.device(dev).group
 
     def device(self, name: str) -> Device:
         """Return a device by name.
