@@ -221,6 +221,8 @@ class Definitions(dict[str, Any]):
                 {"uniqueItems": True} if self._is_report and items.get("type") == "string" else {}
             )
             return {"type": "array", "items": items, **is_unique}
+        if origin is list:  # keys of the config to set, which the config's schema describes
+            return {"type": "array", "items": {"type": "object", "minProperties": 1}}
         if origin is Literal:
             return {"const": inner[0]}
         if type_ in (bool, int):

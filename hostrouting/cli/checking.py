@@ -602,9 +602,11 @@ def _unfixed(config: Config, host: Host, *, has_config: bool) -> OverlapReport:
     from hostrouting.overlap.planned_host import (
         as_installed,
         compared_with_now,
+        fix_without_keep,
         naming_wrong,
         on_top,
         with_failure,
+        with_nothing_proposed,
     )
 
     try:
@@ -619,7 +621,9 @@ def _unfixed(config: Config, host: Host, *, has_config: bool) -> OverlapReport:
     except RouteError as error:
         now = _check_on(_without_waits(config), host, None)
         if now.findings:
-            bare = attrs.evolve(now, fix=Fix(unfixable=now.fix.unfixable))
+            later = run_function("check", lambda scope: fix_without_keep(config, host, scope))
+            refused = with_nothing_proposed(now, error, later)
+            bare = attrs.evolve(now, fix=Fix(unfixable=refused.fix.unfixable))
             for line in fix_lines(bare):
                 complain(line)
             raise RouteOverlapError(error.message, now, hint=error.hint) from error

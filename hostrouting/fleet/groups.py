@@ -370,7 +370,9 @@ def _reasons(report: OverlapReport) -> Hashable:
     """Return why no route fixes some failures, without what may differ within a group."""
     devs = {dev for finding in report.findings for dev in (*finding.devs, *finding.behind)}
     names = devs.union(report.default_devs)
-    return frozenset(in_general(each.reason, names) for each in report.fix.unfixable)
+    return frozenset(
+        (in_general(each.reason, names), each.obstacle.to_add) for each in report.fix.unfixable
+    )
 
 
 def _answers(report: OverlapReport) -> Hashable:

@@ -80,7 +80,13 @@ def routing_of(
         of_table = (route for route in state.routes if route.table == table)
         return next((route for route in of_table if not route.is_in_side_table), None)
 
-    named = uplinks or tuple(filter(is_device, state.uplinks.devs)) or None
+    named = uplinks
+    if not uplinks:
+        found = tuple(filter(is_device, state.uplinks.devs))
+        # A config may not name an uplink that it keeps, but this one doesn't name any.
+        keep = tuple(each for each in entries.keep if each.dev not in found)
+        entries = attrs.evolve(entries, keep=keep)
+        named = found or None
     return resolve_policy(
         Config(static_routes=entries, uplinks=named),
         state.family,

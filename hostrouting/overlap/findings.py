@@ -26,7 +26,7 @@ from hostrouting.model.links import Address, Link
 from hostrouting.model.routes import Route, RouteType
 from hostrouting.model.text import shortened
 from hostrouting.model.values import frozen
-from hostrouting.overlap.proposals import Fix
+from hostrouting.overlap.proposals import Fix, Unfixable
 
 # Limit for human-readable lines; ``ranges`` is always complete.
 _SHOWN_NETWORKS = 16
@@ -285,8 +285,8 @@ class OverlapReport(JsonObject):
             findings in the other family.
         fix: a fix for all failures. Not included in the JSON, in which each finding has its own
             routes and rules. The JSON also has the interfaces to keep (``keep``), the fix's entries
-            that the config already lists (``unapplied``), and our routes and rules that it doesn't
-            list (``unlisted``).
+            that the config already lists (``unapplied``), our routes and rules that it doesn't list
+            (``unlisted``), the failures that no entry fixes (``unfixable``), and ``hints``.
         changes: changes made by the task that ran the check. Not included in the JSON, which
             doesn't depend on the task.
         default_expires: for how many more seconds an uplink has an IPv6 default route, if the
@@ -308,6 +308,8 @@ class OverlapReport(JsonObject):
         "keep",
         "unapplied",
         "unlisted",
+        "unfixable",
+        "hints",
         "notes",
         "reason",
         "time",
@@ -348,6 +350,16 @@ class OverlapReport(JsonObject):
     def unlisted(self) -> tuple[str, ...]:
         """Return our routes and rules that cause failures, and that ``apply`` would remove."""
         return self.fix.unlisted
+
+    @property
+    def unfixable(self) -> tuple[Unfixable, ...]:
+        """Return the failures that the fix's entries don't fix, each with the reason."""
+        return self.fix.unfixable
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """Return what other interfaces' owners can change instead, or why nothing is proposed."""
+        return self.fix.hints
 
     @property
     def decisions(self) -> tuple[Note, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno as errnos
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
@@ -32,6 +32,7 @@ from hostrouting.overlap._state import State
 from hostrouting.overlap.check import Checked, check_families, checked_families
 from hostrouting.overlap.findings import Finding, OverlapReport, Verdict
 from hostrouting.overlap.proposals import Fix, Obstacle, Unfixable
+from hostrouting.overlap.summary import pasted_entries
 from hostrouting.overlap.uplinks import find_uplinks, ipv4_defaults_for
 from hostrouting.routes.install import refuse
 from hostrouting.routes.plan import RoutePlan, SwappedNamesError, plan_or_raise
@@ -554,7 +555,8 @@ def with_unapplied(
         report = checked.with_fix()
         return attrs.evolve(report, fix=attrs.evolve(report.fix, would_fail=True))
     except RouteError as error:
-        return _with_nothing_proposed(checked, error)
+        later = fix_without_keep(config, host, scope)
+        return with_nothing_proposed(checked.with_fix(), error, later)
     if not planned.plan.changes:
         return naming_wrong(checked.with_fix(), planned, config, scope)
     config = host.with_verified(config)
@@ -661,7 +663,7 @@ def on_top(
     try:
         planned.refuse_losing(fix, config)
     except RouteError as error:
-        return _with_nothing_proposed(checked, error)
+        return with_nothing_proposed(checked.with_fix(), error)
     if planned.moves(config.static_routes) and config.uplinks is None:
         # The installed static routes would move to a new uplink. Keep the questions in the report's
         # fix, which ask whether the new uplink is wanted.
@@ -747,19 +749,80 @@ def _with_entries(finding: Finding, left: Finding | None) -> Finding:
     return attrs.evolve(finding, fix=left.fix, rules=left.rules)
 
 
-def _with_nothing_proposed(checked: Checked, error: RouteError) -> OverlapReport:
+def fix_without_keep(config: Config, host: Host, scope: CancelScope) -> Fix:
+    """Return the fix that a config without ``keep`` needs.
+
+    The fix is empty if ``apply`` would fail for other reasons than ``keep``.
+
+    Args:
+        config: the config, whose ``keep`` can't be installed.
+        host: the host as it is.
+        scope: cancels the check of the model.
+    """
+    static = attrs.evolve(config.static_routes, keep=())
+    if static == config.static_routes:
+        return Fix()
+    unkept = attrs.evolve(config, static_routes=static)
+    try:
+        planned = as_installed(unkept, host, scope)
+        after = check_families(host.with_verified(unkept), planned.backend, scope, host=host)
+        planned.refuse_losing(after.fix, unkept)
+    except RouteError:
+        return Fix()
+    kept = config.static_routes.keep
+    more = tuple(each for each in after.fix.keep if each not in kept)
+    return attrs.evolve(after.fix, keep=more)
+
+
+def with_nothing_proposed(
+    report: OverlapReport,
+    error: RouteError,
+    later: Fix = Fix(),  # noqa: B008 - frozen
+) -> OverlapReport:
     """Return a report whose fix proposes nothing, with a hint on why ``apply`` would fail.
 
     Until the config can be installed, ``apply`` installs no entry of a fix either.
+
+    Args:
+        report: the report on the host as it is.
+        error: why the config can't be installed.
+        later: what the config needs in addition, even without the reason.
     """
-    report = checked.with_fix()
     is_known = not isinstance(error, UnknownFactError)
     told = "apply would fail" if is_known else "whether apply would fail isn't known"
     hint = f"{told}: {'; '.join(error.clause.splitlines())}"
-    hints = (*report.fix.hints, hint)
-    fix = Fix(unfixable=report.fix.unfixable, hints=hints, would_fail=is_known)
+    fix = Fix(
+        unfixable=report.fix.unfixable,
+        hints=(*report.fix.hints, hint),
+        would_fail=is_known,
+    )
     findings = tuple(attrs.evolve(finding, fix=(), rules=()) for finding in report.findings)
-    return attrs.evolve(report, findings=findings, fix=fix)
+    why = Obstacle(f"{told}, as the hint says", is_withheld=True, to_add=(*_to_add(later),))
+    return _with_each_reason(attrs.evolve(report, findings=findings, fix=fix), why)
+
+
+def _to_add(later: Fix) -> Iterator[str]:
+    """Yield a clause for each key of the config with entries to add."""
+    for heading, (entries, rest) in pasted_entries(later):
+        yield f"also {heading.removeprefix('fix: ')} {', '.join(entries)}{rest}"
+
+
+def _with_each_reason(report: OverlapReport, why: Obstacle) -> OverlapReport:
+    """Return a report in which a reason is given for the failures that no entry fixes."""
+    told = [part for each in report.fix.unfixable for part in each.ranges]
+    left = [
+        finding
+        for finding in report.findings
+        if not (finding.fix or finding.rules)
+        and not any(part.overlaps(other) for part in finding.ranges for other in told)
+    ]
+    if not left:
+        return report
+    ranges = tuple(dict.fromkeys(part for finding in left for part in finding.ranges))
+    devs = tuple(sorted({dev for finding in left for dev in finding.devs}))
+    unfixable = Unfixable(ranges, devs, why)
+    fix = attrs.evolve(report.fix, unfixable=(*report.fix.unfixable, unfixable))
+    return attrs.evolve(report, fix=fix)
 
 
 def _without_listed(report: OverlapReport, config: Config, hint: str) -> OverlapReport:
@@ -783,7 +846,9 @@ def _without_listed(report: OverlapReport, config: Config, hint: str) -> Overlap
         )
         for finding in report.findings
     )
-    return attrs.evolve(report, findings=findings, fix=fix)
+    report = attrs.evolve(report, findings=findings, fix=fix)
+    why = Obstacle(f"CONFIG lists what would fix it, but {hint}", is_withheld=True)
+    return _with_each_reason(report, why)
 
 
 def _routes_beyond(

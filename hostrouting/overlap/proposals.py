@@ -158,6 +158,7 @@ class Obstacle(NamedTuple):
         change: the change that the owner is advised to make; None if no model can show its effects.
         is_hidden: whether the snapshot may lack selectors of the rule, so that the rule may match
             other packets.
+        to_add: clauses with entries that the config needs, too, once the reason is gone.
     """
 
     reason: str
@@ -166,6 +167,7 @@ class Obstacle(NamedTuple):
     question: Question | None = None
     change: OwnersChange | None = None
     is_hidden: bool = False
+    to_add: tuple[str, ...] = ()
 
     def sentence(self) -> str:
         """Return the reason with what to do about it."""
@@ -175,7 +177,9 @@ class Obstacle(NamedTuple):
             if self.is_hidden:
                 return f"{self.reason}; {HIDES_SELECTORS}"
             return f"{self.reason}: change that rule"
-        return self.reason if self.change is None else f"{self.reason}: {self.change}"
+        if self.change is not None:
+            return f"{self.reason}: {self.change}"
+        return "; ".join((self.reason, *self.to_add))
 
 
 @frozen

@@ -10,6 +10,7 @@ import re
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from ipaddress import IPv4Address, IPv4Network
+from itertools import compress
 from pathlib import Path
 
 import asking
@@ -24,8 +25,9 @@ from needs import NO_BROADCAST, needs_linux
 from nightly import IS_NIGHTLY, by_day
 from node import DEFAULT, attempt, build_node, nics, on_linux, run_ip, until
 from scenario import play
-from worlds import DEVICES, Question, World
+from worlds import DEVICES, Question, World, as_expected
 from worlds.cut import questions
+from worlds.hosts import section
 from worlds.seldom import (
     BLACKHOLED_GATEWAY,
     CLAIMED_GATEWAY,
@@ -39,11 +41,21 @@ from worlds.seldom import (
 )
 
 import phases
-from hostrouting import Config, ExpectedCidr, OverlapReport, RouteError, RouteOverlap, StaticRoute
+from hostrouting import (
+    Config,
+    ExpectedCidr,
+    Host,
+    OverlapReport,
+    RouteError,
+    RouteOverlap,
+    StaticRoute,
+    check,
+)
 from hostrouting.config.routing import StaticRule
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import Kernel, Write, read_routes
+from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.links import Link
 from hostrouting.model.parsing import is_device, is_inside
@@ -319,6 +331,33 @@ def _see_what_is_covered(fix: Fix, before: dict[IpAddress, Sort]) -> None:
                 assert sort.route.destination.prefixlen > entry.destination.prefixlen, (
                     f"{entry} takes {sort}"
                 )
+
+
+@settings(_SETTINGS)
+@given(
+    question=st.one_of(questions(), questions(by_source=True)),
+    is_listed=st.lists(st.booleans(), min_size=3, max_size=3),
+    keep=st.lists(st.sampled_from(("eth0", "eth1", "ib*", "tun0")), max_size=2, unique=True),
+)
+def test_in_memory_each_failure_of_a_config_has_a_fix_or_a_reason(
+    question: Question, is_listed: list[bool], keep: list[str]
+) -> None:
+    """The config lists routes and interfaces that the kernel lacks, or even refuses."""
+    kernel = FakeKernel()
+    question.world.build(kernel)
+    cidrs = dict.fromkeys(expected.cidr for expected in as_expected(question.cidrs))
+    routes = [{"destination": str(cidr)} for cidr in compress(cidrs, is_listed)]
+    document = section(as_expected(question.cidrs), question.allowed, question.foreseen)
+    document["staticRoutes"] = {"enabled": True, "routes": routes, "keep": keep}
+    host = Host.recorded(take_snapshot(kernel))
+    report = check(Config.from_mapping({"hostRouting": document}), host=host)
+    fix = report.fix
+    told = [part for each in fix.unfixable for part in each.ranges]
+    for finding in report.findings:
+        is_told = any(part.overlaps(other) for part in finding.ranges for other in told)
+        is_fixed = finding.fix or finding.rules or fix.needs_apply
+        # A listed route may win only with the fix's entries.
+        assert is_told or is_fixed or (fix.would_fail and fix.entries.is_wanted), finding.message
 
 
 @pytest.mark.kernel

@@ -36,6 +36,7 @@ HALVES = ("172.16.0.0/17", "172.16.128.0/17")
 LISTED = {"hostRouting": section(*HALVES, cidrs=[EXPECTED], keep=["ib0"])}
 HALF = {"hostRouting": section(HALVES[0], cidrs=[EXPECTED], keep=["ib0"])}
 
+RANGE = IPv4Network("10.96.0.0/16")
 BY_VPN = Rule(5270, table=52)
 VPN = Route(IPv4Network("10.9.0.0/16"), (NextHop("ib0"),), table=52, protocol=Protocol.STATIC)
 TO_VPN = {"to": "10.9.0.0/16", "priority": 5269}
@@ -794,6 +795,10 @@ def test_a_rule_before_kept_addresses_is_named_though_a_cidr_fails(
     code, _, said = run("fix", "--in-place", path)
     assert code == 1
     assert json.loads(path.read_text()) == document
+    reason = "no route is proposed for 10.96.0.0/16: apply would fail, as the hint says"
+    lines = [line.strip() for line in (*out.splitlines(), *said.splitlines())]
+    assert [line.startswith("also add") for line in lines].count(True) == 2 * (len(listed) < 4)
+    assert lines.count(reason) == 2
     for text in (out, said, run("apply", "--routes-only", path)[2]):
         assert "can't keep 172.16.0.10 on ib0" in text
         assert "because of the rule 2168: from all lookup main suppress_prefixlength 0" in text
@@ -803,6 +808,39 @@ def test_a_rule_before_kept_addresses_is_named_though_a_cidr_fails(
     assert run("fix", "--in-place", path)[0] == 0
     assert run("apply", "--routes-only", path)[0] == 0
     assert run("check", path)[0] == 0
+
+
+def test_one_judging_names_all_that_a_host_with_a_vpns_rules_needs(
+    run: Run, write: Any, kernel: FakeKernel, host: Host
+) -> None:
+    """wg-quick's rules precede those of keep, and its tunnel takes a CIDR that isn't listed."""
+    config = section(*HALVES, cidrs=[EXPECTED, "10.96.0.0/16"], keep=["ib0"])
+    path = write({"hostRouting": config})
+    assert run("apply", "--routes-only", path)[0] == 0
+    kernel.ip("link add wg0\naddress add 10.200.0.2/24 dev wg0")
+    kernel.ip("route add default dev wg0 table 51820\nrule add not fwmark 51820 table 51820")
+    kernel.ip("rule add table main suppress_prefixlength 0")
+    (group,) = judge([take_snapshot(kernel)], Config.load(path)).groups
+    (unfixable,) = group.unfixable
+    assert (group.would_fail, group.fix, unfixable.ranges) == (True, (), (RANGE,))
+    document = json.loads(run("check", path, "--output", "json")[1])
+    assert document["unfixable"] == [unfixable.to_json()]
+    assert document["hints"] == [*group.hints]
+    assert [finding["fix"] for finding in document["findings"]] == [[]]
+    (commands,) = re.findall(r": (ip -4 rule add [^;]*);", group.hints[-1])
+    for command in commands.split(" && "):
+        kernel.ip(command.removeprefix("ip -4 "))
+    (entry,) = re.findall(r"also add to hostRouting\.staticRoutes\.routes: (.*)", unfixable.reason)
+    config["staticRoutes"]["routes"].append(json.loads(entry))
+    assert run("apply", "--routes-only", write({"hostRouting": config}))[0] == 0
+    assert check(Config.load(path), host=host).verdict is Verdict.OK
+
+
+def test_an_uplink_of_keep_stops_no_check(run: Run, write: Any) -> None:
+    """The config names no uplinks, so it may keep eth0, but that is the default route's."""
+    path = write({"hostRouting": section(cidrs=[EXPECTED], keep=["eth0"])})
+    code, out, _ = run("check", path)
+    assert (code, '"ib0"' in out) == (1, True)
 
 
 @pytest.mark.usefixtures("vpn")
