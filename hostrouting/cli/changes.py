@@ -104,8 +104,8 @@ def plan_text(plan: Plan, config: Config, *, is_verbose: bool) -> str:
         False: f"{start} {bad('would be held back')}",
         None: f"whether the gate would let {start} through isn't known",
     }
-    reason = clean(plan.next_start.reason.partition(":\n")[0])  # a warning has the other lines
-    lines.append(f"{verdicts[plan.next_start.is_admitted]}: {reason}")
+    # A warning has the refusals.
+    lines.append(f"{verdicts[plan.next_start.is_admitted]}: {clean(plan.next_start.reason)}")
     return "\n".join(lines)
 
 

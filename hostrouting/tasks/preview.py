@@ -34,9 +34,26 @@ from phases import CancelScope
 _NAMED_FINDINGS = 3
 _NOT_INSTALLED = "apply can't install this here"
 
+
+@frozen
+class _Refused:
+    """Why the routes can't be installed.
+
+    Args:
+        reason: the reason, as a clause.
+        refusals: a line for each route or rule, if there are several.
+    """
+
+    reason: str
+    refusals: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return _with_refusals(self.reason, self.refusals)
+
+
 # The check's report with the planned routes in the kernel. Or the reason why the routes can't be
 # installed. Or the error about an unknown fact on which that depends.
-_Outcome: TypeAlias = OverlapReport | UnknownFactError | str
+_Outcome: TypeAlias = OverlapReport | UnknownFactError | _Refused
 
 
 @frozen
@@ -48,17 +65,20 @@ class NextStart:
         is_admitted: whether the gate would let the consumer start. None if that isn't known: an
             image has no kernel to query, ``Configure`` can't install the plan here, or a fact of
             the host isn't known.
-        reason: the reason for the decision, as a clause. If ``Configure`` would fail for several
-            routes or rules, a line for each of them follows.
+        reason: the reason for the decision, as a clause.
+        refusals: if ``Configure`` would fail for several routes or rules, a line for each, and
+            then the hints.
     """
 
     consumer: str
     is_admitted: bool | None
     reason: str
+    refusals: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the decision as JSON."""
-        return {"consumer": self.consumer, "admitted": self.is_admitted, "reason": self.reason}
+        """Return the decision as JSON, whose reason has the refusals, too."""
+        reason = _with_refusals(self.reason, self.refusals)
+        return {"consumer": self.consumer, "admitted": self.is_admitted, "reason": reason}
 
 
 @frozen
@@ -134,7 +154,7 @@ def plan(config: Config, *, host: Host | None = None, scope: CancelScope | None 
 
 
 def _plan(config: Config, host: Host, scope: CancelScope) -> Plan:
-    outcome: _Outcome = ""
+    outcome: _Outcome | None = None
     if host.is_image:
         next_start = NextStart(config.consumer, None, "an image is checked at its first boot")
         planned = Plan(host.name, RoutePlan(), None, None, next_start)
@@ -153,7 +173,7 @@ def _plan(config: Config, host: Host, scope: CancelScope) -> Plan:
                 *_effects(config, outcome, rehearsal, scope),
             ),
             awaited_devs(config, host.routes),
-            isinstance(outcome, str),
+            isinstance(outcome, _Refused),
         )
     if host.snapshot is not None:
         return planned
@@ -221,13 +241,13 @@ def _effects(
     scope: CancelScope,
 ) -> Iterator[str]:
     """Yield why ``Configure`` would fail, or which traffic its changes would divert."""
-    if isinstance(outcome, str):
+    if isinstance(outcome, _Refused):
         yield f"apply would fail: {outcome}"
     elif isinstance(outcome, OverlapReport):
         yield from rehearsal.planned.effects(config, scope)
 
 
-def _changes_to_record(config: Config, host: Host, outcome: _Outcome) -> Changes:
+def _changes_to_record(config: Config, host: Host, outcome: _Outcome | None) -> Changes:
     if not isinstance(outcome, OverlapReport):
         return Changes()
     change = change_to_record(config, outcome, host)
@@ -252,16 +272,17 @@ def _outcome(
     if isinstance(rehearsal.error, UnknownFactError):
         return rehearsal.error
     if rehearsal.missing is not None:
-        return rehearsal.reason
+        return _Refused(rehearsal.reason)
     if rehearsal.error is not None:
         return _why_refused(rehearsal.error)
     return check_families(config, rehearsal.planned.backend, scope, host=host)
 
 
-def _why_refused(error: RouteError) -> str:
-    is_one = len(error.clause.splitlines()) == 1
-    lines = f" {error.clause}" if is_one else f"\n{error}"
-    return f"the static routes can't be installed:{lines}"
+def _why_refused(error: RouteError) -> _Refused:
+    reason = "the static routes can't be installed"
+    if len(error.clause.splitlines()) == 1:
+        return _Refused(f"{reason}: {error.clause}")
+    return _Refused(reason, tuple(str(error).splitlines()))
 
 
 def _next_start(config: Config, host: Host, outcome: _Outcome) -> NextStart:
@@ -269,8 +290,8 @@ def _next_start(config: Config, host: Host, outcome: _Outcome) -> NextStart:
     consumer = config.consumer
     if host.snapshot is None and (why := why_open(host.layout)):
         return NextStart(consumer, True, f"{why}, so nothing is checked")
-    if isinstance(outcome, str):
-        return NextStart(consumer, False, outcome)
+    if isinstance(outcome, _Refused):
+        return NextStart(consumer, False, outcome.reason, outcome.refusals)
     if isinstance(outcome, UnknownFactError):
         return NextStart(consumer, None, outcome.clause)
     if not config.route_overlap.expected_cidrs:
@@ -284,6 +305,11 @@ def _next_start(config: Config, host: Host, outcome: _Outcome) -> NextStart:
         is_known = outcome.findings or outcome.reason_kind is not UnknownReason.CHECK_FAILED
         return NextStart(consumer, False if is_known else None, failure)
     return NextStart(consumer, True, f"the mode is WARN, although {failure}")
+
+
+def _with_refusals(reason: str, refusals: tuple[str, ...]) -> str:
+    """Return a reason, and the lines that follow it, if any."""
+    return "\n".join((f"{reason}:", *refusals)) if refusals else reason
 
 
 def _failure_of(report: OverlapReport) -> str | None:

@@ -355,6 +355,7 @@ def test_a_check_tells_of_printed_rules_that_the_next_boot_lacks(
 
 def test_a_plan_that_fails_for_several_interfaces_has_a_line_for_each(
     kernel: FakeKernel,
+    host: Host,
     run: Callable[..., tuple[int, str, str]],
     write: Callable[[object], Any],
 ) -> None:
@@ -371,6 +372,12 @@ def test_a_plan_that_fails_for_several_interfaces_has_a_line_for_each(
         assert (out + err).count(start) == 1
         assert [line for line in err.splitlines() if line.startswith(f"hostrouting: {start}")]
     assert out.endswith("held back: the static routes can't be installed\n")
+    planned = plan(Config.load(path), host=host).next_start
+    assert planned.reason == "the static routes can't be installed"
+    assert [line.split(" on ")[0] for line in planned.refusals[:2]] == [
+        *("can't keep 172.16.0.10", "can't keep 172.16.0.11"),
+    ]
+    assert planned.to_json()["reason"].splitlines() == [f"{planned.reason}:", *planned.refusals]
 
 
 def test_rules_of_networkd_last(
