@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Network
 from pathlib import Path
 from types import ModuleType
@@ -230,9 +231,17 @@ def test_wrong_arguments_are_refused_with_a_hint(host: Host) -> None:
         for wrong in ("/mnt/image", object(), Host):
             with pytest.raises(TypeError, match=r"takes host=Host\("):
                 function(CONFIG, host=wrong)
-    for function in (check, plan, examine):
+    no_scope = cast("phases.CancelScope", 5)
+    taken, calls = snapshot(host=host), (check, plan, examine)
+    for call in (
+        *(partial(function, CONFIG, host=host) for function in calls),
+        partial(explain, "10.1.0.9", host=host),
+        partial(snapshot, host=host),
+        partial(diff, taken, host=host),
+        partial(judge, [taken], CONFIG),
+    ):
         with pytest.raises(TypeError, match=r"expected scope=CancelScope\("):
-            function(CONFIG, host=host, scope=cast("phases.CancelScope", 5))
+            call(scope=no_scope)
     with pytest.raises(TypeError, match="takes host="):
         RemoveHostRouting(host=document)
     with pytest.raises(ConfigError, match="address: 'fe80::1'"):

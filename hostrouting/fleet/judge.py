@@ -30,6 +30,7 @@ from hostrouting.overlap.check import unjudged
 from hostrouting.overlap.difference import DiffReport
 from hostrouting.overlap.findings import UnknownReason
 from hostrouting.overlap.planned_host import PlannedHost, with_overdue
+from hostrouting.tasks.arguments import to_scope
 from hostrouting.tasks.queries import check_and_plan, diff
 from phases import CancelScope
 
@@ -117,7 +118,7 @@ def judge(
         )
     earlier = set() if since is None else {*map(_stem, Path(since).glob("[!.]*.json"))}
     judging = _Judging(config, max_mib, since, _shared_names(snapshots))
-    hosts = _reports(snapshots, judging, executor, scope or CancelScope())
+    hosts = _reports(snapshots, judging, executor, to_scope(scope))
     report = FleetReport.of(hosts, time.time())
     later = {name.rpartition("/")[2] for group in report.groups for name in group.hosts}
     return attrs.evolve(report, gone=tuple(sorted(earlier - later)))

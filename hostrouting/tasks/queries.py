@@ -273,4 +273,6 @@ def snapshot(*, host: Host | None = None, scope: CancelScope | None = None) -> S
     """
     from hostrouting.overlap.snapshots import snapshot_of
 
-    return snapshot_of(to_host(host), scope)
+    host = to_host(host)
+    with to_scope(scope) as scope:
+        return snapshot_of(host, scope)

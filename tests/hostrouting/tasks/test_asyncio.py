@@ -126,3 +126,40 @@ def test_a_cancelled_coroutine_ends_the_function(name: str, installed: Host) -> 
 
     asyncio.run(cancel_in_the_midst())
     assert len(reads) == 1
+
+
+def below(scope: CancelScope) -> Callable[[], None]:
+    """Return a function that waits as the functions do, in a child of their scope."""
+    return lambda: scope.child().wait(Event())
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_deadline_of_its_scope_ends_the_function_with_a_timeout(
+    name: str, installed: Host
+) -> None:
+    """The child's ``Cancelled`` would end the caller's own run, which wasn't cancelled."""
+    scope = CancelScope(timeout=0.05)
+    with pytest.raises(phases.TimedOut):
+        FUNCTIONS[name](Call(installed, scope, below(scope)))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_deadline_of_an_outer_scope_cancels_the_function(name: str, installed: Host) -> None:
+    scope = CancelScope(timeout=0.05).child()
+    with pytest.raises(phases.Cancelled, match="an outer deadline passed"):
+        FUNCTIONS[name](Call(installed, scope, below(scope)))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_deadline_in_a_coroutine_is_the_coroutines(name: str, installed: Host) -> None:
+    def function(*, scope: CancelScope | None = None) -> object:
+        assert scope is not None
+        return FUNCTIONS[name](Call(installed, scope, below(scope)))
+
+    async def call(timeout: float | None, scope: CancelScope | None) -> None:
+        await asyncio.wait_for(phases.call_async(function, scope=scope), timeout)
+
+    with pytest.raises(asyncio.TimeoutError):
+        asyncio.run(call(0.05, None))
+    with pytest.raises(phases.TimedOut):
+        asyncio.run(call(None, CancelScope(timeout=0.05)))
