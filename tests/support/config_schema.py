@@ -48,6 +48,31 @@ def unmarked(document: object, problems: Iterable[tuple[str, str]]) -> list[str]
     return [message for _, message in problems if not any(words in message for words in _UNSAYABLE)]
 
 
+def keys_of_routing() -> list[str]:
+    """Return the path of each key, or item of a list, below ``hostRouting`` that contains no other
+    one.
+    """
+    paths = [*dict.fromkeys(_keys(SCHEMA["properties"]["hostRouting"], ""))]
+    return [
+        path
+        for path in paths
+        if not any(each.startswith((f"{path}.", f"{path}[")) for each in paths)
+    ]
+
+
+def _keys(schema: dict[str, Any], path: str) -> Iterator[str]:
+    if "$ref" in schema:
+        schema = SCHEMA["$defs"][schema["$ref"].rpartition("/")[2]]
+    if path:
+        yield path
+    for option in schema.get("anyOf", ()):
+        yield from _keys(option, path)
+    for key, value in schema.get("properties", {}).items():
+        yield from _keys(value, f"{path}.{key}" if path else key)
+    if "items" in schema:
+        yield from _keys(schema["items"], f"{path}[0]")
+
+
 def integer_keys() -> dict[str, dict[str, Any]]:
     """Return the schema of each key whose value is an integer, by its path in error messages."""
     return dict(_integers(SCHEMA, ""))

@@ -5,14 +5,14 @@ the same rules.
 from __future__ import annotations
 
 import os
+import re
 from ipaddress import IPv4Address, IPv4Network
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
-from config_schema import unmarked
+from config_schema import integer_keys, keys_of_routing, unmarked
 from hypothesis import given
 from hypothesis import strategies as st
 from nightly import by_day
@@ -29,6 +29,7 @@ from hostrouting import (
     StaticRule,
 )
 from hostrouting.boot.files import write_if_changed
+from hostrouting.boot.manifest import SHARED_KEYS
 from hostrouting.config import routing
 from hostrouting.config.routing import CONTAINER_DEVS, Watch
 from hostrouting.model.errors import FileError
@@ -141,7 +142,8 @@ ROUTE = {"destination": "172.16.1.0/24"}
 ENTRIES: dict[str, dict[str, Any]] = {
     "staticRoutes.routes[0]": ROUTE,
     "staticRoutes.rules[0]": {"to": "10.244.0.0/16", "priority": 5269},
-    "staticRoutes.keep[0]": {"dev": "ib*"},
+    "staticRoutes.keep[0]": {"dev": "ib*", "gateway": "10.2.0.1"},
+    "routeOverlap.expectedCidrs[0]": {"cidr": "10.0.0.0/8", "devs": ["ib*"]},
 }
 
 
@@ -149,12 +151,11 @@ def at(place: str, value: Any) -> tuple[dict[str, Any], str]:
     """Return a config with a value at a position, and the value's path in error messages."""
     section, _, key = place.rpartition(".")
     path = f"hostRouting.{place}"
-    if section in ENTRIES:
-        name = section.removeprefix("staticRoutes.").removesuffix("[0]")
-        entry = ENTRIES[section] | {key: value}
-        return {"hostRouting": {"staticRoutes": {"enabled": True, name: [entry]}}}, path
     if key.endswith("[0]"):
         key, value = key.removesuffix("[0]"), [value]
+    if section in ENTRIES:
+        key, value = section.removesuffix("[0]"), [ENTRIES[section] | {key: value}]
+        section, _, key = key.rpartition(".")
     opted_in = {"enabled": True} if key in ("routes", "rules", "keep") else {}
     return {"hostRouting": {section: opted_in | {key: value}} if section else {key: value}}, path
 
@@ -260,12 +261,18 @@ REFUSED: dict[str, dict[str, list[Any]]] = {
             *("fd00::/129", "fd00::/048", "fd00:::/48", "fd00::10.0.0.1/128", "fd00::/48 "),
         ],
     },
+    "routeOverlap.expectedCidrs[0].cidr": {NO_PREFIX: ["10.0.0.0"], NO_STRING: [5]},
+    "routeOverlap.expectedCidrs[0].devs[0]": {"not a pattern": ["", "a b"], "": [5]},
+    "routeOverlap.containerDevs[0]": {"not a pattern": ["", "a b"], "": [5]},
+    "routeOverlap.allowedDevs[0]": {"not a pattern": ["", "a b"], "": [5]},
     "routeOverlap.foreseen[0]": {"which means nothing without an interface": ["fe80::/10"]},
     "routeOverlap.mode": {"": ["LOUD", " strict", 1, True, ["WARN"], "ﬅrict", "ſtrict"]},
     "routeOverlap.settleSeconds": {"": [-1, 601, True, 1.5, "30"]},
     "routeOverlap.coverage": {"every address of an expected CIDR is checked": ["EXACT"]},
     "waitSeconds": {"": [-1, 601, True, 1.5, "30"]},
     "uplinks": {"": [[]]},
+    "uplinks[0]": {"": ["", "a b", 5]},
+    "watch.enabled": {"not a boolean": ["true", 1, 0, "yes", []]},
     "watch.textfile": {
         "is not the absolute path of a textfile": [
             *("", "x.prom", "/x", "/x.prom", "/etc/x.prom"),
@@ -333,29 +340,59 @@ def test_a_name_of_a_million_letters_is_refused(key: str, unit: str) -> None:
     assert only_problem(document)[0] == path
 
 
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [
-        *(
-            ("staticRoutes.routes[0].dev", dev)
-            for dev in ("eth0", "a", "enp0s31f6.100", "br-0_x", "a" * 15, "...", "-x")
-        ),
-        ("staticRoutes.routes[0].gateway", "onlink"),
-        *(
-            ("consumer", unit)
-            for unit in ("systemd-nspawn@.service", "kubelet.service", "a:b-c_d.e@.service")
-        ),
-        ("consumer", f"{'x' * 227}@.service"),
+# Values by position that a config keeps as they are, and that aren't the default.
+GOOD: dict[str, list[Any]] = {
+    "staticRoutes.enabled": [True],
+    "staticRoutes.routes[0].destination": ["10.0.0.0/8", "fd00:1::/48"],
+    "staticRoutes.routes[0].gateway": ["onlink", "10.1.0.1"],
+    "staticRoutes.routes[0].dev": [
+        *("eth0", "a", "enp0s31f6.100", "br-0_x", "a" * 15, "...", "-x"),
     ],
+    "staticRoutes.rules[0].to": ["10.0.0.0/8", "fd00:1::/48"],
+    "staticRoutes.keep[0].dev": ["ib*", "wg[01]"],
+    "staticRoutes.keep[0].gateway": ["onlink", "10.1.0.1"],
+    "routeOverlap.expectedCidrs[0].cidr": ["10.0.0.0/8", "fd00:1::/48"],
+    "routeOverlap.expectedCidrs[0].devs[0]": ["ib*"],
+    "routeOverlap.mode": ["STRICT"],
+    "routeOverlap.containerDevs[0]": ["ib*"],
+    "routeOverlap.allowedDevs[0]": ["ib*"],
+    "routeOverlap.foreseen[0]": ["10.0.0.0/8", "fd00:1::/48"],
+    "uplinks[0]": ["eth0", "ib*"],
+    "consumer": [
+        *("kubelet.service", "a:b-c_d.e@.service", f"{'x' * 227}@.service"),
+    ],
+    "watch.enabled": [True],
+    "watch.textfile": ["/var/lib/x.prom"],
+}
+
+
+@pytest.mark.parametrize(
+    ("place", "value"), [(place, value) for place, values in GOOD.items() for value in values]
 )
 def test_a_good_value_is_kept_unchanged(place: str, value: Any) -> None:
-    document, _ = at(place, value)
-    config = Config.from_mapping(document)
-    (route,) = config.static_routes.routes or (StaticRoute("10.0.0.0/8"),)
-    key = place.rpartition(".")[2]
-    held = {"consumer": config.consumer} | attrs.asdict(route)
-    assert key in held, f"add {key}, and where the config holds it, to `held` in this test"
-    assert held[key] == value
+    document, path = at(place, value)
+    held: Any = Config.from_mapping(document).to_mapping()
+    for key in re.findall(r"\w+", path):
+        held = held[int(key) if key.isdigit() else key]
+    assert held == value
+
+
+def test_every_key_has_refused_and_good_values_here() -> None:
+    keys = {*keys_of_routing()}
+    unrefused = sorted(keys - {*REFUSED})
+    assert not unrefused, f"add to REFUSED wrong values of each of these keys: {unrefused}"
+    numbers = {path.removeprefix("hostRouting.") for path in integer_keys()}
+    wrong = sorted((keys - numbers) ^ {*GOOD})
+    assert not wrong, f"add to GOOD values of each of these keys, or delete it: {wrong}"
+
+
+def test_every_value_outside_the_sections_is_of_all_parts() -> None:
+    alone = {key.removesuffix("[0]") for key in keys_of_routing() if "." not in key}
+    shared = alone - {"consumer"}  # the manifest has it for the whole installation
+    assert shared == {*SHARED_KEYS}, (
+        "add to SHARED_KEYS in boot/manifest.py the keys that several parts use, or else to this"
+        f" test with the place that keeps its value: {sorted(shared ^ {*SHARED_KEYS})}"
+    )
 
 
 def test_a_duplicate_route_is_refused_and_names_the_first() -> None:
