@@ -70,6 +70,7 @@ from hostrouting.routes import formats
 from hostrouting.tasks import queries
 
 if TYPE_CHECKING:
+    from hostrouting.overlap.planned_host import PlannedHost
     from hostrouting.overlap.rehearsal import Rehearsal
 
 # The most routes that a line names.
@@ -230,7 +231,7 @@ def _start_notes(
 
 def _about_printed(report: OverlapReport, chosen: Chosen, host: Host) -> str:
     """Return how to make rules of ``fix --format ip`` last; empty if there are none."""
-    if report.verdict is not Verdict.OK:
+    if report.verdict is Verdict.UNKNOWN:
         return ""
     rules = host.routes.facts().rules
     return formats.printed_sentence(chosen.config.static_routes, rules)
@@ -473,7 +474,7 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
 
     The config is CONFIG, or what is installed, with the fewest routes that fix every failing
     address and change no other. Where a policy rule decides before table main, the fix has rules,
-    too. If the routes would cut off InfiniBand's own addresses, it keeps these interfaces. The
+    too. If routes cut off InfiniBand's own addresses, now or after the fix, it keeps these. The
     command changes nothing, unless --in-place writes the fix into CONFIG; the rest of the file
     stays as it is, byte for byte. On stderr, it reports what can't be fixed, side effects and, if
     nothing fails, interfaces that may be kept.
@@ -597,7 +598,11 @@ def _unfixed(config: Config, host: Host, *, has_config: bool) -> OverlapReport:
             be installed isn't known.
     """
     if not has_config:
-        return _with_offers(_check_on(config, host, None), config, host, host.routes_of)
+        from hostrouting.overlap.planned_host import PlannedHost
+        from hostrouting.routes.plan import RoutePlan
+
+        as_it_is = PlannedHost(host, RoutePlan())
+        return _with_offers(_check_on(config, host, None), config, as_it_is)
     from hostrouting.kernel.known_host import UnknownFactError
     from hostrouting.overlap.planned_host import (
         as_installed,
@@ -642,7 +647,7 @@ def _unfixed(config: Config, host: Host, *, has_config: bool) -> OverlapReport:
                 "check",
                 lambda scope: compared_with_now(report, config, host, scope),
             )
-    return _with_offers(report, config, host, planned.backend)
+    return _with_offers(report, config, planned)
 
 
 def _check_on(
@@ -713,22 +718,20 @@ def _proposal_text(proposal: Any) -> str:
     return "" if proposal is None else to_json_text(proposal).rstrip()
 
 
-def _with_offers(
-    report: OverlapReport,
-    config: Config,
-    host: Host,
-    backends: Callable[[Family], RouteBackend],
-) -> OverlapReport:
-    """Return the report; if nothing fails, with offers to keep interfaces."""
+def _with_offers(report: OverlapReport, config: Config, planned: PlannedHost) -> OverlapReport:
+    """Return the report; if nothing fails, with ``keep`` for InfiniBand and offers for others."""
     if report.verdict is not Verdict.OK:
         return report
     from hostrouting.overlap.offers import keep_offers
+    from hostrouting.overlap.planned_host import with_keep
 
-    backend = backends(Family.IPV4)
-    config = host.with_verified(config)
-    offers = run_function("check", lambda scope: keep_offers(config, backend, scope))
-    lines = tuple(map(str, offers))
-    return attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=lines))
+    config = planned.host.with_verified(config)
+    report = run_function("check", lambda scope: with_keep(report, planned, config, scope))
+    fix = report.fix
+    backend = planned.backend(Family.IPV4)
+    offers = run_function("check", lambda scope: keep_offers(config, backend, scope, fix.keep))
+    lines = (*fix.consequences, *map(str, offers))
+    return attrs.evolve(report, fix=attrs.evolve(fix, consequences=lines))
 
 
 _WATCHES = (

@@ -85,7 +85,9 @@ def fix_lines(
     """
     lines = _reason_lines(report)
     is_fine = report.verdict is Verdict.OK and not report.fix.would_fail
-    if is_fine:
+    if is_fine and report.fix.keep:
+        lines.append(good("nothing fails, but the routes lead InfiniBand's own packets away"))
+    elif is_fine:
         lines.append(good("nothing fails: there is nothing to fix"))
     elif report.findings:
         lines.insert(0, bad(verdict_line(report)))

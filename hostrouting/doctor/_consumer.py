@@ -193,7 +193,7 @@ def _unrecorded(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 def _printed(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Yield a finding if the next boot lacks rules that keep interfaces now."""
-    if examined.report.verdict is not Verdict.OK:
+    if examined.report.verdict is Verdict.UNKNOWN:
         return
     rules = examined.host.routes.facts().rules
     if message := about_printed(examined.manifest.config.static_routes, rules):

@@ -24,6 +24,7 @@ from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.routes import Protocol, Route
 from hostrouting.model.rules import rule_words
+from hostrouting.overlap.planned_host import PlannedHost
 from hostrouting.overlap.rehearsal import Rehearsal
 from hostrouting.routes.formats import as_networkd
 from hostrouting.routes.plan import RoutePlan, uplinks_of
@@ -72,6 +73,7 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     for policy in plan.policies:
         yield from _policy_findings(policy, examined)
     yield from _left_routes(plan, examined)
+    yield from _unkept(plan, examined)
     if rehearsal.error is not None:
         yield _why_held(rehearsal, rehearsal.error, examined)
 
@@ -94,6 +96,18 @@ def _left_routes(plan: RoutePlan, examined: ExaminedHost) -> Iterator[DoctorFind
             message = "it is ours, and the installed config doesn't have it: apply removes it"
             hint = examined.repairing("apply")
             yield DoctorFinding("route-left", str(route), message, hint, Severity.RISK)
+
+
+def _unkept(plan: RoutePlan, examined: ExaminedHost) -> Iterator[DoctorFinding]:
+    """Yield a finding if the installed routes take InfiniBand's packets, and nothing keeps them."""
+    planned = PlannedHost(examined.host, RoutePlan())
+    found = planned.taken_by_ours(examined.manifest.config, examined.scope)
+    if plan.changes or not found.keep:
+        return
+    devs = ", ".join(entry.dev for entry in found.keep)
+    hint = f"{examined.command('fix --in-place')} && {examined.command('apply')}"
+    message = "; ".join(found.kept)
+    yield DoctorFinding("unkept", devs, message, hint, Severity.RISK)
 
 
 def _starts_without_routes(examined: ExaminedHost) -> str:

@@ -51,7 +51,12 @@ class Offer(NamedTuple):
         return f"{self.fact}; {self.what_to_do}"
 
 
-def keep_offers(config: Config, backend: RouteBackend, scope: CancelScope) -> list[Offer]:
+def keep_offers(
+    config: Config,
+    backend: RouteBackend,
+    scope: CancelScope,
+    keep: Sequence[Keep] = (),
+) -> list[Offer]:
     """Offer ``keep`` entries for interfaces from whose addresses packets leave through others.
 
     Each entry is proven on a model of the host: with the entry, no expected address fails.
@@ -60,12 +65,19 @@ def keep_offers(config: Config, backend: RouteBackend, scope: CancelScope) -> li
         config: the config with the expected CIDRs.
         backend: the kernel to query, for IPv4.
         scope: cancellation scope for the reads.
+        keep: the entries of the fix. Nothing is offered for their interfaces.
     """
-    offers = _offers(config, backend, scope)
+    kept = tuple(entry.dev for entry in keep)
+    offers = _offers(config, backend, scope, kept)
     return [] if offers is None else [*offers.of_all()]
 
 
-def _offers(config: Config, backend: RouteBackend, scope: CancelScope) -> _Offers | None:
+def _offers(
+    config: Config,
+    backend: RouteBackend,
+    scope: CancelScope,
+    kept: tuple[str, ...],
+) -> _Offers | None:
     overlap = config.route_overlap.of(Family.IPV4)
     if not overlap.expected_cidrs:
         return None
@@ -75,13 +87,14 @@ def _offers(config: Config, backend: RouteBackend, scope: CancelScope) -> _Offer
     if state.uplinks.unknown is not None:
         return None
     Judge(overlap, state).judge(moment.places)
-    return _Offers(config, host_now(state, moment.places))
+    return _Offers(config, host_now(state, moment.places), kept)
 
 
 class _Offers:
-    def __init__(self, config: Config, host: ModelledHost) -> None:
+    def __init__(self, config: Config, host: ModelledHost, kept: tuple[str, ...]) -> None:
         self._config = config
         self._host = host
+        self._kept = kept
         self._state = host.state
         # Most users' packets don't match the rules that are only for some users, so leave these
         # rules out.
@@ -119,8 +132,10 @@ class _Offers:
 
     def _may_be_meant(self, dev: str) -> bool:
         """Return whether an interface may be meant to carry packets from its own addresses."""
-        is_of_pods = is_like(dev, self._config.route_overlap.container_devs)
-        return not (is_of_pods or dev in self._virtual or self._diversions.is_bridge(dev))
+        not_meant = (*self._config.route_overlap.container_devs, *self._kept)
+        return not (
+            is_like(dev, not_meant) or dev in self._virtual or self._diversions.is_bridge(dev)
+        )
 
     def _neighbour_of(self, address: Address) -> IpAddress | None:
         """Return another host's address in the network of one of our addresses, or None."""

@@ -14,14 +14,15 @@ from hostrouting.config.routing import Config, Keep, StaticRoute, StaticRoutes, 
 from hostrouting.host_files.proc_sys import devs_without_ipv6
 from hostrouting.kernel.known_host import KnownHost, UnknownFactError
 from hostrouting.kernel.model import Model, model_of
-from hostrouting.kernel.port import RouteBackend
+from hostrouting.kernel.port import Facts, RouteBackend, read_routes
 from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.model.changes import Replacement
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family, IpNetwork
-from hostrouting.model.links import Address, is_like
+from hostrouting.model.integer_prefixes import PrefixSet, ends, numbers
+from hostrouting.model.links import Address, is_infiniband, is_like
 from hostrouting.model.lookups import RouteFailure
-from hostrouting.model.routes import Route
+from hostrouting.model.routes import Route, Table
 from hostrouting.model.rules import Rule
 from hostrouting.model.text import counted, shortened, with_runs
 from hostrouting.model.values import frozen
@@ -43,6 +44,8 @@ from phases import CancelScope
 
 # A clause names at most this many CIDRs.
 _SHOWN_CIDRS = 4
+
+_WITH_KEEP = "with keep, they stay on their interfaces"
 
 # What ``plan_or_raise`` is asked for.
 _INSTALL = "install the config's routes"
@@ -183,6 +186,37 @@ class PlannedHost:
         except RouteError as error:
             return (_unknown_effects(error),)
         return tuple(sentence for each in found for sentence in each.sentences)
+
+    def taken_by_ours(self, config: Config, scope: CancelScope) -> Diverted:
+        """Return the packets of InfiniBand's addresses that our routes take away after the plan.
+
+        The routes may have come long ago, without the ``keep`` of their fix. ``diverted`` finds
+        only what the plan itself changes.
+
+        Args:
+            config: the planned config.
+            scope: cancels the reads.
+
+        Returns:
+            Only ``kept``, ``keep`` and ``how_to_keep`` of the packets. If the kernel can't be
+            queried, there are none.
+        """
+        backend = self.backend(Family.IPV4)
+        try:
+            if not _may_divert(read_routes(backend, Table.MAIN), backend.facts()):
+                return Diverted()
+            known = (self.models.get(Family.IPV4) or _model_of_now(self.host, config, scope)).known
+            ours = [route for route in known.routes if route.is_ours]
+            bare = model_of(known).without(ours)
+            bare = bare.with_rules([rule for rule in known.rules if not rule.is_ours])
+            before = self._before(config, bare.known)
+            model = before.model.with_routes(ours).with_rules(known.rules)
+            state = attrs.evolve(before.state, rules=known.rules, routes=known.routes)
+            after = ModelledHost(state, before.places, model)
+            found = diverted(config, before, after, self.host.routes, scope)
+        except RouteError:
+            return Diverted()
+        return attrs.evolve(found, others=())
 
     def loses(self, report: OverlapReport, config: Config, scope: CancelScope) -> bool:
         """Return whether more expected addresses fail after the plan, or it diverts packets.
@@ -343,6 +377,18 @@ def _with_more(static: StaticRoutes, more: StaticRoutes) -> StaticRoutes:
     )
 
 
+def _may_divert(routes: Iterable[Route], facts: Facts) -> bool:
+    """Return whether routes of ours may take packets from InfiniBand addresses that aren't kept."""
+    bits = Family.IPV4.bits
+    ours = PrefixSet((numbers(each.destination) for each in routes if each.is_ours), bits)
+    fabric = {link.name for link in facts.links if is_infiniband(link)}
+    kept = {rule.source for rule in facts.rules if rule.is_ours}
+    unkept = (
+        each for each in facts.addresses if each.dev in fabric and _as_network(each) not in kept
+    )
+    return any(ours.overlaps(*ends(each.prefix, bits)) for each in unkept)
+
+
 def _new_routes(plan: RoutePlan) -> list[Route]:
     return [*plan.add, *(item.new for item in plan.replace)]
 
@@ -413,6 +459,15 @@ def diverted_by(
         return (_unknown_effects(error),)
 
 
+def _model_of_now(host: Host, config: Config, scope: CancelScope) -> Model:
+    """Return a model of the host's IPv4 kernel as it is."""
+    inside = config.route_overlap.of(Family.IPV4).judged
+    now = host.snapshot or take_snapshot(
+        host.routes, inside=inside, selects_source=True, scope=scope
+    )
+    return model_of(now.known(Family.IPV4))
+
+
 def _unknown_effects(error: RouteError) -> str:
     return f"what these routes take away isn't known: {error.message}"
 
@@ -476,7 +531,7 @@ def with_effects(
     except RouteError as error:
         return with_failure(report, error), None
     if not plan.changes:
-        return report, plan
+        return with_keep(report, PlannedHost(host, plan), config, scope), plan
     try:
         planned = planned_host(config, host, plan, scope)
         planned.refuse()
@@ -488,6 +543,26 @@ def with_effects(
         return _that_would_fail(report, losing[0]), plan
     lines = (f"after hostrouting apply, {line}" for line in planned.effects(config, scope))
     return attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=tuple(lines))), plan
+
+
+def with_keep(
+    report: OverlapReport,
+    planned: PlannedHost,
+    config: Config,
+    scope: CancelScope,
+) -> OverlapReport:
+    """Return the report of a check that passes; its fix keeps what our routes took away.
+
+    Args:
+        report: the report on the host with the plan.
+        planned: the host with the plan.
+        config: the planned config.
+        scope: cancels the reads.
+    """
+    found = planned.taken_by_ours(config, scope)
+    fix = report.fix
+    lines = (*fix.consequences, *(f"{clause}; {_WITH_KEEP}" for clause in found.kept))
+    return attrs.evolve(report, fix=attrs.evolve(fix, keep=found.keep, consequences=lines))
 
 
 def with_failure(report: OverlapReport, error: RouteError) -> OverlapReport:
@@ -716,7 +791,7 @@ def _with_losses(fix: Fix, planned: PlannedHost, config: Config, scope: CancelSc
     for each in planned.diverted(config, scope):
         keep += [entry for entry in each.keep if entry not in keep]
         lines += [line for line in each.others if line not in lines]
-        lines += [f"{clause}; with keep, they stay on their interfaces" for clause in each.kept]
+        lines += [f"{clause}; {_WITH_KEEP}" for clause in each.kept]
     return attrs.evolve(fix, keep=tuple(keep), consequences=tuple(lines))
 
 

@@ -475,7 +475,7 @@ class Run:
         overlap = self._check(scope)
         if self.host.is_image:
             return overlap
-        if overlap.verdict is Verdict.OK:
+        if overlap.verdict is not Verdict.UNKNOWN:
             rules = self.host.routes.facts().rules
             if sentence := printed_sentence(self.config.static_routes, rules):
                 self.warnings += (sentence,)

@@ -228,7 +228,7 @@ def _decisions(config: Config, outcome: _Outcome) -> Iterator[str]:
 
 def _about_printed(config: Config, host: Host, outcome: _Outcome) -> Iterator[str]:
     """Yield a sentence if the next boot lacks rules that keep interfaces now."""
-    if isinstance(outcome, OverlapReport) and outcome.verdict is Verdict.OK:
+    if isinstance(outcome, OverlapReport) and outcome.verdict is not Verdict.UNKNOWN:
         sentence = printed_sentence(config.static_routes, host.routes.facts().rules)
         if sentence:
             yield sentence

@@ -50,6 +50,7 @@ from phases import CancelScope
 from phases.testing import FakeClock
 
 TEMPLATE = "systemd-nspawn@.service"
+KEEP = ["ib0"]
 UNITS, CONFIG_DIR, STATE_DIR = "etc/systemd/system", "etc/aks-flex-node", "etc/hostrouting"
 ROUTES, CHECK = f"{CONFIG_DIR}/static-routes.sh", f"{CONFIG_DIR}/check-route-overlap.sh"
 
@@ -112,16 +113,19 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Node:
         node.write(f"/usr/bin/{tool}", "", 0o755)
     node.write("/proc/cmdline", "quiet splash\n")
     node.write(f"{UNITS}/{TEMPLATE}.d/restart.conf", "[Service]\nRestart=on-failure\n")
-    phases.run(Configure(config(SHADOWED), host=node.host))
+    phases.run(Configure(config(SHADOWED, keep=KEEP), host=node.host))
     return node
 
 
 @pytest.fixture
 def node(healthy: Node, tmp_path: Path) -> Node:
     kernel = shadowed_kernel()
+    installed = read_routes(healthy.kernel)
     assert not kernel.write(
-        Write.ADD, [route for route in read_routes(healthy.kernel) if route.is_ours]
+        Write.ADD, [route for route in installed if route.is_ours or route.is_in_side_table]
     )
+    rules = [rule for rule in healthy.kernel.facts().rules if rule.is_ours]
+    assert not kernel.write_rules(Write.ADD, rules)
     shutil.copytree(healthy.layout.root, tmp_path, symlinks=True, dirs_exist_ok=True)
     units = FakeSystemd(Layout(tmp_path), running=[MACHINE])
     units.enabled, units.active = set(healthy.units.enabled), set(healthy.units.active)
@@ -132,7 +136,7 @@ def test_a_host_of_fakes_is_healthy(tmp_path: Path) -> None:
     """docs/howto/embed.md has such a host: a folder without any program."""
     layout = Layout(tmp_path)
     host = Host(shadowed_kernel(), FakeSystemd(layout, running=[MACHINE]), layout)
-    phases.run(Configure(config(SHADOWED), host=host))
+    phases.run(Configure(config(SHADOWED, keep=KEEP), host=host))
     report = examine(host=host)
     assert (kinds(report), report.is_broken) == (["no-restart"], False)
 
@@ -150,7 +154,7 @@ def everything(node: Node) -> object:
     )
 
 
-@pytest.mark.parametrize("given", [None, config(SHADOWED)], ids=["installed", "config"])
+@pytest.mark.parametrize("given", [None, config(SHADOWED, keep=KEEP)], ids=["installed", "config"])
 def test_a_healthy_host_has_no_finding(node: Node, given: Config | None) -> None:
     before = everything(node)
     report = examine(given, host=node.host)
@@ -589,8 +593,8 @@ def test_the_verdict_names_why_nothing_is_received(node: Node) -> None:
     "other",
     [
         config("172.16.2.0/24"),
-        config(SHADOWED, consumer="kubelet.service"),
-        config(SHADOWED, routeOverlap={}),
+        config(SHADOWED, keep=KEEP, consumer="kubelet.service"),
+        config(SHADOWED, keep=KEEP, routeOverlap={}),
     ],
 )
 def test_another_config_is_not_reported_as_an_edited_script(node: Node, other: Config) -> None:
@@ -598,7 +602,7 @@ def test_another_config_is_not_reported_as_an_edited_script(node: Node, other: C
     edit_a_script(node)
     (edited,) = [
         each
-        for each in examine(config(SHADOWED), host=node.host).findings
+        for each in examine(config(SHADOWED, keep=KEEP), host=node.host).findings
         if each.kind == "file-differs"
     ]
     assert "edited" in edited.message
@@ -617,11 +621,13 @@ def test_without_an_installation_only_that_is_found(node: Node) -> None:
     assert report.findings[0].hint.startswith("hostrouting check shows what fails; to install: ")
 
 
-@pytest.mark.parametrize(("uplinks", "found"), [(["*"], ["contested"]), (["eth*"], [])])
+@pytest.mark.parametrize(
+    ("uplinks", "keep", "found"), [(["*"], [], ["contested"]), (["eth*"], KEEP, [])]
+)
 def test_infiniband_among_the_uplinks_is_found(
-    node: Node, uplinks: list[str], found: list[str]
+    node: Node, uplinks: list[str], keep: list[str], found: list[str]
 ) -> None:
-    phases.run(Configure(config(SHADOWED, uplinks=uplinks), host=node.host))
+    phases.run(Configure(config(SHADOWED, keep=keep, uplinks=uplinks), host=node.host))
     assert kinds(examine(host=node.host)) == found
 
 
@@ -635,12 +641,12 @@ def test_several_default_routes_stay_a_risk_after_the_check_has_passed(
     node.kernel.ip("link add eth1")
     node.kernel.ip("address add 10.9.0.4/24 dev eth1")
     node.kernel.ip(f"route add default via 10.9.0.1 dev eth1 metric {metric}")
-    phases.run(Configure(config(SHADOWED), host=node.host))
+    phases.run(Configure(config(SHADOWED, keep=KEEP), host=node.host))
     (finding,) = examine(host=node.host).findings
     assert (finding.kind, finding.severity) == ("contested", Severity.RISK)
     assert finding.message.startswith(f"{uplink} is the uplink only because the check first passed")
     assert '["eth0"]' in finding.message
-    named = config(SHADOWED, uplinks=["eth0"])
+    named = config(SHADOWED, keep=KEEP, uplinks=["eth0"])
     (finding, _) = examine(named, host=node.host).findings
     assert "CONFIG names other uplinks than the installed config: " in finding.hint
     phases.run(Configure(named, host=node.host))
@@ -650,7 +656,9 @@ def test_several_default_routes_stay_a_risk_after_the_check_has_passed(
 def test_named_uplinks_may_have_lost_their_default_route(node: Node) -> None:
     add_a_default(node)
     phases.run(
-        Configure(config(SHADOWED, cidrs=["10.96.0.0/12"], uplinks=["eth0"]), host=node.host)
+        Configure(
+            config(SHADOWED, keep=KEEP, cidrs=["10.96.0.0/12"], uplinks=["eth0"]), host=node.host
+        )
     )
     node.kernel.ip("route del default via 10.1.0.1 dev eth0")
     found = [each for each in examine(host=node.host).findings if each.kind == "contested"]
@@ -674,10 +682,10 @@ def test_infiniband_with_the_only_default_route_is_found(node: Node, mode: str) 
 
 
 def test_a_watcher_missing_from_the_manifest_is_found(node: Node) -> None:
-    watched = attrs.evolve(config(SHADOWED), watch={"enabled": True})
+    watched = attrs.evolve(config(SHADOWED, keep=KEEP), watch={"enabled": True})
     phases.run(Configure(watched, host=node.host))
     node.layout.manifest.unlink()
-    findings = examine(config(SHADOWED), host=node.host).findings
+    findings = examine(config(SHADOWED, keep=KEEP), host=node.host).findings
     found = {each.subject: each.hint for each in findings if each.kind == "stale-file"}
     watch = found[f"/{UNITS}/hostrouting-watch.service"]
     assert watch.startswith("systemctl disable --now hostrouting-watch.service; rm ")
@@ -687,7 +695,7 @@ def test_a_watcher_missing_from_the_manifest_is_found(node: Node) -> None:
 
 
 def test_the_watcher_may_use_another_python_that_works(node: Node) -> None:
-    watched = config(SHADOWED, watch={"enabled": True})
+    watched = config(SHADOWED, keep=KEEP, watch={"enabled": True})
     phases.run(Configure(watched, host=node.host))
     unit = "hostrouting-watch.service"
     own, text = f'"{sys.executable}"', node.read(f"{UNITS}/{unit}")
@@ -711,7 +719,7 @@ def test_the_watcher_may_use_another_python_that_works(node: Node) -> None:
 
 
 def test_a_command_in_place_of_the_path_of_python_is_found(node: Node) -> None:
-    watched = config(SHADOWED, watch={"enabled": True})
+    watched = config(SHADOWED, keep=KEEP, watch={"enabled": True})
     phases.run(Configure(watched, host=node.host))
     unit = f"{UNITS}/hostrouting-watch.service"
     own = f'"{sys.executable}"'
@@ -740,7 +748,9 @@ def test_a_command_in_place_of_the_path_of_python_is_found(node: Node) -> None:
 
 def test_unwritable_metrics_are_found_with_their_folder(node: Node) -> None:
     watched = config(
-        SHADOWED, watch={"enabled": True, "textfile": "/var/lib/metrics/hostrouting.prom"}
+        SHADOWED,
+        keep=KEEP,
+        watch={"enabled": True, "textfile": "/var/lib/metrics/hostrouting.prom"},
     )
     phases.run(Configure(watched, host=node.host))
 
@@ -820,7 +830,7 @@ def test_a_python_that_others_may_change_is_found(node: Node) -> None:
 
 
 def test_a_python_of_the_watcher_that_others_may_change_is_found(node: Node) -> None:
-    watched = config(SHADOWED, watch={"enabled": True})
+    watched = config(SHADOWED, keep=KEEP, watch={"enabled": True})
     phases.run(Configure(watched, host=node.host))
     write_file(node.layout.of("/run/my venv%/bin/python"), "")
     node.layout.of("/run/my venv%").chmod(0o777)
@@ -898,7 +908,7 @@ def test_each_tie_is_found_with_its_cost(node: Node) -> None:
     ):
         assert cost in first.message
     assert f"/run/systemd /usr/lib/systemd -path '*.requires/{ONESHOT}'" in first.hint
-    phases.run(Configure(config(SHADOWED, mode="WARN"), host=node.host))
+    phases.run(Configure(config(SHADOWED, keep=KEEP, mode="WARN"), host=node.host))
 
 
 def mask_another_drop_in(node: Node) -> None:
@@ -915,6 +925,7 @@ def flush_beside_the_watcher(node: Node) -> None:
 
 
 def manage_others(node: Node) -> None:
+    node.write(NETWORKD_CONF, "[Network]\nManageForeignRoutingPolicyRules=no\n")
     node.manage("systemd-networkd.service", "/run/systemd/netif/links", "ADMIN_STATE=unmanaged\n")
     node.manage(
         "NetworkManager.service", "/run/NetworkManager/devices", "[device]\nmanaged=false\n"
@@ -1188,7 +1199,7 @@ def lose_the_routes_and_their_place(node: Node) -> None:
 def test_in_warn_mode_the_verdict_and_the_plan_agree(
     node: Node, plant: Callable[[Node], None], kind: str, is_held: bool
 ) -> None:
-    given = config(SHADOWED, mode="WARN")
+    given = config(SHADOWED, keep=KEEP, mode="WARN")
     phases.run(Configure(given, host=node.host))
     plant(node)
     (verdict,) = (each for each in examine(host=node.host).findings if each.kind == kind)
@@ -1213,6 +1224,7 @@ def test_in_warn_mode_the_verdict_and_the_plan_agree(
 def test_fix_is_promised_only_for_what_it_fixes(
     node: Node, places: list[str], table: int, reason: str, promise: str
 ) -> None:
+    phases.run(Configure(config(SHADOWED), host=node.host))  # a rule of keep would be in the way
     node.divert(*places, table=table)
     node.kernel.add_rule(Rule(50, table=300, source=parse_any_cidr("10.1.0.4/32")))
     (hint,) = {each.hint for each in examine(host=node.host).findings if each.kind == "shadowed"}
@@ -1293,7 +1305,7 @@ def test_a_held_start_is_reported_with_its_time(node: Node) -> None:
 
 
 def test_a_running_trial_is_reported_without_an_installation_too(host: Host) -> None:
-    phases.run(TryRoutes(config(SHADOWED), 600, host=host))
+    phases.run(TryRoutes(config(SHADOWED, keep=KEEP), 600, host=host))
     found = {each.kind: each for each in examine(host=host).findings}
     assert found.keys() == {"trial-stands", "not-installed"}
     assert "hostrouting revert" in found["trial-stands"].hint
@@ -1303,7 +1315,7 @@ def test_a_running_trial_is_reported_without_an_installation_too(host: Host) -> 
 
 def test_during_a_trial_the_next_start_has_no_verdict(node: Node) -> None:
     """A start ends the trial first, so the doctor can't predict the verdict."""
-    phases.run(TryRoutes(config(SHADOWED), 600, host=node.host))
+    phases.run(TryRoutes(config(SHADOWED, keep=KEEP), 600, host=node.host))
     (finding,) = (
         each for each in examine(host=node.host).findings if each.kind in ("unjudged", "shadowed")
     )
@@ -1313,7 +1325,7 @@ def test_during_a_trial_the_next_start_has_no_verdict(node: Node) -> None:
 
 def test_during_a_trial_no_hint_ends_it_by_an_apply(node: Node) -> None:
     """The file may have the tried config: an apply would make it permanent."""
-    tried = config("172.16.2.0/24", mode="WARN")
+    tried = config("172.16.2.0/24", mode="WARN", keep=KEEP)
     phases.run(TryRoutes(tried, 600, host=node.host))
     node.remove(ROUTES)
     found = examine(tried, host=node.host, config_name="").findings
