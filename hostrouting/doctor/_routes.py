@@ -22,13 +22,17 @@ from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.kernel.port import read_default_routes
 from hostrouting.model.errors import RouteError
 from hostrouting.model.family import Family
-from hostrouting.model.routes import Protocol, Route
+from hostrouting.model.routes import Protocol, Route, how_to_delete
 from hostrouting.model.rules import rule_words
+from hostrouting.model.text import shortened
 from hostrouting.overlap.planned_host import PlannedHost
 from hostrouting.overlap.rehearsal import Rehearsal
 from hostrouting.routes.formats import as_networkd
 from hostrouting.routes.plan import RoutePlan, uplinks_of
 from hostrouting.routes.policy import PolicyPlan
+
+# A finding names at most this many routes.
+_SHOWN_ROUTES = 4
 
 _WATCHED = "hostrouting watch restores lost routes"
 _INSTEAD = "and take them out of staticRoutes, because its routes don't follow a gateway that moves"
@@ -74,6 +78,7 @@ def routes(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         yield from _policy_findings(policy, examined)
     yield from _left_routes(plan, examined)
     yield from _unkept(plan, examined)
+    yield from _of_others(plan, examined)
     if rehearsal.error is not None:
         yield _why_held(rehearsal, rehearsal.error, examined)
 
@@ -96,6 +101,24 @@ def _left_routes(plan: RoutePlan, examined: ExaminedHost) -> Iterator[DoctorFind
             message = "it is ours, and the installed config doesn't have it: apply removes it"
             hint = examined.repairing("apply")
             yield DoctorFinding("route-left", str(route), message, hint, Severity.RISK)
+
+
+def _of_others(plan: RoutePlan, examined: ExaminedHost) -> Iterator[DoctorFinding]:
+    """Yield a finding if other programs' routes stand in for routes that follow the default's."""
+    entries = examined.manifest.config.static_routes.routes
+    following = {each.destination for each in entries if each.gateway is None}
+    standing = [route for route in plan.foreign if route.destination in following]
+    if not standing:
+        return
+    subject = shortened([str(route) for route in standing], ", ", _SHOWN_ROUTES)
+    message = (
+        "another program's, in place of ours, and doesn't follow a default route whose gateway "
+        "moves: the gate would then hold each start"
+    )
+    commands = filter(None, map(how_to_delete, standing[:_SHOWN_ROUTES]))
+    deleting = " && ".join((*commands, examined.repairing("apply")))
+    hint = f"if hostrouting fix --format ip printed it: {deleting}; or take it out of staticRoutes"
+    yield DoctorFinding("route-of-another", subject, message, hint, Severity.RISK)
 
 
 def _unkept(plan: RoutePlan, examined: ExaminedHost) -> Iterator[DoctorFinding]:

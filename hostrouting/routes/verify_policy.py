@@ -416,7 +416,8 @@ def _copies_of(ours: Rule, fib: Fib) -> list[Rule]:
 def _how_to_delete(copies: Iterable[Rule], fib: Fib) -> str:
     ip = f"ip -{fib.family.value} rule del"
     commands = " && ".join(f"{ip} {each} preference {each.preference}" for each in copies)
-    return f"delete what hostrouting fix --format ip has printed: {commands}"
+    routes = "with each route of it (in hostrouting plan, another program's)"
+    return f"{routes}, delete what hostrouting fix --format ip has printed: {commands}"
 
 
 def _how_to_move(rule: Rule, ours: Rule, fib: Fib) -> str:

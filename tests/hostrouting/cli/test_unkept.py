@@ -129,3 +129,33 @@ def test_printed_rules_are_told_while_a_cidr_fails(
     kernel.ip("rule del from 172.16.0.10 table 2170000 pref 2170")
     assert run("fix", "--in-place", path)[0] == 0
     assert json.loads(path.read_text())["hostRouting"]["staticRoutes"]["keep"] == ["ib0"]
+
+
+def test_the_emergencys_routes_are_named_after_its_rules_are_gone(
+    run: Run, write: Any, kernel: FakeKernel
+) -> None:
+    """They stand in for ours, until the default route gets another gateway."""
+    printed = run("fix", "--format", "ip", nothing_installed(run, write))[1]
+    for line in printed.splitlines():
+        if not line.startswith("#"):
+            kernel.ip(line.removeprefix("ip -4 "))
+    path = write(FIXED)
+    hint = run("apply", path)[2]
+    assert "with each route of it (in hostrouting plan, another program's), delete what" in hint
+    kernel.ip("rule del from 172.16.0.10 table 2170000 pref 2170")
+    assert run("apply", path)[0] == 0
+
+    def found() -> list[dict[str, str]]:
+        told = json.loads(run("doctor", path, "--output", "json")[1])
+        return [each for each in told["findings"] if each["kind"] == "route-of-another"]
+
+    (finding,) = found()
+    assert finding["severity"] == "risk"
+    commands = re.findall(r"ip -4 (route del [^&;]*)", finding["hint"])
+    assert len(commands) == len(HALVES)
+    for command in commands:
+        kernel.ip(command)
+    assert run("apply", path)[0] == 0
+    assert found() == []
+    kernel.ip("route replace default via 10.1.0.2 dev eth0")
+    assert run("apply", path)[0] == 0
