@@ -18,7 +18,7 @@ from hostrouting.cli.bars import (
 )
 from hostrouting.cli.output import Page, Row, bad, dim, good, head
 from hostrouting.config.routing import Config, OverlapMode
-from hostrouting.config.unexpected_routes import note_on_unexpected
+from hostrouting.config.unexpected_routes import notes_on_unexpected
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.text import clean, counted, shortened
 from hostrouting.overlap.findings import (
@@ -104,9 +104,8 @@ def fix_lines(
 
 
 def unexpected_lines(config: Config) -> list[str]:
-    """Return a note on static routes that lead to no expected CIDR; empty if there are none."""
-    note = note_on_unexpected(config)
-    return [f"note: {note}"] if note else []
+    """Return notes on static routes and rules that are for no expected CIDR."""
+    return [f"note: {note}" for note in notes_on_unexpected(config)]
 
 
 def _more(remarks: Iterable[str], *, is_verbose: bool) -> list[str]:

@@ -1,40 +1,56 @@
-"""Name the static routes of a config that lead to no expected address. This module does no I/O."""
+"""Name the static routes and rules of a config for no expected address. This module does no I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from hostrouting.config.routing import Config, StaticRoute
+from hostrouting.config.routing import Config
+from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.integer_prefixes import PrefixSet, ends, numbers
 from hostrouting.model.text import shortened
 
-# The most routes that the note names.
-_SHOWN_ROUTES = 4
+# The most routes or rules that a note names.
+_SHOWN = 4
 
 
-def note_on_unexpected(config: Config) -> str:
-    """Return a note on static routes outside of every expected CIDR, or an empty string.
+def notes_on_unexpected(config: Config) -> Iterator[str]:
+    """Yield a note on static routes outside of every expected CIDR, and one on such rules.
 
-    The owner may want these routes. Or they are left over from wider expected CIDRs. In a config
-    without expected CIDRs, no route is unexpected.
+    The owner may want them. Or they are left over from wider expected CIDRs. In a config without
+    expected CIDRs, nothing is unexpected.
     """
-    routes = [*_unexpected(config)]
-    if not routes:
-        return ""
-    listed = shortened([str(route.destination) for route in routes], ", ", _SHOWN_ROUTES)
-    if len(routes) == 1:
-        lead = f"the static route {listed} leads to no expected CIDR, and stays"
+    static = config.static_routes
+    routes = _unexpected((route.destination for route in static.routes), config)
+    rules = _unexpected((rule.to for rule in static.rules), config)
+    if routes:
+        yield _note(routes, "the static route", "leads to", "the static routes", "lead to")
+    if rules:
+        yield _note(rules, "the rule for", "concerns", "the rules for", "concern")
+
+
+def _note(found: list[IpNetwork], one: str, does: str, several: str, several_do: str) -> str:
+    listed = shortened([*map(str, found)], ", ", _SHOWN)
+    if len(found) == 1:
+        lead = f"{one} {listed} {does} no expected CIDR, and stays"
     else:
-        lead = f"the static routes {listed} lead to no expected CIDR, and stay"
+        lead = f"{several} {listed} {several_do} no expected CIDR, and stay"
     return f"{lead} until removed from CONFIG"
 
 
-def _unexpected(config: Config) -> Iterator[StaticRoute]:
+def _unexpected(networks: Iterable[IpNetwork], config: Config) -> list[IpNetwork]:
     if not config.route_overlap.expected_cidrs:
-        return
-    for family in config.static_routes.families:
-        expected = config.route_overlap.of(family).expected_cidrs
-        addresses = PrefixSet([numbers(each.cidr) for each in expected], family.bits)
-        for route in config.static_routes.of(family):
-            if not addresses.overlaps(*ends(numbers(route.destination), family.bits)):
-                yield route
+        return []
+    expected = {
+        family: PrefixSet(
+            (numbers(each.cidr) for each in config.route_overlap.of(family).expected_cidrs),
+            family.bits,
+        )
+        for family in Family
+    }
+    return [
+        network
+        for network in networks
+        if not expected[Family.of(network)].overlaps(
+            *ends(numbers(network), Family.of(network).bits)
+        )
+    ]

@@ -212,7 +212,9 @@ def _beaten(route: Route, answer: Lookup, fib: Fib, backend: RouteBackend) -> Re
         if why:
             return Refusal(f"{reason}, {why}", hint)
     family = route.family.value
-    return Refusal(reason, f"look at: ip -{family} rule; ip -{family} route show table all")
+    look = f"look at: ip -{family} rule; ip -{family} route show table all"
+    is_of_rule = isinstance(winner, Route) and winner.table not in (Table.LOCAL, Table.MAIN)
+    return Refusal(reason, f"hostrouting fix says what helps; {look}" if is_of_rule else look)
 
 
 def gone_route(route: Route, backend: RouteBackend) -> Refusal:

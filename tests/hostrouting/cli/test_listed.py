@@ -1200,3 +1200,31 @@ def test_nagios_warns_of_a_gate_that_lacks_a_file(
     assert code == 1, line
     assert all(each.name in line for each in paths), line
     assert line.count("see: hostrouting doctor") == 1
+
+
+def test_a_rule_for_no_expected_cidr_is_noted(run: Run, write: Any) -> None:
+    """Like such a route, it stays in CONFIG after its owner has expected less."""
+    rules = [TO_VPN, {"to": "10.8.0.0/16", "priority": 5269}]
+    path = write({"hostRouting": section(*HALVES, cidrs=[EXPECTED], rules=rules[:1])})
+    told = "note: the rule for 10.9.0.0/16 concerns no expected CIDR, and stays until removed"
+    for word in ("check", "fix", "plan", "doctor"):
+        assert told in "".join(run(word, path)[1:])
+    path = write({"hostRouting": section(*HALVES, cidrs=[EXPECTED], rules=rules)})
+    assert (
+        "note: the rules for 10.9.0.0/16, 10.8.0.0/16 concern no expected" in run("check", path)[1]
+    )
+
+
+def test_a_route_that_a_vpns_rule_beats_names_the_fix(
+    run: Run, write: Any, kernel: FakeKernel
+) -> None:
+    path = write({"hostRouting": section("10.9.0.0/16", cidrs=["10.9.0.0/16"])})
+    assert run("apply", path)[0] == 0
+    assert kernel.write(Write.ADD, [VPN]) == ()
+    kernel.add_rule(BY_VPN)
+    hint = "hostrouting fix says what helps; look at: ip -4 rule"
+    for word in ("plan", "apply"):
+        assert hint in run(word, path)[2]
+    told = json.loads(run("doctor", path, "--output", "json")[1])
+    (finding,) = [each for each in told["findings"] if each["kind"] == "route-fails"]
+    assert finding["hint"].startswith(hint)
