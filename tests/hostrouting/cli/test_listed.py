@@ -679,7 +679,8 @@ def test_hosts_on_which_apply_would_fail_are_counted(
     """Passing and failing hosts count. The count agrees with apply, which then changes nothing."""
     for line in lines:
         kernel.ip(line)
-    path = write({"hostRouting": section(*listed, cidrs=[EXPECTED], keep=["ib0"])})
+    overlap = {"expectedCidrs": [EXPECTED], "mode": "STRICT", "settleSeconds": 0}
+    path = write({"hostRouting": section(*listed, keep=["ib0"], routeOverlap=overlap)})
     snapshot = write_file(tmp_path / "snapshots" / "node.json", take_snapshot(kernel).to_text())
     words = ("judge", path, snapshot)
     first, group, *_ = run(*words)[1].splitlines()
@@ -1020,8 +1021,9 @@ def test_what_else_is_needed_comes_beside_the_removal(
 
 
 @pytest.mark.usefixtures("stale")
-def test_with_cidrs_alone_nothing_is_to_be_removed(run: Run) -> None:
+def test_with_cidrs_alone_nothing_is_to_be_removed(run: Run, kernel: FakeKernel) -> None:
     """CONFIG may list all of them."""
+    kernel.ip("route add default via 10.100.0.1 dev eth1 metric 500")  # otherwise waited for
     code, out, _ = run("check", "--cidr", "10.1.0.0/16", "--cidr", STORAGE, "--uplink", "eth1")
     assert (code, "no longer lists" in out) == (1, False)
 

@@ -375,7 +375,8 @@ def test_kept_names_are_told_beside_many_routes(node: Node) -> None:
         for number in range(50, 56)
     ]
     cidrs = [{"cidr": f"10.{number}.0.0/16", "devs": ["eth0"]} for number in range(60, 66)]
-    given = config(*routes, cidrs=cidrs, uplinks=["eth0"], keep=["eth1*"])
+    overlap = {"expectedCidrs": cidrs, "mode": "STRICT", "settleSeconds": 0}
+    given = config(*routes, uplinks=["eth0"], keep=["eth1*"], routeOverlap=overlap)
     node.kernel.add_link("eth1", mac=OTHER_MAC)
     node.apply(given)
     node.kernel.del_link("eth1")
