@@ -81,6 +81,9 @@ _MEMORY, _MEMORY_BYTES = "/dev/shm", 1 << 30
 
 _HYPOTHESIS_WARNING = "hypothesis.errors.HypothesisWarning"
 
+# A test makes many small values, few of them in cycles.
+_COLLECT_AFTER = 20_000, 20, 20
+
 _refused: str | None = None
 
 
@@ -211,9 +214,9 @@ def pytest_collection() -> Generator[None, object, object]:
     try:
         return (yield)
     finally:
-        gc.collect()
         gc.freeze()
         gc.enable()
+        gc.set_threshold(*_COLLECT_AFTER)
 
 
 def _has_room_for_programs(folder: str) -> bool:
