@@ -398,12 +398,20 @@ def _lines(task: Any) -> Iterator[str]:
     """Yield one line per task, with subtasks below their parent."""
     manner = {Parallel: " (all at once)", Timeout: f" (at most {getattr(task, 'seconds', 0):g} s)"}
     yield task.name + manner.get(type(task), "")
-    children = tuple(getattr(task, "tasks", ()))
+    children = _subtasks(task)
     for number, child in enumerate(children, start=1):
         first, rest = ("└── ", "    ") if number == len(children) else ("├── ", "│   ")
         for line in _lines(child):
             yield first + line
             first = rest
+
+
+def _subtasks(task: Any) -> list[Any]:
+    """Return a task's subtasks. A program's own task may use the name ``tasks`` otherwise."""
+    found = getattr(task, "tasks", ())
+    return (
+        [each for each in found if hasattr(each, "do")] if isinstance(found, list | tuple) else []
+    )
 
 
 def _outcome(scope: CancelScope, errors: list[BaseException]) -> BaseException | None:

@@ -385,6 +385,21 @@ WRONG_VALUES: dict[str, tuple[Callable[[Any], object], object, str]] = {
         "takes a HostNetworking",
     ),
     "a core config to plan a clean-up": (plan_stale, CONFIG, "takes a HostNetworking, not Config"),
+    "a path of a document": (
+        lambda it: check(CONFIG, document=it, host=IN_MEMORY),
+        "/etc/aks-flex-node/config.json",
+        "^check takes a mapping as document, not '/etc/aks",
+    ),
+    "no earlier snapshot": (
+        lambda it: diff(it, None, CONFIG, host=IN_MEMORY),
+        None,
+        "^diff takes a Snapshot, not None",
+    ),
+    "a client as executor": (
+        lambda it: judge([], CONFIG, it),
+        object(),
+        r"^judge takes a concurrent\.futures\.Executor as executor, not <object",
+    ),
     "a trial's words": (
         lambda it: TryRoutes(CONFIG, it, host=IN_MEMORY),
         "60",

@@ -112,6 +112,10 @@ def judge(
     is_one = isinstance(snapshots, (str, os.PathLike, Mapping, Snapshot))
     if is_one or not isinstance(snapshots, Iterable):
         raise TypeError(f"judge takes a list of snapshots or paths, not {shown(snapshots)}")
+    if not isinstance(executor, Executor | None):
+        raise TypeError(
+            f"judge takes a concurrent.futures.Executor as executor, not {shown(executor)}"
+        )
     if since is not None and not os.path.isdir(since):  # noqa: PTH112 - Path.is_dir raises an OSError without permission
         raise HostRoutingError(
             f"can't compare with the snapshots in {os.fspath(since)}: it isn't a folder"

@@ -16,6 +16,7 @@ from hostrouting.model.errors import ConfigError, FileError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.jsonable import rfc_3339
 from hostrouting.model.parsing import parse_any_unicast_address
+from hostrouting.model.text import shown
 from hostrouting.overlap.check import Checked, check_host, checked_host
 from hostrouting.overlap.findings import Note, NoteKind, OverlapReport, Verdict
 from hostrouting.overlap.node_ip import notes_on
@@ -60,6 +61,8 @@ def check(
     Raises:
         phases.Cancelled, phases.TimedOut: the scope was cancelled.
     """
+    if not isinstance(document, Mapping | None):
+        raise TypeError(f"check takes a mapping as document, not {shown(document)}")
     host = to_host(host)
     with to_scope(scope) as scope:
         report, _ = check_and_plan(to_config(config), host, scope)
@@ -201,9 +204,8 @@ def diff(
     """
     from hostrouting.overlap.difference import compare
 
-    for given in (a, b):
-        if given is not None:
-            check_snapshot(given, "diff")
+    for given in (a,) if b is None else (a, b):
+        check_snapshot(given, "diff")
     later = snapshot(host=host, scope=scope) if b is None else b
     expected = () if config is None else to_config(config).route_overlap.expected_cidrs
     return compare(a, later, [each.cidr for each in expected])

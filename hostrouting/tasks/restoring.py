@@ -104,7 +104,9 @@ class RestoreOnFailure(HostTask, Generic[T_co]):
 def _tasks_from(task: Any) -> Iterator[Any]:
     """Yield a task and all tasks below it."""
     yield task
-    for each in getattr(task, "tasks", ()):
+    below = getattr(task, "tasks", ())
+    # A program's own task may use the name ``tasks`` otherwise.
+    for each in below if isinstance(below, list | tuple) else ():
         yield from _tasks_from(each)
 
 

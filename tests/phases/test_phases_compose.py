@@ -344,6 +344,15 @@ def test_describe_draws_the_tree_without_running_it() -> None:
     assert install.calls == []
 
 
+@pytest.mark.parametrize("others", [None, 3, ["download"], ("download",), {"a": 1}, lambda: ()])
+def test_an_own_task_may_use_the_name_of_the_subtasks_otherwise(others: Any) -> None:
+    assert repr(Serial(Configure(others), Returning("check", 2))).split("\n") == [
+        "serial",
+        "├── configure",
+        "└── check",
+    ]
+
+
 def test_a_function_task_is_a_value() -> None:
     def function(scope: CancelScope) -> int:
         return 1

@@ -335,6 +335,18 @@ def test_nothing_is_awaited_to_restore_an_empty_config(host: Host, kernel: FakeK
     assert ours(kernel) == ()
 
 
+@pytest.mark.parametrize("others", [None, 3, ["download"], {"a": 1}, lambda: ()])
+def test_an_own_task_may_use_the_name_of_the_subtasks_otherwise(host: Host, others: object) -> None:
+    class Mine:
+        name = "download"
+        tasks = others
+
+        def do(self, scope: phases.CancelScope) -> str:
+            return "done"
+
+    assert phases.run(RestoreOnFailure(Mine(), host=host)) == "done"
+
+
 def test_a_task_for_another_host_is_refused(host: Host, tmp_path: Path) -> None:
     other = Layout(tmp_path / "other")
     other.units.mkdir(parents=True)
