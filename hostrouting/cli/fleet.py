@@ -9,8 +9,10 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
+from operator import attrgetter
 from typing import Any
 
 import attrs
@@ -26,6 +28,7 @@ from hostrouting.fleet.groups import (
     SharedReason,
     in_general,
 )
+from hostrouting.kernel.host_changes import HostChange
 from hostrouting.model.jsonable import in_json
 from hostrouting.model.text import clean, counted, shortened, with_runs
 from hostrouting.overlap.findings import FindingKind, NoteKind, Verdict
@@ -261,13 +264,25 @@ def _comparison(group: HostGroup) -> Iterator[str]:
     """Yield what has changed since the earlier snapshots, and why hosts can't be compared."""
     for words in renamed_words(group.renamed):
         yield f"since then {words}"
-    changed = [words for cause in group.causes or () for words in cause_lines(cause)]
-    if changed:
+    if changed := _changes(group.causes or ()):
         example = "" if len(group.hosts) == 1 else f" (on {group.hosts[0]})"
-        yield f"since then{example} {shortened(changed, ', ', _SHOWN_CAUSES)}"
+        yield f"since then{example} {', '.join(changed)}"
     if uncompared := _uncompared(group):
         why = _if_shared(uncompared)
         yield f"not compared: {why}" if why else "not compared"
+
+
+def _changes(causes: Iterable[HostChange]) -> list[str]:
+    """Return other programs' changes, then ours, and the number of our new routes and rules.
+
+    After a roll-out, every host has these.
+    """
+    changes = sorted(causes, key=attrgetter("is_ours"))
+    new = [each for each in changes if each.is_ours and not each.before]
+    others = [words for each in changes if each not in new for words in cause_lines(each)]
+    told = [shortened(others, ", ", _SHOWN_CAUSES)] if others else []
+    counts = Counter(str(each.kind) for each in new)
+    return [*told, *(f"+ {counted(count, kind)} of hostrouting" for kind, count in counts.items())]
 
 
 def _uncompared(group: HostGroup) -> list[SharedReason]:

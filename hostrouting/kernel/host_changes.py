@@ -69,6 +69,7 @@ class HostChange(JsonObject):
         after: a line for each added value, or for all values in their new order.
         keys: the keys whose values have changed. For a nexthop object, these are the keys of the
             entries that use it.
+        is_ours: whether all of these are routes or rules of hostrouting. Not included in the JSON.
     """
 
     json_names = ("kind", "before", "after")
@@ -77,6 +78,7 @@ class HostChange(JsonObject):
     before: tuple[str, ...]
     after: tuple[str, ...]
     keys: tuple[ChangeKey, ...] = attrs.field(default=(), repr=False)
+    is_ours: bool = attrs.field(default=False, repr=False)
 
 
 @frozen
@@ -338,7 +340,14 @@ def _change_of(key: ChangeKey, before: tuple[Any, ...], after: tuple[Any, ...]) 
     if not gone and not came:  # only the order has changed
         gone = [*before]
         came = [*after]
-    return HostChange(key[0], tuple(map(_line, gone)), tuple(map(_line, came)), (key,))
+    is_ours = all(map(_is_ours, (*gone, *came)))
+    return HostChange(key[0], tuple(map(_line, gone)), tuple(map(_line, came)), (key,), is_ours)
+
+
+def _is_ours(value: Any) -> bool:
+    if isinstance(value, Route):
+        return value.is_ours or value.is_in_side_table
+    return isinstance(value, Rule) and value.is_ours
 
 
 def _each(values: Mapping[ChangeKey, tuple[Any, ...]], kind: HostChangeKind) -> Iterator[Any]:

@@ -347,3 +347,16 @@ def test_nics_that_swapped_names_are_told(
     snapshots = [folder / "swapped.json" for folder in folders]
     assert f"{told}\n" in run("diff", *snapshots)[1]
     assert json.loads(run("diff", *snapshots, "--output", "json")[1])["renamed"] == pairs
+
+
+def test_our_own_new_routes_are_counted_after_other_changes(tmp_path: Path) -> None:
+    """After a roll-out, each host has them, and its lookups have changed because of them."""
+    parts = [*IPv4Network("172.16.0.0/16").subnets(new_prefix=19)]
+    ours = [Route(part, (NextHop("eth0", IPv4Address("10.1.0.1")),)) for part in parts]
+    host("a", "10.1.0.1", ours[0]).save(tmp_path / "a.json")
+    document = host("a", "10.1.0.1", *ours[1:], DETOUR).to_document()
+    config = Config.from_mapping({"hostRouting": section(cidrs=["172.16.0.0/16", "10.96.0.0/12"])})
+    report = judge([document], config, since=tmp_path)
+    detour, gone = f"+ route {DETOUR}", f"- route {ours[0]}"
+    assert f"since then {detour}, {gone}, + 7 routes of hostrouting" in fleet_text(report, None)
+    assert len(report.groups[0].causes or ()) == 9
