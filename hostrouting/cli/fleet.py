@@ -32,7 +32,14 @@ from hostrouting.kernel.host_changes import HostChange
 from hostrouting.model.jsonable import in_json
 from hostrouting.model.text import clean, counted, shortened, with_runs
 from hostrouting.overlap.findings import FindingKind, NoteKind, Verdict
-from hostrouting.overlap.summary import SHOWN_LINES, advice, brief, reasons, unapplied
+from hostrouting.overlap.summary import (
+    SHOWN_LINES,
+    advice,
+    brief,
+    reasons,
+    unapplied,
+    unfixed,
+)
 
 # Longer lists are shortened in the text. The JSON output is complete.
 _SHOWN_HOSTS = 16
@@ -42,8 +49,6 @@ _SHOWN_CAUSES = 4
 _SHOWN_CAUTIONS = 4
 _SHOWN_EXPECTING = 4
 _DRAWN_GROUPS = 50
-# The answers to a question begin with a condition.
-_ANSWERS = re.compile("; (?=if )")
 # What differs between the reasons of hosts that lack the same fact.
 _RULE_OR_NUMBER = re.compile(r"(?<=the rule ).*(?= matches)|\d+")
 _MARKS = {Verdict.OK: good("✓"), Verdict.OVERLAP: bad("✗"), Verdict.UNKNOWN: bad("?")}
@@ -63,6 +68,7 @@ def fleet_text(report: FleetReport, width: int | None, *, is_verbose: bool = Fal
     """
     page: Page = [_counts(report), *_remarks(report, is_verbose=is_verbose)]
     told: dict[str, str] = {}
+    asked: dict[str, str] = {}
     for whole in report.groups:
         group = whole if is_verbose else _with_brief_reasons(whole)
         why = _new_reasons(group, told)
@@ -71,7 +77,7 @@ def fleet_text(report: FleetReport, width: int | None, *, is_verbose: bool = Fal
         fix += _cautions(group) if is_whole else _brief_cautions(group)
         hosts = [dim(line) for line in _host_lines(group, is_verbose=is_verbose)]
         reasons = [*_reason_lines(group, is_verbose=is_verbose)]
-        said = [_title(group), *fix, *hosts, *reasons]
+        said = [_title(group, asked), *fix, *hosts, *reasons]
         mark = bad("•") if _is_doubtful(group) else _MARKS[group.verdict]
         if group.would_fail:
             mark = bad("✗")
@@ -80,7 +86,7 @@ def fleet_text(report: FleetReport, width: int | None, *, is_verbose: bool = Fal
 
 
 def _new_reasons(group: HostGroup, told: dict[str, str]) -> list[str]:
-    """Return why no route fixes some failures, each answer to a question only once.
+    """Return why no route fixes some failures, with a line for each answer to a question.
 
     An answer that an earlier line has is replaced by a reference to that line.
 
@@ -88,24 +94,25 @@ def _new_reasons(group: HostGroup, told: dict[str, str]) -> list[str]:
         group: the group.
         told: the answers of earlier lines, each with the reference. New ones are added.
     """
-    lines: list[str] = []
+    reasons: list[str] = []
     on = f" on {group.hosts[0]}"
-    for unfixable, line in zip(group.unfixable, reasons(group.report), strict=True):
-        # Lines beyond these aren't printed.
-        if unfixable.obstacle.question is None or len(lines) >= SHOWN_LINES:
-            lines.append(line)
+    for unfixable in group.unfixable:
+        question = unfixable.obstacle.question
+        what = unfixed(unfixable)
+        # Answers beyond these aren't printed.
+        if question is None or len(reasons) >= SHOWN_LINES:
+            reasons.append(f"{what}: {unfixable.reason}")
             continue
-        first, *answers = _ANSWERS.split(line)
-        clauses: list[str] = []
-        for answer in answers:
+        lines = [f"{what}: {unfixable.obstacle.reason}"]
+        for answer in question.clauses():
             if answer not in told:
                 told[answer] = f"{unfixable.parts[0]}{on}"
-                clauses.append(answer)
+                lines.append(answer)
                 continue
             short = f"{answer.partition(', ')[0]}, as for {told[answer].removesuffix(on)}"
-            clauses.append(min(answer, short, key=len))
-        lines.append("; ".join([first, *clauses]))
-    return lines
+            lines.append(min(answer, short, key=len))
+        reasons.append("\n  ".join(map(clean, lines)))
+    return reasons
 
 
 def _host_lines(group: HostGroup, *, is_verbose: bool) -> Iterator[str]:
@@ -238,8 +245,13 @@ def _is_doubtful(group: HostGroup) -> bool:
     )
 
 
-def _title(group: HostGroup) -> str:
-    """Return the result shared by all hosts in a group."""
+def _title(group: HostGroup, asked: dict[str, str]) -> str:
+    """Return the result shared by all hosts in a group.
+
+    Args:
+        group: the group.
+        asked: the questions of earlier titles, each with its first host. New ones are added.
+    """
     said = [_words(failure) for failure in group.failures]
     if group.report.verdict is Verdict.UNKNOWN:
         said.append(f"unknown: {_if_shared(group.reasons) or group.report.reason_kind}")
@@ -248,7 +260,11 @@ def _title(group: HostGroup) -> str:
     if group.would_fail:
         said.append("apply would fail")
     said += _comparison(group)
-    said += [f"{note.kind}: {'; '.join(brief(note.message))}" for note in group.decisions]
+    for note in group.decisions:
+        first = asked.setdefault(note.message, group.hosts[0])
+        is_new = first == group.hosts[0]
+        question = f": {'; '.join(brief(note.message))}" if is_new else f", as on {first}"
+        said.append(f"{note.kind}{question}")
     if group.verdict is Verdict.OK and group.report.pending:
         said.append(_about_pending(group.report.pending))
     return clean("; ".join(said))
@@ -363,7 +379,7 @@ def _section(group: HostGroup, *, is_drawn: bool) -> dict[str, Any]:
         picture = _base64(overlap_picture(drawn).encode())
     return {
         "verdict": _class_of(group),
-        "title": _title(group),
+        "title": _title(group, {}),
         "picture": picture,
         "unapplied": [clean(line) for line in unapplied(group.report.fix)],
         "reasons": [clean(reason) for reason in reasons(group.report)],

@@ -95,8 +95,8 @@ class Question(NamedTuple):
     answers: tuple[Answer, ...] = ()
     otherwise: str = ""
 
-    def sentence(self) -> str:
-        """Return a clause for each answer, such as ``if it is wanted, set ...``, in one text."""
+    def clauses(self) -> list[str]:
+        """Return a clause for each kind of answer, such as ``if it is wanted, set ...``."""
         replacing = {
             dev
             for answer in self.answers
@@ -119,7 +119,7 @@ class Question(NamedTuple):
             clauses[AnswerKind.UNWANTED] = [self.otherwise]
         if len(clauses) == 1 and not self.is_ours:
             if_[AnswerKind.UNWANTED] = "if it isn't wanted"
-        return "; ".join(f"{if_[kind]}, {', or '.join(told)}" for kind, told in clauses.items())
+        return [f"{if_[kind]}, {', or '.join(told)}" for kind, told in clauses.items()]
 
 
 class OwnersChange(NamedTuple):
@@ -172,7 +172,7 @@ class Obstacle(NamedTuple):
     def sentence(self) -> str:
         """Return the reason with what to do about it."""
         if self.question is not None:
-            return f"{self.reason}; {self.question.sentence()}"
+            return "; ".join((self.reason, *self.question.clauses()))
         if self.rule is not None:
             if self.is_hidden:
                 return f"{self.reason}; {HIDES_SELECTORS}"

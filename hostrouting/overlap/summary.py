@@ -136,10 +136,12 @@ def reasons(report: OverlapReport, cidr: IpNetwork | None = None) -> list[str]:
         for each in report.fix.unfixable
         if cidr is None or any(map(cidr.overlaps, each.ranges))
     ]
-    return [
-        f"{_verdict_on(each)} {shortened(each.parts, ' ', _SHOWN_RANGES)}: {each.reason}"
-        for each in unfixable
-    ]
+    return [f"{unfixed(each)}: {each.reason}" for each in unfixable]
+
+
+def unfixed(unfixable: Unfixable) -> str:
+    """Return a clause which says that nothing is proposed for some addresses."""
+    return f"{_verdict_on(unfixable)} {shortened(unfixable.parts, ' ', _SHOWN_RANGES)}"
 
 
 def _verdict_on(unfixable: Unfixable) -> str:

@@ -12,7 +12,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
-from itertools import repeat
+from itertools import repeat, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -273,6 +273,17 @@ def test_a_doubtful_uplink_is_a_group_of_its_own(elsewhere: Run, tmp_path: Path)
     assert "ok by eth1; CONTESTED: several interfaces" in page
 
 
+def test_the_same_doubt_of_several_groups_is_told_once(elsewhere: Run, tmp_path: Path) -> None:
+    contested(50).save(tmp_path / "gpu-1.json")
+    contested(50, "route add blackhole 10.97.0.0/16").save(tmp_path / "gpu-2.json")
+    text = elsewhere("judge", "--cidr", "10.96.0.0/12", tmp_path)[1]
+    first, second = (line for line in text.splitlines() if "CONTESTED" in line)
+    assert ("several interfaces" in first, second.endswith("; CONTESTED, as on gpu-1")) == (
+        True,
+        True,
+    )
+
+
 def test_hosts_that_expect_another_uplink_are_named(elsewhere: Run, today: Path) -> None:
     for number in range(3, 9):
         text = attrs.evolve(FINE, host=f"node-{number}").to_text().replace('"eth0"', '"eth1"')
@@ -482,6 +493,8 @@ def test_text_json_and_html_carry_the_same(
     told = [line for line in lines if line not in hints]
     reasons = [each["reason"] for each in group["unfixable"]]
     assert [*told, *hints] == lines
+    answers = [line for line in text if line.startswith("if ")]
+    told = [f"{told[0]}; {'; '.join(answers)}"] if answers else told
     assert [line.partition(": ")[2] for line in told] == reasons
     assert [line for line in hints if f"<p>{line}</p>" not in page] == []
     assert [line for line in told if f"<p>On gpu-1 {line}</p>" not in page] == []
@@ -513,11 +526,12 @@ def test_a_long_question_is_told_once_and_each_reference_leads_to_it(
     hosts = [group["hosts"][0] for group in groups for _ in group["unfixable"]]
     for flags in ((), ("-v",)):
         text = elsewhere(*given, *flags)[1]
-        lines = [each for each in text.splitlines() if "nothing is proposed for " in each]
+        told = text.split("nothing is proposed for ")[1:]
         asked: dict[str, list[str]] = {}
-        for host, line in zip(hosts, lines, strict=True):
-            cidr, _, reason = line.partition("nothing is proposed for ")[2].partition(": ")
-            first, *answers = reason.split("; ")
+        for host, paragraph in zip(hosts, told, strict=True):
+            cidr, _, reason = paragraph.partition(": ")
+            first, *others = map(str.strip, reason.splitlines())
+            answers = [*takewhile(re.compile("if ").match, others)]
             asked[f"{cidr} on {host}"] = [
                 first,
                 *(_followed(each, host, asked) for each in answers),
