@@ -29,7 +29,7 @@ from hostrouting.model.values import frozen
 from hostrouting.overlap.check import unjudged
 from hostrouting.overlap.difference import DiffReport
 from hostrouting.overlap.findings import UnknownReason
-from hostrouting.overlap.planned_host import PlannedHost, with_overdue
+from hostrouting.overlap.planned_host import with_next_start
 from hostrouting.tasks.arguments import to_scope
 from hostrouting.tasks.queries import check_and_plan, diff
 from phases import CancelScope
@@ -204,9 +204,9 @@ class _Judging:
         name = self._name_of(number, given, snapshot.host)
         snapshot = attrs.evolve(snapshot, host=snapshot.host or name)
         host = Host.recorded(snapshot)
-        report, plan = check_and_plan(self.config, host, CancelScope())
-        if plan is not None:
-            report = with_overdue(report, PlannedHost(host, plan), self.config)
+        report, planned = check_and_plan(self.config, host, CancelScope())
+        if planned is not None:
+            report = with_next_start(report, planned, self.config)
         judged = JudgedHost(name, report, taken=snapshot.time)
         if self.since is None:
             return judged

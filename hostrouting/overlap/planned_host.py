@@ -510,7 +510,7 @@ def with_effects(
     config: Config,
     host: Host,
     scope: CancelScope,
-) -> tuple[OverlapReport, RoutePlan | None]:
+) -> tuple[OverlapReport, PlannedHost | None]:
     """Plan a config after a check that passes, and caution about what ``apply`` would change.
 
     Args:
@@ -521,7 +521,7 @@ def with_effects(
 
     Returns:
         The report, with cautions on what ``apply`` would change, or on why it would fail. And the
-        plan, or None if there can't be one.
+        planned host, or None if there can't be one.
     """
     config = host.with_verified(config)
     adopted = routes_to_adopt(host, replaces_script=config.static_routes.is_wanted)
@@ -531,18 +531,19 @@ def with_effects(
     except RouteError as error:
         return with_failure(report, error), None
     if not plan.changes:
-        return with_keep(report, PlannedHost(host, plan), config, scope), plan
+        planned = PlannedHost(host, plan)
+        return with_keep(report, planned, config, scope), planned
     try:
         planned = planned_host(config, host, plan, scope)
         planned.refuse()
         planned.refuse_unkept()
         losing = planned.losing
     except RouteError as error:
-        return with_failure(report, error), plan
+        return with_failure(report, error), None
     if losing:
-        return _that_would_fail(report, losing[0]), plan
+        return _that_would_fail(report, losing[0]), planned
     lines = (f"after hostrouting apply, {line}" for line in planned.effects(config, scope))
-    return attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=tuple(lines))), plan
+    return attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=tuple(lines))), planned
 
 
 def with_keep(
@@ -570,7 +571,8 @@ def with_failure(report: OverlapReport, error: RouteError) -> OverlapReport:
     if not isinstance(error, UnknownFactError):
         return _that_would_fail(report, "; ".join(error.clause.splitlines()))
     line = f"whether hostrouting apply would fail isn't known: {error.message}"
-    return attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=(line,)))
+    lines = (line, *report.fix.consequences)
+    return attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=lines))
 
 
 def _that_would_fail(report: OverlapReport, why: str) -> OverlapReport:
@@ -580,18 +582,24 @@ def _that_would_fail(report: OverlapReport, why: str) -> OverlapReport:
     return attrs.evolve(report, fix=fix)
 
 
-def with_overdue(report: OverlapReport, planned: PlannedHost, config: Config) -> OverlapReport:
-    """Return the report of a check that passes, with cautions on what ``overdue`` finds.
+def with_next_start(report: OverlapReport, planned: PlannedHost, config: Config) -> OverlapReport:
+    """Return the report of a check that passes, with cautions on what the next start meets.
 
-    If ``apply`` would fail, return the report unchanged, because ``apply`` wouldn't help.
+    That start and ``apply`` would fail if a route or rule loses that is installed. Otherwise, the
+    cautions are on what ``overdue`` finds. If ``apply`` would fail anyway, return the report
+    unchanged.
 
     Args:
         report: the report of ``with_effects``.
-        planned: the host with the plan of ``with_effects``.
+        planned: the planned host of ``with_effects``.
         config: the planned config.
     """
     if report.fix.would_fail:
         return report
+    try:
+        planned.rehearse()
+    except RouteError as error:
+        return with_failure(report, error)
     return _with_cautions_first(report, planned.overdue(config))
 
 

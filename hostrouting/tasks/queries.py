@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hostrouting.kernel.snapshot import Snapshot
     from hostrouting.overlap.difference import DiffReport
     from hostrouting.overlap.explanation import Explanation
-    from hostrouting.routes.plan import RoutePlan
+    from hostrouting.overlap.planned_host import PlannedHost
 
 
 def check(
@@ -76,11 +76,11 @@ def check_and_plan(
     config: Config,
     host: Host,
     scope: CancelScope,
-) -> tuple[OverlapReport, RoutePlan | None]:
+) -> tuple[OverlapReport, PlannedHost | None]:
     """Check a host, and compare its routes with the config's.
 
     Returns:
-        The report of ``check``, and the plan of the config's routes. The plan is None if anything
+        The report of ``check``, and the host with the config's routes, which is None if anything
         fails, if the config has no routes, or if they can't be planned.
     """
     checked = _checked(config, host, scope)

@@ -261,6 +261,9 @@ def test_a_check_tells_of_rules_that_hold_the_next_start(
     assert f"note: {message}" in out
     snapshot = write_file(tmp_path / "node.json", run("snapshot")[1])
     assert f"note: {message}" in run("check", path, "--snapshot", snapshot)[1]
+    code, out_of_judge, _ = run("judge", path, snapshot)
+    assert (code, "apply would fail on 1" in out_of_judge) == (1, True)
+    assert "caution: hostrouting apply would fail: can't keep 172.16.0.10 on ib0" in out_of_judge
     code, line, _ = run("check", path, "--output", "nagios")
     assert (code, line.startswith(told.replace("note:", "HOSTROUTING WARNING -"))) == (1, True)
     (commands,) = re.findall(r"higher preference: (.*?);", out)
