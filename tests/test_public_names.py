@@ -393,7 +393,7 @@ WRONG_VALUES: dict[str, tuple[Callable[[Any], object], object, str]] = {
     "no earlier snapshot": (
         lambda it: diff(it, None, CONFIG, host=IN_MEMORY),
         None,
-        "^diff takes a Snapshot, not None",
+        "^diff takes a Snapshot, not null",
     ),
     "a client as executor": (
         lambda it: judge([], CONFIG, it),
