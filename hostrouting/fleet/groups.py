@@ -113,8 +113,8 @@ class HostGroup(JsonObject):
     """Hosts with the same verdict, failures and fix, and the same doubts about their uplinks.
 
     If the verdict is unknown, the hosts also have the same kind of reason. In a comparison with
-    earlier snapshots, the hosts also have the same causes, except for addresses and gateways. Hosts
-    without an earlier snapshot form groups of their own.
+    earlier snapshots, the hosts also have the same causes, except for addresses, gateways, and our
+    new routes and rules. Hosts without an earlier snapshot form groups of their own.
 
     Args:
         verdict: the verdict for each host. It is ``overlap`` if one family fails and the other has
@@ -134,8 +134,8 @@ class HostGroup(JsonObject):
             For a snapshot that isn't a file, the host's own name.
         report: report for the first host. Details such as addresses may differ on other hosts.
         causes: the changes that have affected the first host's lookups since its earlier snapshot.
-            The other hosts' causes may have other addresses and gateways. Empty if no lookup has
-            changed; None if the causes aren't known.
+            The other hosts' causes may have other addresses, gateways, and new routes of ours.
+            Empty if no lookup has changed; None if the causes aren't known.
         reasons: why there is no verdict, with the hosts for each reason.
         uncompared: why hosts can't be compared with their earlier snapshots, with the hosts for
             each reason.
@@ -428,7 +428,12 @@ _OWN = {
 
 
 def _alike(cause: HostChange) -> tuple[object, ...]:
-    """Return a cause's kind and its lines without the addresses that may differ within a group."""
+    """Return a cause's kind and its lines without what may differ within a group.
+
+    That is some addresses, and which routes or rules of ours are new.
+    """
+    if cause.is_ours and not cause.before:
+        return (cause.kind,)
     pattern = _OWN.get(cause.kind, r"(?<=via |src )\S+|(?<=^local )\S+|(?<=^broadcast )\S+")
     before = tuple(re.sub(pattern, "", line) for line in cause.before)
     after = tuple(re.sub(pattern, "", line) for line in cause.after)

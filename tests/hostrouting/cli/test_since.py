@@ -360,3 +360,18 @@ def test_our_own_new_routes_are_counted_after_other_changes(tmp_path: Path) -> N
     detour, gone = f"+ route {DETOUR}", f"- route {ours[0]}"
     assert f"since then {detour}, {gone}, + 7 routes of hostrouting" in fleet_text(report, None)
     assert len(report.groups[0].causes or ()) == 9
+
+
+def test_hosts_that_differ_in_our_new_routes_are_a_group(tmp_path: Path) -> None:
+    halves = [*IPv4Network("172.16.0.0/16").subnets()]
+    parts = {"a": halves, "b": [part for half in halves for part in half.subnets()]}
+    config = Config.from_mapping({"hostRouting": section(cidrs=["172.16.0.0/16"])})
+    later: list[dict[str, Any]] = []
+    for name, destinations in parts.items():
+        host(name).save(tmp_path / f"{name}.json")
+        hops = (NextHop("eth0", IPv4Address("10.1.0.1")),)
+        ours = (Route(destination, hops) for destination in destinations)
+        later.append(host(name, "10.1.0.1", *ours).to_document())
+    report = judge(later, config, since=tmp_path)
+    assert [group.hosts for group in report.groups] == [("a", "b")]
+    assert "ok; since then (on a) + 2 routes of hostrouting" in fleet_text(report, None)
