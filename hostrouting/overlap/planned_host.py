@@ -96,7 +96,7 @@ class PlannedHost:
             verify_policy(kept, self.backend(policy.family))
 
     def refuse_losing(self, fix: Fix, config: Config) -> None:
-        """Raise a RouteError if a new route loses, even after the entries of a fix are added.
+        """Raise a RouteError if a route or rule loses, even after the entries of a fix are added.
 
         Args:
             fix: the fix that a check of this host has found.
@@ -107,6 +107,12 @@ class PlannedHost:
             after = as_installed(attrs.evolve(config, static_routes=static), self.host)
             for family, model in after.models.items():
                 verify_routes(_new_routes(after.plan.of(family)), model)
+            after.verify_rules()
+
+    def verify_rules(self) -> None:
+        """Raise a RouteError if another program's rule would decide before one of the plan's."""
+        for policy in self.plan.policies:
+            verify_policy(policy.wanted, self.backend(policy.family))
 
     def moves(self, static: StaticRoutes) -> bool:
         """Return whether a static route that names no interface moves to another interface."""
@@ -147,11 +153,18 @@ class PlannedHost:
 
     @property
     def losing(self) -> list[str]:
-        """Return a reason for each new route that wouldn't win and thus makes ``apply`` fail."""
+        """Return a reason for each route or rule that wouldn't win and thus makes ``apply`` fail.
+
+        Of the routes, only new ones count.
+        """
         reasons: list[str] = []
         for family, model in self.models.items():
             losing = losing_routes(_new_routes(self.plan.of(family)), model)
             reasons += [refusal.message for _, refusal in losing]
+        try:
+            self.verify_rules()
+        except RouteError as error:
+            reasons += error.message.splitlines()
         return reasons
 
     def diverted(self, config: Config, scope: CancelScope) -> list[Diverted]:

@@ -1233,3 +1233,20 @@ def test_a_route_that_a_vpns_rule_beats_names_the_fix(
     told = json.loads(run("doctor", path, "--output", "json")[1])
     (finding,) = [each for each in told["findings"] if each["kind"] == "route-fails"]
     assert finding["hint"].startswith(hint)
+
+
+@pytest.mark.usefixtures("vpn")
+@pytest.mark.parametrize("cidrs", [["10.9.0.0/16"], ["10.96.0.0/16"]], ids=["it fails", "fine"])
+def test_a_listed_rule_behind_another_is_told_where_apply_would_fail(
+    run: Run, write: Any, cidrs: list[str]
+) -> None:
+    """The listed rule comes after the VPN's, and ``apply`` refuses a rule without effect."""
+    late = [{"to": "10.9.0.0/24", "priority": 6000}]
+    path = write({"hostRouting": {**section(cidrs=cidrs, rules=late), "uplinks": ["eth0"]}})
+    _, said, _ = run("check", path)
+    is_fixed = run("fix", "--in-place", path)[0] == 0
+    code, _, error = run("apply", "--routes-only", path)
+    assert is_fixed is (code == 0)
+    if code:
+        assert "6000" in error
+        assert "apply would fail: the rule 6000" in said
