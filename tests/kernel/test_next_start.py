@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 import pytest
 from nightly import IS_NIGHTLY
 from node import DEFAULT, NICS, run_ip
-from scripts import Sandbox
+from scripts import is_held_by_gate
 from wanted import MACHINE, config
 
 import phases
 from hostrouting import Host, Layout, cli, plan
-from hostrouting.boot.render import fill
 from hostrouting.doctor.examine import examine
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink6 import NetlinkBackend6
@@ -111,20 +110,6 @@ def host(kernel: NamespaceKernel, tmp_path: Path) -> Host:
     (root / "proc").symlink_to("/proc")
     layout = Layout(root)
     return Host(kernel, FakeSystemd(layout, running=[MACHINE]), layout, routes6=NetlinkBackend6())
-
-
-def is_held_by_gate(host: Host, root: Path) -> bool:
-    """Return whether the real gate, with the installed scripts, holds a start."""
-    there = host.layout.root
-    lines = [
-        "rm -rf /etc/aks-flex-node /etc/hostrouting",
-        f"cp -a {there}/etc/aks-flex-node {there}/etc/hostrouting /etc",
-    ]
-    gate = fill("gate.sh").replace("HOLD_SECONDS=3", "HOLD_SECONDS=0")
-    root.mkdir()
-    done = Sandbox(root).run(gate, "last", is_host=True, etc=True, prepare="\n".join(lines))
-    assert done.returncode in (0, 255), done.stderr
-    return done.returncode == 255
 
 
 def modes_for(number: int, case: Case) -> list[str]:

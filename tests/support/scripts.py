@@ -17,8 +17,8 @@ import attrs
 import pytest
 from nightly import IS_NIGHTLY
 
-from hostrouting import Config, OverlapReport, RouteOverlap
-from hostrouting.boot.render import render_check, render_static_routes
+from hostrouting import Config, Host, OverlapReport, RouteOverlap
+from hostrouting.boot.render import fill, render_check, render_static_routes
 from hostrouting.model.verified_uplinks import VerifiedUplink, verified_text
 from hostrouting.overlap.markers import marker_text
 
@@ -285,3 +285,23 @@ def sandboxes(test: str, root: Path) -> Iterator[Sandbox]:
         folder = root / name
         folder.mkdir(exist_ok=True)
         yield Sandbox(folder, awk_or_skip(name))
+
+
+def is_held_by_gate(host: Host, root: Path) -> bool | None:
+    """Return whether the real gate, with the installed scripts, holds a start.
+
+    The result is None if the check's script would leave the decision to Python, which a host below
+    another root doesn't have.
+    """
+    there = host.layout.root
+    lines = [
+        "rm -rf /etc/aks-flex-node /etc/hostrouting",
+        f"cp -a {there}/etc/aks-flex-node {there}/etc/hostrouting /etc",
+    ]
+    gate = fill("gate.sh").replace("HOLD_SECONDS=3", "HOLD_SECONDS=0")
+    root.mkdir()
+    done = Sandbox(root).run(gate, "last", is_host=True, etc=True, prepare="\n".join(lines))
+    assert done.returncode in (0, 255), done.stderr
+    if "couldn't judge everything: check-failed: without Python" in done.stdout + done.stderr:
+        return None
+    return done.returncode == 255
