@@ -224,7 +224,7 @@ def _start_notes(
     If nothing fails, there is also a note if the routes aren't installed, or if the next boot has
     no rules that keep interfaces now.
     """
-    about_start = _about_start(report, rehearsed, chosen)
+    about_start = _about_trial(host) or _about_start(report, rehearsed, chosen)
     messages = (about_start, _about_printed(report, chosen, host))
     return tuple(Note(NoteKind.START, each.replace("\n", "; ")) for each in messages if each)
 
@@ -235,6 +235,21 @@ def _about_printed(report: OverlapReport, chosen: Chosen, host: Host) -> str:
         return ""
     rules = host.routes.facts().rules
     return formats.printed_sentence(chosen.config.static_routes, rules)
+
+
+def _about_trial(host: Host) -> str:
+    """Return that the kernel has the routes of a trial, or an empty string."""
+    if host.snapshot is not None:
+        return ""
+    from hostrouting.boot.trial_timer import TRIAL_HINT, trial_deadline
+
+    try:
+        until = trial_deadline(host.layout.trial)
+    except FileError:  # the doctor reports this error
+        return ""
+    if until is None:
+        return ""
+    return f"a trial is in progress until {until}, and a start ends it: {TRIAL_HINT}"
 
 
 def _about_start(report: OverlapReport, rehearsed: Callable[[], Rehearsal], chosen: Chosen) -> str:
@@ -699,7 +714,7 @@ def _write_in_place(
 def _written_lines(changes: Changes, report: OverlapReport, config: str) -> list[str]:
     """Return lines on what --in-place has written. The last one points back at cautions."""
     lines = changes_lines(changes) or [NOTHING]
-    count = len(report.fix.consequences)
+    count = len(report.fix.consequences) + len(_contested_lines(report))
     if report.findings and count:
         apply = f"hostrouting apply {config}".rstrip()
         cautions = "caution" if count == 1 else f"{count} cautions"

@@ -38,6 +38,7 @@ _SHOWN_DEVS = 8
 # An address of TEST-NET-2 (RFC 5737), which no host has.
 ELSEWHERE = IPv4Address("198.51.100.1")
 
+_BY_PRINTED = "by a rule that hostrouting fix --format ip has added"
 _ONLY_LATER = "our rule decides only if that one has a higher preference"
 # A hint moves another program's rule to this preference, or to the one after ours if that is
 # higher.
@@ -394,20 +395,22 @@ def _why_beaten(
     if rule.table == Table.LOCAL and rule.has_table:
         # No rule must come before table local's: this host's own addresses are there.
         return Refusal(reason, f"look at: ip -{fib.family.value} route show table local")
-    if rule in (copies := _copies_of(ours, fib)):
-        return Refusal(reason, _how_to_delete(copies, fib))
+    if rule in (copies := _copies_of_ours(fib)):
+        # The same reason and hint for all addresses, which are then one refusal.
+        return Refusal(_BY_PRINTED, _how_to_delete(copies, fib))
     if rule.preference > ours.preference:
         return Refusal(f"{reason}, as table {word_of(ours.table, Table)} has no route there", look)
     return Refusal(reason, _how_to_move(rule, ours, fib) or f"{_ONLY_LATER}; {look}")
 
 
-def _copies_of(ours: Rule, fib: Fib) -> list[Rule]:
-    """Return the host's rules that ``fix --format ip`` may have printed for a kept address."""
+def _copies_of_ours(fib: Fib) -> list[Rule]:
+    """Return the host's rules that ``fix --format ip`` may have printed for kept addresses."""
+    ours = {(each.source, each.destination) for each in fib.rules if each.is_ours}
     return [
         each
         for each in fib.rules
         if each.preference in KEEP_PRIORITIES
-        and (each.source, each.destination) == (ours.source, ours.destination)
+        and (each.source, each.destination) in ours
         and not each.is_ours
         and _is_expressible(each)
     ]

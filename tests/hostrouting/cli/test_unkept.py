@@ -159,3 +159,44 @@ def test_the_emergencys_routes_are_named_after_its_rules_are_gone(
     assert found() == []
     kernel.ip("route replace default via 10.1.0.2 dev eth0")
     assert run("apply", path)[0] == 0
+
+
+def test_printed_rules_of_many_addresses_are_one_refusal(
+    run: Run, write: Any, kernel: FakeKernel
+) -> None:
+    for number in range(1, 8):
+        kernel.ip(f"link add ib{number}")
+        kernel.ip(f"link set ib{number} up")
+        kernel.add_address(f"ib{number}", f"172.16.0.{10 + number}/16")
+    for line in run("fix", "--format", "ip", nothing_installed(run, write))[1].splitlines():
+        if not line.startswith("#"):
+            kernel.ip(line.removeprefix("ip -4 "))
+    path = write({"hostRouting": section(*HALVES, cidrs=[EXPECTED], keep=["ib*"])})
+    code, _, err = run("apply", path)
+    assert (code, err.count("can't keep"), err.count("hint: ")) == (1, 1, 1)
+    commands = re.findall(r"has printed: (.*)", err)[0].split(" && ")
+    assert len(commands) == 8
+    for command in commands:
+        kernel.ip(command.removeprefix("ip -4 "))
+    assert run("apply", path)[0] == 0
+
+
+def test_a_check_during_a_trial_says_so(run: Run, write: Any) -> None:
+    path = with_keep(run, write)
+    told = "a trial is in progress until "
+    for words in (["check"], ["fix"], ["check", "--output", "nagios"]):
+        assert told not in "".join(run(*words, path)[1:])
+    assert run("apply", "--try", "60", path)[0] == 0
+    for words in (["check"], ["fix"], ["check", "--output", "nagios"]):
+        assert told in "".join(run(*words, path)[1:]), words
+    assert run("check", path, "--output", "nagios")[0] == 1
+
+
+def test_each_caution_above_is_counted(run: Run, write: Any, kernel: FakeKernel) -> None:
+    kernel.ip("route add default via 172.16.0.9 dev ib0 metric 50")
+    kernel.ip("route add 10.9.0.0/16 dev ib0 metric 7")
+    path = write({"hostRouting": section(cidrs=[EXPECTED]) | {"uplinks": ["eth0"]}})
+    _, out, err = run("fix", "--in-place", path)
+    told = err.count("caution: ")
+    pointer = "read the caution above" if told == 1 else f"read the {told} cautions above"
+    assert pointer in out

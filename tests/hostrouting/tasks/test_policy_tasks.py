@@ -362,10 +362,10 @@ def test_a_plan_that_fails_for_several_interfaces_has_a_line_for_each(
     for line in TWO.splitlines():
         kernel.ip(line)
     path = write(config(cidrs=["172.16.0.0/16"], uplinks=["eth0"]).to_mapping())
-    printed = run("fix", path, "--format", "ip")[1]
     assert run("fix", path, "--in-place")[0] == 0
-    for line in printed.splitlines():
-        kernel.ip(line)
+    for number in range(2):
+        kernel.ip(f"route add 172.16.0.0/16 dev eth0 table 5{number}")
+        kernel.ip(f"rule add preference 100{number} from 172.16.0.1{number} table 5{number}")
     code, out, err = run("plan", path)
     assert code == 2
     for start in ("can't keep 172.16.0.10 on ib0", "can't keep 172.16.0.11 on ib1"):
