@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hostrouting.boot.host import Host
+from hostrouting.boot.trial_timer import TRIAL_HINT, trial_deadline
 from hostrouting.cli.changes import NOTHING, changes_lines
 from hostrouting.cli.exit_codes import (
     EXIT_CHECK_UNKNOWN,
@@ -241,8 +242,6 @@ def _about_trial(host: Host) -> str:
     """Return that the kernel has the routes of a trial, or an empty string."""
     if host.snapshot is not None:
         return ""
-    from hostrouting.boot.trial_timer import TRIAL_HINT, trial_deadline
-
     try:
         until = trial_deadline(host.layout.trial)
     except FileError:  # the doctor reports this error
@@ -278,11 +277,12 @@ def _about_start(report: OverlapReport, rehearsed: Callable[[], Rehearsal], chos
 
 def _broken_gate_notes(host: Host) -> Iterator[Note]:
     """Yield a note on the gate's files that the doctor finds missing, changed or unused, if any."""
-    from hostrouting.doctor.examine import CHECKS, examine
+    from hostrouting.doctor.examine import GATE_CHECKS, examine
 
-    checks = tuple(each for each in CHECKS if each.name in ("files", "gate"))
-    report = run_function("doctor", lambda scope: examine(host=host, checks=checks, scope=scope))
-    broken = [each for each in report.findings if each.severity == "broken"]
+    report = run_function(
+        "doctor", lambda scope: examine(host=host, checks=GATE_CHECKS, scope=scope)
+    )
+    broken = [each for each in report.findings if each.is_broken]
     if broken:
         told = (f"{each.subject}: {each.message}" for each in broken)
         yield Note(NoteKind.START, f"{'; '.join(told)}; see: hostrouting doctor")

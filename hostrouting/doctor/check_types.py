@@ -69,6 +69,11 @@ class DoctorFinding(JsonObject):
     severity: Severity = Severity.BROKEN
     cause: str = ""
 
+    @property
+    def is_broken(self) -> bool:
+        """Return whether a guarantee is violated now."""
+        return self.severity is Severity.BROKEN
+
 
 @frozen(slots=False)
 class ExaminedHost:

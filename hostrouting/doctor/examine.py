@@ -116,6 +116,10 @@ CHECKS = (
 )
 
 
+GATE_CHECKS = tuple(each for each in CHECKS if each.look in (_files.rendered, _consumer.gate))
+"""The checks of the files and of each instance's gate."""
+
+
 @frozen
 class DoctorReport:
     """The doctor's report on a host.

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from hostrouting.boot.break_glass import why_open
+from hostrouting.boot.files import is_present
 from hostrouting.boot.layout import Layout
 from hostrouting.boot.manifest import Manifest
 from hostrouting.config.routing import OverlapMode
@@ -125,8 +126,10 @@ def gate_metrics(layout: Layout, mode: OverlapMode) -> tuple[Metric, ...]:
     Raises:
         FileError: the manifest can't be read.
     """
-    labels = f'{{version="{VERSION}",mode="{mode}",consumer="{Manifest.load(layout).consumer}"}}'
+    manifest = Manifest.load(layout)
+    labels = f'{{version="{VERSION}",mode="{mode}",consumer="{manifest.consumer}"}}'
     is_open = int(why_open(layout) is not None)
+    missing = sum(not is_present(path) for path in manifest.files(layout))
     return (
         Metric(
             "info",
@@ -139,6 +142,12 @@ def gate_metrics(layout: Layout, mode: OverlapMode) -> tuple[Metric, ...]:
             "gauge",
             "1 if the gate lets every start through unchecked.",
             {"": is_open},
+        ),
+        Metric(
+            "files_missing",
+            "gauge",
+            "How many installed files are gone, such as the gate's.",
+            {"": missing},
         ),
     )
 

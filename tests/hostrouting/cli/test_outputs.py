@@ -219,6 +219,15 @@ def test_a_gate_that_is_off_is_a_warning(
     assert (got, said.startswith(f"{told}there; 1 ")) == (code, True)
 
 
+def test_the_metrics_count_installed_files_that_are_gone(run: Any, write: Any, host: Host) -> None:
+    path = write(expecting("STRICT", "10.96.0.0/12"))
+    assert run("apply", path)[0] == 0
+    for missing in (0, 1):
+        lines = run("check", path, "--output", "prometheus")[1].splitlines()
+        assert f"hostrouting_files_missing {missing}" in lines
+        host.layout.gate_script.unlink(missing_ok=True)
+
+
 def test_without_a_default_route_it_is_3_at_once(
     plugin: Any, kernel: FakeKernel, write: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
