@@ -104,7 +104,7 @@ def test_only_the_first_failing_verdict_counts(
     world: World, written: list[tuple[str, float]]
 ) -> None:
     world.at(100, lambda: shadow(world))
-    world.watch(1200)
+    world.watch(3600 + 300)  # a good one would be replaced after an hour
     assert [name for name, _ in written] == ["good.json", "bad.json"]
 
 
