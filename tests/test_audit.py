@@ -201,7 +201,7 @@ def test_rare_hosts(name: str) -> None:
     steps = lines(nics(*devs), _ADDRESSES, _SELDOM[name])
     expected = ["fd00:172:16::/48", "2001:db8::/32", {"cidr": "2001:db8::/32", "devs": ["eth0"]}]
     config = {"routeOverlap": {"expectedCidrs": expected}, "uplinks": ["eth0"]}
-    audited = SocketAudit(Host(steps, config, Family.IPV6), by_day(16, by_night=40))
+    audited = SocketAudit(Host(steps, config, Family.IPV6), by_day(8, by_night=40))
     audited.run()
     assert not audited.mistakes
 

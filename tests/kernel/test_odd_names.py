@@ -69,7 +69,7 @@ def see_sound(config: Config, awk: str, root: Path) -> str:
     return judged_soundly(sandbox.told(), report)
 
 
-@pytest.mark.parametrize("name", some(NAMES, one_of=2, first=1))
+@pytest.mark.parametrize("name", some(NAMES, one_of=3, first=1))
 def test_a_check_takes_no_name_for_a_word(name: str, tmp_path: Path) -> None:
     number = NAMES.index(name)
     awk = AWKS[number % len(AWKS)]
@@ -89,7 +89,7 @@ def test_a_check_takes_no_name_for_a_word(name: str, tmp_path: Path) -> None:
         del kernel
 
 
-@pytest.mark.parametrize("name", some(NAMES, one_of=4))
+@pytest.mark.parametrize("name", some(NAMES, one_of=6))
 def test_an_uplink_may_have_any_name(name: str, tmp_path: Path) -> None:
     awk = AWKS[NAMES.index(name) % len(AWKS)]
     kernel = on_linux()  # as long as it exists, so does its namespace

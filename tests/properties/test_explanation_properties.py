@@ -31,7 +31,7 @@ _PROBES_MAX = 12
 
 
 @settings(
-    max_examples=by_day(12, by_night=5000),
+    max_examples=by_day(6, by_night=5000),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(question=st.booleans().flatmap(lambda by_source: questions(by_source=by_source)))
@@ -50,7 +50,7 @@ def test_an_address_is_explained_as_the_check_judges_it(question: Question) -> N
 
 
 @settings(
-    max_examples=by_day(12, by_night=5000),
+    max_examples=by_day(6, by_night=5000),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(question=questions(by_source=True), without=st.lists(st.integers(0, 7), max_size=2))

@@ -107,7 +107,7 @@ def wins(kernel: FakeKernel, route: Route, address: IPv4Address) -> bool:
 
 
 @given(kernels(max_rules=1))
-@settings(max_examples=by_day(100, by_night=5000))
+@settings(max_examples=by_day(40, by_night=5000))
 @example(built(World((), (BY_V0,), links=DEVICES)))
 @example(built(World((), (attrs.evolve(BY_V0, source=IPv4Address("127.0.0.1")),), links=DEVICES)))
 def test_the_kernel_confirms_the_winning_routes(kernel: FakeKernel) -> None:

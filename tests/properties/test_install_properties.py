@@ -135,7 +135,7 @@ refused_calls = st.tuples(st.sampled_from(["add", "replace", "delete"]), st.inte
 
 @pytest.mark.parametrize("task", [InstallRoutes, ConfigureStaticRoutes])
 @given(tables, configs, st.none() | refused_calls)
-@settings(max_examples=by_day(12, by_night=10_000))
+@settings(max_examples=by_day(6, by_night=10_000))
 @example(
     [],
     Config(StaticRoutes(True, [StaticRoute("172.16.1.0/24"), StaticRoute("10.96.0.0/12")])),

@@ -33,7 +33,7 @@ def wrapped_kernel() -> Iterator[Kernel]:
     yield pair(ForwardingBackend(kernel), world=kernel)
 
 
-TestWrappedKernel = conformance_test(wrapped_kernel, max_examples=by_day(3, by_night=200))
+TestWrappedKernel = conformance_test(wrapped_kernel, max_examples=by_day(1, by_night=200))
 
 
 @pytest.mark.parametrize("name", CALLS)

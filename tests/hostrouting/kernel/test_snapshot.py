@@ -16,6 +16,7 @@ import pytest
 from file_trees import write_file
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from nightly import by_day
 from node import shadowed_kernel
 from wanted import config
 
@@ -721,7 +722,7 @@ snapshots = st.builds(
 
 
 # A snapshot has so many parts that shrinking one takes minutes.
-@settings(phases=set(Phase) - {Phase.shrink, Phase.explain})
+@settings(max_examples=by_day(4, by_night=5000), phases=set(Phase) - {Phase.shrink, Phase.explain})
 @given(snapshots)
 def test_a_snapshot_survives_a_round_trip_through_text(snapshot: Snapshot) -> None:
     for document in (json.loads(snapshot.to_text()), snapshot.to_document()):
