@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator
 from ipaddress import IPv4Network
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
@@ -25,13 +25,13 @@ from hostrouting.model.routes import NextHop, Protocol, Route
 pytest.importorskip("jinja2", reason="jinja2 isn't installed")
 pytest.importorskip("selenium", reason="selenium isn't installed")
 
-from selenium.webdriver import Chrome
-from selenium.webdriver.common.by import By
-from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.remote.webelement import WebElement
-
 from benchmarks.fleet import chromium, write_page
 
+if TYPE_CHECKING:  # each worker collects this file, and the driver takes half a second
+    from selenium.webdriver import Chrome
+    from selenium.webdriver.remote.webelement import WebElement
+
+CONTROL, BACKSPACE, NULL = "\ue009", "\ue003", "\ue000"
 EVIL = (
     "</script><img src=x onerror=\"document.title='run'\"><svg "
     "onload=document.title='run'>{{ 7 * 7 }}\x1b[31m\u202e"
@@ -70,7 +70,7 @@ def shown(page: Chrome, selector: str) -> list[str]:
 
 
 def element(page: Chrome, selector: str) -> WebElement:
-    return page.find_element(By.CSS_SELECTOR, selector)
+    return page.find_element("css selector", selector)
 
 
 def test_it_shows_groups_and_failing_hosts(page: Chrome) -> None:
@@ -115,7 +115,7 @@ def test_a_filter_keeps_matching_hosts_and_their_groups(page: Chrome) -> None:
     assert shown(page, "h2") == [
         "1 OVERLAP 172.16.0.0/16 by ib0,ib1,ib2,ib3,ib4,ib5,ib6,ib7, expected eth0"
     ]
-    element(page, "#filter").send_keys(Keys.CONTROL, "a", Keys.NULL, Keys.BACKSPACE)
+    element(page, "#filter").send_keys(CONTROL, "a", NULL, BACKSPACE)
     assert len(shown(page, "li")) == 10_000
 
 
@@ -149,7 +149,7 @@ def test_long_remarks_cover_no_group(browser: Chrome, tmp_path: Path, width: int
 
 def test_the_fix_is_copied_as_a_config_needs_it(page: Chrome) -> None:
     element(page, "section:nth-of-type(3) button").click()
-    element(page, "#filter").send_keys(Keys.CONTROL, "v")
+    element(page, "#filter").send_keys(CONTROL, "v")
     text = run(page, "document.querySelector('#filter').value")
     assert json.loads(f"[{text}]") == [
         {"destination": "10.96.0.0/13"},
@@ -193,7 +193,7 @@ def test_the_shown_names_are_copied_for_ansible(broken: Chrome) -> None:
         element(broken, "#filter").send_keys(word)
         element(broken, "section.unknown .names").click()
         element(broken, "#filter").clear()
-        element(broken, "#filter").send_keys(Keys.CONTROL, "v")
+        element(broken, "#filter").send_keys(CONTROL, "v")
         assert run(broken, "document.querySelector('#filter').value") == names
         element(broken, "#filter").clear()
 
