@@ -32,14 +32,7 @@ from hostrouting.kernel.host_changes import HostChange
 from hostrouting.model.jsonable import in_json
 from hostrouting.model.text import clean, counted, shortened, with_runs
 from hostrouting.overlap.findings import FindingKind, NoteKind, Verdict
-from hostrouting.overlap.summary import (
-    SHOWN_LINES,
-    advice,
-    brief,
-    reasons,
-    unapplied,
-    unfixed,
-)
+from hostrouting.overlap.summary import SHOWN_LINES, advice, brief, reason_lines, unapplied
 
 # Longer lists are shortened in the text. The JSON output is complete.
 _SHOWN_HOSTS = 16
@@ -97,14 +90,13 @@ def _new_reasons(group: HostGroup, told: dict[str, str]) -> list[str]:
     reasons: list[str] = []
     on = f" on {group.hosts[0]}"
     for unfixable in group.unfixable:
-        question = unfixable.obstacle.question
-        what = unfixed(unfixable)
-        # Answers beyond these aren't printed.
-        if question is None or len(reasons) >= SHOWN_LINES:
-            reasons.append(f"{what}: {unfixable.reason}")
+        reason, *answers = reason_lines(unfixable)
+        # Reasons beyond these aren't printed.
+        if len(reasons) >= SHOWN_LINES:
+            reasons.append("; ".join((reason, *answers)))
             continue
-        lines = [f"{what}: {unfixable.obstacle.reason}"]
-        for answer in question.clauses():
+        lines = [reason]
+        for answer in answers:
             if answer not in told:
                 told[answer] = f"{unfixable.parts[0]}{on}"
                 lines.append(answer)
@@ -382,7 +374,7 @@ def _section(group: HostGroup, *, is_drawn: bool) -> dict[str, Any]:
         "title": _title(group, {}),
         "picture": picture,
         "unapplied": [clean(line) for line in unapplied(group.report.fix)],
-        "reasons": [clean(reason) for reason in reasons(group.report)],
+        "reasons": [[*map(clean, reason_lines(each))] for each in group.report.fix.unfixable],
         "fixes": [*_fixes(group)],
         "hints": [clean(line) for line in group.hints],
         "cautions": _cautions(group),

@@ -136,12 +136,16 @@ def reasons(report: OverlapReport, cidr: IpNetwork | None = None) -> list[str]:
         for each in report.fix.unfixable
         if cidr is None or any(map(cidr.overlaps, each.ranges))
     ]
-    return [f"{unfixed(each)}: {each.reason}" for each in unfixable]
+    return ["; ".join(reason_lines(each)) for each in unfixable]
 
 
-def unfixed(unfixable: Unfixable) -> str:
-    """Return a clause which says that nothing is proposed for some addresses."""
-    return f"{_verdict_on(unfixable)} {shortened(unfixable.parts, ' ', _SHOWN_RANGES)}"
+def reason_lines(unfixable: Unfixable) -> list[str]:
+    """Return the reason why no route fixes some addresses, and a line for each possible answer."""
+    what = f"{_verdict_on(unfixable)} {shortened(unfixable.parts, ' ', _SHOWN_RANGES)}"
+    question = unfixable.obstacle.question
+    if question is None:
+        return [f"{what}: {unfixable.reason}"]
+    return [f"{what}: {unfixable.obstacle.reason}", *question.clauses()]
 
 
 def _verdict_on(unfixable: Unfixable) -> str:
