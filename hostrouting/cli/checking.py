@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hostrouting.boot.host import Host
-from hostrouting.boot.trial_timer import TRIAL_HINT, trial_deadline
 from hostrouting.cli.changes import NOTHING, changes_lines
 from hostrouting.cli.exit_codes import (
     EXIT_CHECK_UNKNOWN,
@@ -225,7 +224,7 @@ def _start_notes(
     If nothing fails, there is also a note if the routes aren't installed, or if the next boot has
     no rules that keep interfaces now.
     """
-    about_start = _about_trial(host) or _about_start(report, rehearsed, chosen)
+    about_start = _about_trial(chosen, host) or _about_start(report, rehearsed, chosen)
     messages = (about_start, _about_printed(report, chosen, host))
     return tuple(Note(NoteKind.START, each.replace("\n", "; ")) for each in messages if each)
 
@@ -238,10 +237,12 @@ def _about_printed(report: OverlapReport, chosen: Chosen, host: Host) -> str:
     return formats.printed_sentence(chosen.config.static_routes, rules)
 
 
-def _about_trial(host: Host) -> str:
+def _about_trial(chosen: Chosen, host: Host) -> str:
     """Return that the kernel has the routes of a trial, or an empty string."""
-    if host.snapshot is not None:
+    if host.snapshot is not None or chosen.document is None:
         return ""
+    from hostrouting.boot.trial_timer import TRIAL_HINT, trial_deadline
+
     try:
         until = trial_deadline(host.layout.trial)
     except FileError:  # the doctor reports this error
