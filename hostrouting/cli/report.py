@@ -68,6 +68,10 @@ def page_text(page: Page, width: int | None) -> str:
     return "\n".join(lines)
 
 
+_NOTHING_TO_FIX = "nothing fails: there is nothing to fix"
+_UNKEPT = "nothing fails, but the routes lead InfiniBand's own packets away"
+
+
 def fix_lines(
     report: OverlapReport,
     config: str = CONFIG,
@@ -85,10 +89,8 @@ def fix_lines(
     """
     lines = _reason_lines(report)
     is_fine = report.verdict is Verdict.OK and not report.fix.would_fail
-    if is_fine and report.fix.keep:
-        lines.append(good("nothing fails, but the routes lead InfiniBand's own packets away"))
-    elif is_fine:
-        lines.append(good("nothing fails: there is nothing to fix"))
+    if is_fine:
+        lines.append(good(_UNKEPT if report.fix.keep else _NOTHING_TO_FIX))
     elif report.findings:
         lines.insert(0, bad(verdict_line(report)))
         lines += [f"{bad('✗')} {line}" for line in _shown_failures(report)]

@@ -216,7 +216,7 @@ class PlannedHost:
         """
         backend = self.backend(Family.IPV4)
         try:
-            if not _may_divert(read_routes(backend, Table.MAIN), backend.facts()):
+            if not _may_reach_unkept(read_routes(backend, Table.MAIN), backend.facts()):
                 return Diverted()
             known = (self.models.get(Family.IPV4) or _model_of_now(self.host, config, scope)).known
             ours = [route for route in known.routes if route.is_ours]
@@ -390,16 +390,20 @@ def _with_more(static: StaticRoutes, more: StaticRoutes) -> StaticRoutes:
     )
 
 
-def _may_divert(routes: Iterable[Route], facts: Facts) -> bool:
-    """Return whether routes of ours may take packets from InfiniBand addresses that aren't kept."""
+def _may_reach_unkept(routes: Iterable[Route], facts: Facts) -> bool:
+    """Return whether routes of ours overlap networks of InfiniBand addresses that aren't kept."""
     bits = Family.IPV4.bits
     ours = PrefixSet((numbers(each.destination) for each in routes if each.is_ours), bits)
+    return any(ours.overlaps(*ends(each.prefix, bits)) for each in _unkept(facts))
+
+
+def _unkept(facts: Facts) -> Iterator[Address]:
+    """Yield the addresses of InfiniBand interfaces that no rule of ours selects."""
     fabric = {link.name for link in facts.links if is_infiniband(link)}
     kept = {rule.source for rule in facts.rules if rule.is_ours}
-    unkept = (
-        each for each in facts.addresses if each.dev in fabric and _as_network(each) not in kept
-    )
-    return any(ours.overlaps(*ends(each.prefix, bits)) for each in unkept)
+    for address in facts.addresses:
+        if address.dev in fabric and _as_network(address) not in kept:
+            yield address
 
 
 def _new_routes(plan: RoutePlan) -> list[Route]:
@@ -905,13 +909,7 @@ def _to_add(later: Fix) -> Iterator[str]:
 
 def _with_each_reason(report: OverlapReport, why: Obstacle) -> OverlapReport:
     """Return a report in which a reason is given for the failures that no entry fixes."""
-    told = [part for each in report.fix.unfixable for part in each.ranges]
-    left = [
-        finding
-        for finding in report.findings
-        if not (finding.fix or finding.rules)
-        and not any(part.overlaps(other) for part in finding.ranges for other in told)
-    ]
+    left = _unexplained(report)
     if not left:
         return report
     ranges = tuple(dict.fromkeys(part for finding in left for part in finding.ranges))
@@ -919,6 +917,17 @@ def _with_each_reason(report: OverlapReport, why: Obstacle) -> OverlapReport:
     unfixable = Unfixable(ranges, devs, why)
     fix = attrs.evolve(report.fix, unfixable=(*report.fix.unfixable, unfixable))
     return attrs.evolve(report, fix=fix)
+
+
+def _unexplained(report: OverlapReport) -> list[Finding]:
+    """Return the failures for which a report has neither an entry nor a reason."""
+    unfixed = [each for each in report.findings if not (each.fix or each.rules)]
+    told = [part for each in report.fix.unfixable for part in each.ranges]
+    return [
+        finding
+        for finding in unfixed
+        if not any(part.overlaps(other) for part in finding.ranges for other in told)
+    ]
 
 
 def _without_listed(report: OverlapReport, config: Config, hint: str) -> OverlapReport:
