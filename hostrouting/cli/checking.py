@@ -620,8 +620,8 @@ def _unfixed(config: Config, host: Host, *, has_config: bool) -> OverlapReport:
         as_it_is = PlannedHost(host, RoutePlan())
         return _with_offers(_check_on(config, host, None), config, as_it_is)
     from hostrouting.kernel.known_host import UnknownFactError
-    from hostrouting.overlap.planned_host import (
-        as_installed,
+    from hostrouting.overlap.planned_host import as_installed
+    from hostrouting.overlap.unapplied import (
         compared_with_now,
         fix_without_keep,
         naming_wrong,
@@ -739,7 +739,7 @@ def _with_offers(report: OverlapReport, config: Config, planned: PlannedHost) ->
     if report.verdict is not Verdict.OK:
         return report
     from hostrouting.overlap.offers import keep_offers
-    from hostrouting.overlap.planned_host import with_keep
+    from hostrouting.overlap.unapplied import with_keep
 
     config = planned.host.with_verified(config)
     report = run_function("check", lambda scope: with_keep(report, planned, config, scope))

@@ -29,7 +29,7 @@ from hostrouting.model.values import frozen
 from hostrouting.overlap.check import unjudged
 from hostrouting.overlap.difference import DiffReport
 from hostrouting.overlap.findings import UnknownReason
-from hostrouting.overlap.planned_host import with_next_start
+from hostrouting.overlap.unapplied import with_next_start
 from hostrouting.tasks.arguments import to_scope
 from hostrouting.tasks.queries import check_and_plan, diff
 from phases import CancelScope

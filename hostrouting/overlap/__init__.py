@@ -135,8 +135,8 @@ The boot script ``boot/scripts/check-route-overlap.awk`` cuts, asks and judges, 
 single spans. ``explanation`` traces a single address through rules and tables, and ``difference``
 compares two snapshots place by place. ``findings`` and ``proposals`` define the result, ``summary``
 and ``markers`` format it. ``offers`` offers to keep a second NIC's packets on that NIC.
-``planned_host`` checks a host as it would be after a plan, and ``_diverted`` tells what the plan
-takes away. ``taken_networks`` finds networks that a cluster shouldn't use. ``node_ip`` compares the
-addresses in a node's config with the host. ``snapshots`` takes the snapshots that a check can use
-instead of a host.
+``planned_host`` models a host after a plan, ``_diverted`` tells what the plan takes away, and
+``unapplied`` reports on hosts that lack entries of their config. ``taken_networks`` finds networks
+that a cluster shouldn't use. ``node_ip`` compares the addresses in a node's config with the host.
+``snapshots`` takes the snapshots that a check can use instead of a host.
 """

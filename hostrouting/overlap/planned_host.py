@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import errno as errnos
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
 from hostrouting.boot.go_package import routes_to_adopt
 from hostrouting.boot.host import Host
-from hostrouting.config.routing import Config, Keep, StaticRoute, StaticRoutes, StaticRule
+from hostrouting.config.routing import Config, Keep, StaticRoute, StaticRoutes
 from hostrouting.host_files.proc_sys import devs_without_ipv6
-from hostrouting.kernel.known_host import KnownHost, UnknownFactError
+from hostrouting.kernel.known_host import KnownHost
 from hostrouting.kernel.model import Model, model_of
 from hostrouting.kernel.port import Facts, RouteBackend, read_routes
 from hostrouting.kernel.taking_snapshots import take_snapshot
@@ -30,13 +30,12 @@ from hostrouting.overlap._diverted import Diverted, diverted
 from hostrouting.overlap._modelled_host import ModelledHost
 from hostrouting.overlap._places import Places
 from hostrouting.overlap._state import State
-from hostrouting.overlap.check import Checked, check_families, checked_families
-from hostrouting.overlap.findings import Finding, OverlapReport, Verdict
-from hostrouting.overlap.proposals import Fix, Obstacle, Unfixable
-from hostrouting.overlap.summary import pasted_entries
+from hostrouting.overlap.check import checked_families
+from hostrouting.overlap.findings import Finding, OverlapReport
+from hostrouting.overlap.proposals import Fix
 from hostrouting.overlap.uplinks import find_uplinks, ipv4_defaults_for
 from hostrouting.routes.install import refuse
-from hostrouting.routes.plan import RoutePlan, SwappedNamesError, plan_or_raise
+from hostrouting.routes.plan import RoutePlan, plan_or_raise
 from hostrouting.routes.policy import PolicyPlan
 from hostrouting.routes.verify import losing_routes, verify_routes
 from hostrouting.routes.verify_policy import verify_policy
@@ -44,8 +43,6 @@ from phases import CancelScope
 
 # A clause names at most this many CIDRs.
 _SHOWN_CIDRS = 4
-
-_WITH_KEEP = "with keep, they stay on their interfaces"
 
 # What ``plan_or_raise`` is asked for.
 _INSTALL = "install the config's routes"
@@ -103,7 +100,7 @@ class PlannedHost:
             config: the planned config.
         """
         if self.losing:
-            static = _with_more(config.static_routes, fix.entries)
+            static = with_more(config.static_routes, fix.entries)
             after = as_installed(attrs.evolve(config, static_routes=static), self.host)
             for family, model in after.models.items():
                 verify_routes(_new_routes(after.plan.of(family)), model)
@@ -116,7 +113,7 @@ class PlannedHost:
 
     def moves(self, static: StaticRoutes) -> bool:
         """Return whether a static route that names no interface moves to another interface."""
-        named = {_key_of(route) for route in static.routes if route.dev is not None}
+        named = {route_key(route) for route in static.routes if route.dev is not None}
         moved = (pair.new for pair in self.plan.replace if pair.old.devs != pair.new.devs)
         return any((route.destination, route.metric) not in named for route in moved)
 
@@ -240,8 +237,8 @@ class PlannedHost:
             scope: cancels the reads.
         """
         after = checked_families(config, self.backend, scope, host=self.host).report
-        now = {*map(_failure, report.findings)}
-        is_worse = any(_failure(finding) not in now for finding in after.findings)
+        now = {*map(failure_key, report.findings)}
+        is_worse = any(failure_key(finding) not in now for finding in after.findings)
         return is_worse or bool(self.effects(config, scope))
 
     def _followed(self, config: Config, known: KnownHost) -> KnownHost:
@@ -258,7 +255,7 @@ class PlannedHost:
 
         A route or kept interface for which the config names a gateway follows none.
         """
-        inheriting = {_key_of(route) for route in static.routes if route.gateway is None}
+        inheriting = {route_key(route) for route in static.routes if route.gateway is None}
         found = [
             pair
             for pair in self.plan.replace
@@ -366,7 +363,7 @@ def _gateways(route: Route) -> str:
     return ",".join(dict.fromkeys(str(hop.gateway or "none") for hop in route.hops))
 
 
-def _key_of(route: StaticRoute) -> tuple[IpNetwork, int]:
+def route_key(route: StaticRoute) -> tuple[IpNetwork, int]:
     """Return the destination and the metric of an entry's route."""
     return route.destination, route.metric or Family.of(route.destination).usual_metric
 
@@ -379,7 +376,7 @@ def _as_network(address: Address) -> IpNetwork:
     return type(address.network)(address.local)
 
 
-def _with_more(static: StaticRoutes, more: StaticRoutes) -> StaticRoutes:
+def with_more(static: StaticRoutes, more: StaticRoutes) -> StaticRoutes:
     """Return a config's entries and a fix's, whose rules replace the config's for the same CIDR."""
     rules = {rule.to: rule for rule in (*static.rules, *more.rules)}
     return StaticRoutes(
@@ -511,460 +508,28 @@ def as_installed(config: Config, host: Host, scope: CancelScope | None = None) -
         RouteError: the routes can't currently be installed.
     """
     config = host.with_verified(config)
-    backends = host.planned_backends(config)
-    adopted = routes_to_adopt(host, replaces_script=config.static_routes.is_wanted)
-    plan = plan_or_raise(config, _INSTALL, *backends, adopted=adopted)
+    plan = plan_to_install(config, host)
     planned = planned_host(config, host, plan, scope or CancelScope())
     planned.refuse()
     return planned
 
 
-# --- listed, but not installed --------------------------------------------------------------------
+def plan_to_install(config: Config, host: Host) -> RoutePlan:
+    """Plan the installation of a config with its verified uplinks.
 
-
-def with_effects(
-    report: OverlapReport,
-    config: Config,
-    host: Host,
-    scope: CancelScope,
-) -> tuple[OverlapReport, PlannedHost | None]:
-    """Plan a config after a check that passes, and caution about what ``apply`` would change.
-
-    Args:
-        report: the report on the host as it is.
-        config: the config that was checked.
-        host: the host as it is.
-        scope: cancels the reads.
-
-    Returns:
-        The report, with cautions on what ``apply`` would change, or on why it would fail. And the
-        planned host, or None if there can't be one.
+    Raises:
+        RouteError: the routes can't currently be installed.
     """
-    config = host.with_verified(config)
+    backends = host.planned_backends(config)
     adopted = routes_to_adopt(host, replaces_script=config.static_routes.is_wanted)
-    try:
-        backends = host.planned_backends(config)
-        plan = plan_or_raise(config, _INSTALL, *backends, adopted=adopted)
-    except RouteError as error:
-        return with_failure(report, error), None
-    if not plan.changes:
-        planned = PlannedHost(host, plan)
-        return with_keep(report, planned, config, scope), planned
-    try:
-        planned = planned_host(config, host, plan, scope)
-        planned.refuse()
-        planned.refuse_unkept()
-        losing = planned.losing
-    except RouteError as error:
-        return with_failure(report, error), None
-    if losing:
-        return _that_would_fail(report, losing[0]), planned
-    lines = (f"after hostrouting apply, {line}" for line in planned.effects(config, scope))
-    return attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=tuple(lines))), planned
+    return plan_or_raise(config, _INSTALL, *backends, adopted=adopted)
 
 
-def with_keep(
-    report: OverlapReport,
-    planned: PlannedHost,
-    config: Config,
-    scope: CancelScope,
-) -> OverlapReport:
-    """Return the report of a check that passes; its fix keeps what our routes took away.
-
-    Args:
-        report: the report on the host with the plan.
-        planned: the host with the plan.
-        config: the planned config.
-        scope: cancels the reads.
-    """
-    found = planned.taken_by_ours(config, scope)
-    fix = report.fix
-    lines = (*fix.consequences, *(f"{clause}; {_WITH_KEEP}" for clause in found.kept))
-    return attrs.evolve(report, fix=attrs.evolve(fix, keep=found.keep, consequences=lines))
+def failure_key(finding: Finding) -> tuple[object, ...]:
+    """Return what identifies a failure, with the addresses that fail."""
+    return *finding_key(finding), finding.ranges
 
 
-def with_failure(report: OverlapReport, error: RouteError) -> OverlapReport:
-    """Return the report of a check that passes, with a caution on an error of planning."""
-    if not isinstance(error, UnknownFactError):
-        return _that_would_fail(report, "; ".join(error.clause.splitlines()))
-    line = f"whether hostrouting apply would fail isn't known: {error.message}"
-    lines = (line, *report.fix.consequences)
-    return attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=lines))
-
-
-def _that_would_fail(report: OverlapReport, why: str) -> OverlapReport:
-    """Return the report of a check that passes, with a caution on why ``apply`` would fail."""
-    line = f"hostrouting apply would fail: {why}"
-    fix = attrs.evolve(report.fix, consequences=(line,), would_fail=True)
-    return attrs.evolve(report, fix=fix)
-
-
-def with_next_start(report: OverlapReport, planned: PlannedHost, config: Config) -> OverlapReport:
-    """Return the report of a check that passes, with cautions on what the next start meets.
-
-    That start and ``apply`` would fail if a route or rule loses that is installed. Otherwise, the
-    cautions are on what ``overdue`` finds. If ``apply`` would fail anyway, return the report
-    unchanged.
-
-    Args:
-        report: the report of ``with_effects``.
-        planned: the planned host of ``with_effects``.
-        config: the planned config.
-    """
-    if report.fix.would_fail:
-        return report
-    try:
-        planned.rehearse()
-    except RouteError as error:
-        return with_failure(report, error)
-    return _with_cautions_first(report, planned.overdue(config))
-
-
-def _with_cautions_first(report: OverlapReport, clauses: Iterable[str]) -> OverlapReport:
-    """Return the report, with cautions that call for ``apply`` before its other cautions."""
-    lines = (f"{clause}: hostrouting apply" for clause in clauses)
-    fix = attrs.evolve(report.fix, consequences=(*lines, *report.fix.consequences))
-    return attrs.evolve(report, fix=fix)
-
-
-def with_unapplied(
-    checked: Checked,
-    config: Config,
-    host: Host,
-    scope: CancelScope,
-) -> OverlapReport:
-    """Return a check's report whose fix has only what is needed after ``apply``.
-
-    Some entries of the config may fix a failure, although the kernel lacks them. These are the
-    fix's ``unapplied``. Some routes and rules of ours may cause a failure, although the config
-    doesn't list them. These are its ``unlisted``. Both are proven by a check of a model: the host
-    after ``apply``.
-
-    Args:
-        checked: the result of the check of the host as it is.
-        config: the config that was checked.
-        host: the host as it is.
-        scope: cancels the check of the model.
-    """
-    if not checked.report.findings or config.is_as_installed:
-        return checked.with_fix()
-    try:
-        planned = as_installed(config, host, scope)
-        planned.refuse_unkept()
-    except SwappedNamesError:  # the report names the swapped interfaces
-        report = checked.with_fix()
-        return attrs.evolve(report, fix=attrs.evolve(report.fix, would_fail=True))
-    except RouteError as error:
-        later = fix_without_keep(config, host, scope)
-        return with_nothing_proposed(checked.with_fix(), error, later)
-    if not planned.plan.changes:
-        return naming_wrong(checked.with_fix(), planned, config, scope)
-    config = host.with_verified(config)
-    after = check_families(config, planned.backend, scope, host=host)
-    after = naming_wrong(after, planned, config, scope)
-    report = on_top(checked, after, planned, config, scope)
-    return _with_cautions_first(report, planned.outdated(config))
-
-
-def naming_wrong(
-    report: OverlapReport,
-    planned: PlannedHost,
-    config: Config,
-    scope: CancelScope,
-) -> OverlapReport:
-    """Return a report whose fix names the config's own routes that cause failures.
-
-    They are only named if their removal fixes these failures, and makes no others.
-
-    Args:
-        report: the report on the host with all of the config's entries.
-        planned: the host with all of the config's entries.
-        config: the config.
-        scope: cancels the check of the model without these routes.
-    """
-    wrong = planned.leading(report.findings)
-    keys = {(route.destination, route.metric) for routes in wrong.values() for route in routes}
-    static = config.static_routes
-    left = [entry for entry in static.routes if _key_of(entry) not in keys]
-    if len(left) == len(static.routes):
-        return report
-    config = attrs.evolve(config, static_routes=attrs.evolve(static, routes=left))
-    try:
-        without = as_installed(config, planned.host, scope)
-    except RouteError:
-        return report
-    config = planned.host.with_verified(config)
-    after = check_families(config, without.backend, scope, host=planned.host)
-    others = {_failure(finding) for finding in report.findings if finding not in wrong}
-    if after.verdict is Verdict.UNKNOWN or not others.issuperset(map(_failure, after.findings)):
-        return report
-    effects = without.effects(config, scope)
-    loss = f", after which {'; '.join(effects)}" if effects else ""
-    return _with_wrong(report, after, wrong, loss)
-
-
-def _with_wrong(
-    report: OverlapReport,
-    after: OverlapReport,
-    wrong: Mapping[Finding, Sequence[Route]],
-    loss: str,
-) -> OverlapReport:
-    """Return a report whose fix names wrong routes, with what else is needed after their removal.
-
-    Args:
-        report: the report on the host with all of the config's entries.
-        after: the report on the host without the wrong routes.
-        wrong: the failures that the wrong routes cause, each with its routes.
-        loss: a clause on what the removal takes away, or an empty string.
-    """
-    named = (
-        Unfixable(each.ranges, each.devs, Obstacle(_why_wrong(routes, loss), is_withheld=True))
-        for each, routes in wrong.items()
-    )
-    fix = attrs.evolve(after.fix, unfixable=(*named, *after.fix.unfixable))
-    left = {_failure(finding): finding for finding in after.findings}
-    findings = tuple(_with_entries(each, left.get(_failure(each))) for each in report.findings)
-    return attrs.evolve(report, findings=findings, fix=fix)
-
-
-def _why_wrong(routes: Sequence[Route], loss: str) -> str:
-    words = (str(route).replace(" proto hostrouting", "") for route in routes)
-    lead = "leads" if len(routes) == 1 else "lead"
-    return (
-        f"CONFIG's own {shortened([*words], ', ', _SHOWN_CIDRS)} {lead} it there:"
-        f" remove that from CONFIG{loss}; then: hostrouting apply"
-    )
-
-
-def on_top(
-    checked: Checked,
-    after: OverlapReport,
-    planned: PlannedHost,
-    config: Config,
-    scope: CancelScope,
-) -> OverlapReport:
-    """Return a report whose fix has only what is needed after ``apply``.
-
-    Args:
-        checked: the result of the check of the host as it is.
-        after: the report on the host with all of the config's entries, and no others of ours.
-        planned: the host with all of the config's entries, and no others of ours.
-        config: the config with these entries.
-        scope: cancels the reads of the model.
-    """
-    if after.verdict is Verdict.UNKNOWN:
-        hint = f"with CONFIG's entries, {after.reason}"
-        return _without_listed(checked.with_fix(), config, hint)
-    report = checked.report
-    fix = after.fix
-    still = {*map(_failure, after.findings)}
-    fixed = [finding for finding in report.findings if _failure(finding) not in still]
-    is_losing = bool(planned.losing)
-    try:
-        planned.refuse_losing(fix, config)
-    except RouteError as error:
-        return with_nothing_proposed(checked.with_fix(), error)
-    if planned.moves(config.static_routes) and config.uplinks is None:
-        # The installed static routes would move to a new uplink. Keep the questions in the report's
-        # fix, which ask whether the new uplink is wanted.
-        asked = checked.with_fix().fix.unfixable
-        more = [each for each in fix.unfixable if each not in asked]
-        fix = attrs.evolve(fix, unfixable=(*asked, *more))
-    elif fixed and not is_losing:
-        lacking = planned.lacking(config.static_routes)
-        unlisted = planned.unlisted(fixed, is_alone=not lacking.is_wanted)
-        helps = _may_help(lacking, fixed) if unlisted else lacking.is_wanted
-        fix = attrs.evolve(fix, unapplied=lacking if helps else None, unlisted=unlisted)
-        fix = _with_losses(fix, planned, config, scope)
-    left = {_identity(finding): finding for finding in after.findings}
-    findings = tuple(
-        _with_entries(finding, left.get(_identity(finding))) for finding in report.findings
-    )
-    return attrs.evolve(report, findings=findings, fix=attrs.evolve(fix, would_fail=is_losing))
-
-
-def compared_with_now(
-    report: OverlapReport,
-    config: Config,
-    host: Host,
-    scope: CancelScope,
-) -> OverlapReport:
-    """Return a report with cautions on what changes on a host that passes its check.
-
-    Args:
-        report: the report on the host without our routes that the config doesn't list. The cautions
-            of its fix are about that host, although some of its entries may be installed.
-        config: the config without the fix.
-        host: the host as it is.
-        scope: cancels the reads of the model.
-    """
-    fixed = attrs.evolve(config, static_routes=_with_more(config.static_routes, report.fix.entries))
-    try:
-        lines = as_installed(fixed, host, scope).effects(fixed, scope)
-    except RouteError:
-        return report
-    return attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=lines))
-
-
-def _with_losses(fix: Fix, planned: PlannedHost, config: Config, scope: CancelScope) -> Fix:
-    """Return a fix with a line on each kind of packets that the config's own routes divert.
-
-    If the config's routes divert packets of InfiniBand's addresses, the fix gets ``keep``, too.
-    """
-    keep = [*fix.keep]
-    lines = [*fix.consequences]
-    for each in planned.diverted(config, scope):
-        keep += [entry for entry in each.keep if entry not in keep]
-        lines += [line for line in each.others if line not in lines]
-        lines += [f"{clause}; {_WITH_KEEP}" for clause in each.kept]
-    return attrs.evolve(fix, keep=tuple(keep), consequences=tuple(lines))
-
-
-def _may_help(static: StaticRoutes, findings: Iterable[Finding]) -> bool:
-    """Return whether an entry leads to failing addresses."""
-    destinations = [route.destination for route in static.routes]
-    destinations += (rule.to for rule in static.rules)
-    ranges = [part for finding in findings for part in finding.ranges]
-    return any(each.overlaps(part) for each in destinations for part in ranges)
-
-
-def _failure(finding: Finding) -> tuple[object, ...]:
-    return *_identity(finding), finding.ranges
-
-
-def _identity(finding: Finding) -> tuple[object, ...]:
+def finding_key(finding: Finding) -> tuple[object, ...]:
+    """Return what identifies a failure, whatever addresses fail."""
     return finding.kind, finding.cidr, finding.devs, finding.source
-
-
-def _with_entries(finding: Finding, left: Finding | None) -> Finding:
-    """Return a finding that has only the fix entries it needs beyond the config's entries.
-
-    Args:
-        finding: a finding on the host as it is.
-        left: the same finding on the host with all of the config's entries. None if it is gone
-            there, because these entries fix it.
-    """
-    if left is None:
-        return attrs.evolve(finding, fix=(), rules=())
-    return attrs.evolve(finding, fix=left.fix, rules=left.rules)
-
-
-def fix_without_keep(config: Config, host: Host, scope: CancelScope) -> Fix:
-    """Return the fix that a config without ``keep`` needs.
-
-    The fix is empty if ``apply`` would fail for other reasons than ``keep``.
-
-    Args:
-        config: the config, whose ``keep`` can't be installed.
-        host: the host as it is.
-        scope: cancels the check of the model.
-    """
-    static = attrs.evolve(config.static_routes, keep=())
-    if static == config.static_routes:
-        return Fix()
-    unkept = attrs.evolve(config, static_routes=static)
-    try:
-        planned = as_installed(unkept, host, scope)
-        after = check_families(host.with_verified(unkept), planned.backend, scope, host=host)
-        planned.refuse_losing(after.fix, unkept)
-    except RouteError:
-        return Fix()
-    kept = config.static_routes.keep
-    more = tuple(each for each in after.fix.keep if each not in kept)
-    return attrs.evolve(after.fix, keep=more)
-
-
-def with_nothing_proposed(
-    report: OverlapReport,
-    error: RouteError,
-    later: Fix = Fix(),  # noqa: B008 - frozen
-) -> OverlapReport:
-    """Return a report whose fix proposes nothing, with a hint on why ``apply`` would fail.
-
-    Until the config can be installed, ``apply`` installs no entry of a fix either.
-
-    Args:
-        report: the report on the host as it is.
-        error: why the config can't be installed.
-        later: what the config needs in addition, even without the reason.
-    """
-    is_known = not isinstance(error, UnknownFactError)
-    told = "apply would fail" if is_known else "whether apply would fail isn't known"
-    hint = f"{told}: {'; '.join(error.clause.splitlines())}"
-    fix = Fix(
-        unfixable=report.fix.unfixable,
-        hints=(*report.fix.hints, hint),
-        would_fail=is_known,
-    )
-    findings = tuple(attrs.evolve(finding, fix=(), rules=()) for finding in report.findings)
-    why = Obstacle(f"{told}, as the hint says", is_withheld=True, to_add=(*_to_add(later),))
-    return _with_each_reason(attrs.evolve(report, findings=findings, fix=fix), why)
-
-
-def _to_add(later: Fix) -> Iterator[str]:
-    """Yield a clause for each key of the config with entries to add."""
-    for heading, (entries, rest) in pasted_entries(later):
-        yield f"also {heading.removeprefix('fix: ')} {', '.join(entries)}{rest}"
-
-
-def _with_each_reason(report: OverlapReport, why: Obstacle) -> OverlapReport:
-    """Return a report in which a reason is given for the failures that no entry fixes."""
-    left = _unexplained(report)
-    if not left:
-        return report
-    ranges = tuple(dict.fromkeys(part for finding in left for part in finding.ranges))
-    devs = tuple(sorted({dev for finding in left for dev in finding.devs}))
-    unfixable = Unfixable(ranges, devs, why)
-    fix = attrs.evolve(report.fix, unfixable=(*report.fix.unfixable, unfixable))
-    return attrs.evolve(report, fix=fix)
-
-
-def _unexplained(report: OverlapReport) -> list[Finding]:
-    """Return the failures for which a report has neither an entry nor a reason."""
-    unfixed = [each for each in report.findings if not (each.fix or each.rules)]
-    told = [part for each in report.fix.unfixable for part in each.ranges]
-    return [
-        finding
-        for finding in unfixed
-        if not any(part.overlaps(other) for part in finding.ranges for other in told)
-    ]
-
-
-def _without_listed(report: OverlapReport, config: Config, hint: str) -> OverlapReport:
-    """Return a report whose fix leaves out the config's entries, with one more hint."""
-    static = config.static_routes
-    listed = {route.destination for route in static.routes}
-    ruled = {rule.to for rule in static.rules}
-    fix = report.fix
-    fix = attrs.evolve(
-        fix,
-        routes=_routes_beyond(listed, fix.routes),
-        rules=_rules_beyond(ruled, fix.rules),
-        keep=tuple(each for each in fix.keep if each not in static.keep),
-        hints=(*fix.hints, hint),
-    )
-    findings = tuple(
-        attrs.evolve(
-            finding,
-            fix=_routes_beyond(listed, finding.fix),
-            rules=_rules_beyond(ruled, finding.rules),
-        )
-        for finding in report.findings
-    )
-    report = attrs.evolve(report, findings=findings, fix=fix)
-    why = Obstacle(f"CONFIG lists what would fix it, but {hint}", is_withheld=True)
-    return _with_each_reason(report, why)
-
-
-def _routes_beyond(
-    destinations: Container[IpNetwork],
-    routes: Iterable[StaticRoute],
-) -> tuple[StaticRoute, ...]:
-    return tuple(route for route in routes if route.destination not in destinations)
-
-
-def _rules_beyond(
-    destinations: Container[IpNetwork],
-    rules: Iterable[StaticRule],
-) -> tuple[StaticRule, ...]:
-    return tuple(rule for rule in rules if rule.to not in destinations)

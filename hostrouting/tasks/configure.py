@@ -527,7 +527,7 @@ def _with_unapplied(
     report: OverlapReport, config: Config, host: Host, scope: CancelScope
 ) -> OverlapReport:
     """Return the report, with the config's entries that the kernel lacks apart from its fix."""
-    from hostrouting.overlap.planned_host import with_unapplied
+    from hostrouting.overlap.unapplied import with_unapplied
 
     return with_unapplied(Checked.of(report), config, host, scope)
 

@@ -85,13 +85,13 @@ def check_and_plan(
     """
     checked = _checked(config, host, scope)
     if checked.report.findings and not config.is_as_installed:
-        from hostrouting.overlap.planned_host import with_unapplied
+        from hostrouting.overlap.unapplied import with_unapplied
 
         return _of_host(with_unapplied(checked, config, host, scope), host), None
     report = _of_host(checked.with_fix(), host)
     if report.verdict is not Verdict.OK or config.is_as_installed:
         return report, None
-    from hostrouting.overlap.planned_host import with_effects
+    from hostrouting.overlap.unapplied import with_effects
 
     return with_effects(report, config, host, scope)
 

@@ -29,7 +29,7 @@ from hostrouting.model.values import frozen
 from hostrouting.overlap.check import checked_host, load_all
 from hostrouting.overlap.findings import OverlapReport, Verdict
 from hostrouting.overlap.markers import write_markers
-from hostrouting.overlap.planned_host import with_unapplied
+from hostrouting.overlap.unapplied import with_unapplied
 from hostrouting.watch._events import (
     HOW_TO_STOP,
     Event,
