@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from crowding import Built
-from scripts import is_held_by_gate
+from scripts import run_gate
 from worlds.crowded import Crowded
 
 from hostrouting import cli
@@ -199,8 +199,12 @@ def _about_one_state(on: _Session, when: str) -> Iterator[str]:
 
 def _about_the_next_start(on: _Session) -> Iterator[str]:
     start = on.json("plan").document["nextStart"]
-    if is_held_by_gate(on.built.host, on.root / "gate") is start["admitted"]:
-        yield f"the gate does otherwise than plan said: {start}"
+    done = run_gate(on.built.host, on.root / "gate")
+    said = done.stdout + done.stderr
+    # A host below another root has no Python, which the check's script asks about unusual hosts.
+    is_unsure = "couldn't judge" in said and "check-failed" in said
+    if not is_unsure and (done.returncode == 255) is start["admitted"]:
+        yield f"the gate says {said}, and plan said {start}"
 
 
 def _entries(document: Any) -> dict[str, list[str]]:
