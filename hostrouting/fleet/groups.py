@@ -121,8 +121,7 @@ class HostGroup(JsonObject):
             no verdict, although the verdict of ``report`` is then ``unknown``.
         failures: the failures that each host has.
         would_fail: whether ``apply`` would fail on each host with the config as it is. If the hosts
-            pass, one of ``cautions`` says why, and otherwise one of ``hints``, unless the fix is
-            the answer.
+            pass, one of ``cautions`` says why, and otherwise one of ``hints`` or of ``unfixable``.
         fix: the static routes for all failures that routes can fix.
         rules: the policy rules that the fix needs where another rule decides before table main.
         keep: the entries of ``staticRoutes.keep`` that belong to the fix.

@@ -240,8 +240,8 @@ class Fix(JsonObject):
         unlisted: our routes and rules that cause failures, but that the config doesn't list. Then
             ``apply``, which removes them, is the fix.
         would_fail: whether ``apply`` would fail with the config as it is. If the check passes, one
-            of ``consequences`` says why, and otherwise one of ``hints``, unless the other entries
-            of this fix are the answer. Not included in the JSON.
+            of ``consequences`` says why, and otherwise one of ``hints`` or of ``unfixable``. Not
+            included in the JSON.
     """
 
     json_names = (

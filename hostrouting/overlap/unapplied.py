@@ -268,13 +268,13 @@ def on_top(
         scope: cancels the reads of the model.
     """
     if after.verdict is Verdict.UNKNOWN:
-        hint = f"with CONFIG's entries, {after.reason}"
+        hint = f"with CONFIG's entries, the verdict would be unknown: {after.reason}"
         return _without_listed(checked.with_fix(), config, hint)
     report = checked.report
     fix = after.fix
     still = {*map(failure_key, after.findings)}
     fixed = [finding for finding in report.findings if failure_key(finding) not in still]
-    is_losing = bool(planned.losing)
+    losing = planned.losing
     try:
         planned.refuse_losing(fix, config)
     except RouteError as error:
@@ -285,7 +285,7 @@ def on_top(
         asked = checked.with_fix().fix.unfixable
         more = [each for each in fix.unfixable if each not in asked]
         fix = attrs.evolve(fix, unfixable=(*asked, *more))
-    elif fixed and not is_losing:
+    elif fixed and not losing:
         lacking = planned.lacking(config.static_routes)
         unlisted = planned.unlisted(fixed, is_alone=not lacking.is_wanted)
         helps = _may_help(lacking, fixed) if unlisted else lacking.is_wanted
@@ -295,7 +295,15 @@ def on_top(
     findings = tuple(
         _with_entries(finding, left.get(finding_key(finding))) for finding in report.findings
     )
-    return attrs.evolve(report, findings=findings, fix=attrs.evolve(fix, would_fail=is_losing))
+    return attrs.evolve(report, findings=findings, fix=_with_losing(fix, losing))
+
+
+def _with_losing(fix: Fix, losing: Sequence[str]) -> Fix:
+    """Return a fix with a hint that ``apply`` would fail without it, if any route or rule loses."""
+    if not losing:
+        return fix
+    hint = f"without this fix, apply would fail: {losing[0]}"
+    return attrs.evolve(fix, hints=(*fix.hints, hint), would_fail=True)
 
 
 def compared_with_now(

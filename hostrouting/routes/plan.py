@@ -357,18 +357,28 @@ def _refuse_beside_old(route: Route, old: Route, same: Iterable[Route]) -> Itera
 
 
 def _refuse_connected(route: Route, connected: Route) -> Refusal:
-    network = f"the connected network of {','.join(connected.devs)} ({connected})"
+    devs = ",".join(connected.devs)
+    network = f"the connected network of {devs} ({connected})"
     why = "another route of that destination would cut the interface off or be ambiguous"
     reason = f"can't install {route.destination}: it is {network}; {why}"
-    return Refusal(reason, halves_hint(route))
+    hint = f"remove {route.destination} from hostRouting.staticRoutes.routes"
+    if route.devs == connected.devs:
+        hint += f": the connected route leads through {devs} already"
+    elif route.destination.prefixlen < route.family.bits:
+        hint += f"; if its addresses are to be reached through {','.join(route.devs)} instead"
+        hint += f" of {devs}, name its halves, {_halves(route)}, which win as the longer prefixes"
+    return Refusal(reason, hint)
 
 
 def halves_hint(route: Route) -> str:
     """Return a hint to name the two halves of a route's destination, or to leave out the route."""
     if route.destination.prefixlen == route.family.bits:
         return "leave it out"
-    halves = " and ".join(map(str, route.destination.subnets()))
-    return f"name its halves instead, {halves}, which win as the longer prefixes"
+    return f"name its halves instead, {_halves(route)}, which win as the longer prefixes"
+
+
+def _halves(route: Route) -> str:
+    return " and ".join(map(str, route.destination.subnets()))
 
 
 def _refuse_foreign(route: Route, there: Route) -> Refusal:

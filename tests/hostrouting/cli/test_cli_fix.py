@@ -418,7 +418,7 @@ def test_an_unfixable_failure_is_1_and_the_rest_is_printed(run: Run, kernel: Fak
                 r".* hint: bring it up or add it"
             ),
         ),
-        ({"destination": EXPECTED}, "name its halves instead, 172.16.0.0/17 and 172.16.128.0/17"),
+        ({"destination": EXPECTED}, "of ib0, name its halves, 172.16.0.0/17 and 172.16.128.0/17"),
         ({"destination": "172.16.0.10/32"}, r"doesn't win: .* local 172\.16\.0\.10 dev ib0"),
     ],
 )

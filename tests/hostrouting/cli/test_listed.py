@@ -856,6 +856,7 @@ def test_apply_is_not_advised_before_a_listed_route_wins(run: Run, write: Any) -
     assert run("apply", "--routes-only", path)[0] == 1
     _, out, _ = run("check", path)
     assert ("kernel lacks" in out, '"priority": 5269' in out) == (False, True)
+    assert "hint: without this fix, apply would fail: 10.9.1.0/24 via" in out
     assert run("fix", "--in-place", path)[0] == 0
     assert run("apply", "--routes-only", path)[0] == 0
     assert run("check", path)[0] == 0

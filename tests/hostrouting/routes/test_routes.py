@@ -339,7 +339,12 @@ REFUSALS: dict[str, tuple[Route, Route, tuple[str, ...]]] = {
     "it has no halves": (
         LONE,
         Route(LONE.destination, (NextHop("ppp0"),), protocol=Protocol.KERNEL),
-        ("leave it out",),
+        (f"hint: remove {LONE.destination} from",),
+    ),
+    "connected on the same interface": (
+        WANTED,
+        Route(DESTINATION, (NextHop("eth0"),), protocol=Protocol.KERNEL),
+        (f"remove {DESTINATION} from", "the connected route leads through eth0 already"),
     ),
 }
 
