@@ -13,7 +13,7 @@ from hostrouting.boot import files
 from hostrouting.boot._switch import put
 from hostrouting.boot.host import Host
 from hostrouting.boot.layout import CHECK, ROUTES, Layout
-from hostrouting.boot.render import INHERITED, route_row
+from hostrouting.boot.render import INHERITED
 from hostrouting.config.routing import StaticRoute
 from hostrouting.model.errors import ConfigError
 from phases import Undo
@@ -88,8 +88,13 @@ def hand_over(routes: Iterable[StaticRoute], layout: Layout, undo: Undo) -> None
         FileError: the file can't be written.
     """
     undo.push(partial(put, layout.adopted, files.look_at(layout.adopted)))
-    rows = [f"{route_row(route)}\n" for route in routes]
-    files.write_if_changed(layout.adopted, "".join(rows))
+    files.write_if_changed(layout.adopted, "".join(map(_adopted_row, routes)))
+
+
+def _adopted_row(route: StaticRoute) -> str:
+    """Return a row for ``_ADOPTED_ROW``: the words that the Go package has for a route."""
+    gateway, dev = (word or INHERITED for word in (route.gateway, route.dev))
+    return f"{route.destination} {gateway} {dev} {route.metric}\n"
 
 
 def _routes_in(text: str, row: re.Pattern[str]) -> tuple[StaticRoute, ...]:

@@ -53,7 +53,7 @@ def render_static_routes(config: Config) -> str:
     static = config.static_routes
     rows = [
         *_uplink_rows(config),
-        *map(route_row, static.routes),
+        *map(_route_row, static.routes),
         *map(_rule_row, static.rules),
         *map(_keep_row, static.keep),
     ]
@@ -85,7 +85,7 @@ def family_words(families: Collection[Family]) -> str:
     return quote(" ".join(str(family.value) for family in Family if family in families))
 
 
-def route_row(route: StaticRoute) -> str:
+def _route_row(route: StaticRoute) -> str:
     """Return a route as a row with one field per attribute, in declaration order."""
     metric = route.metric or Family.of(route.destination).usual_metric
     return f"{route.destination} {route.gateway or INHERITED} {route.dev or INHERITED} {metric}"

@@ -38,6 +38,7 @@ from hostrouting import (
 from hostrouting.backend import NextHop, Protocol, Route, Write, read_our_routes, read_routes
 from hostrouting.boot.bundle import ignition, rendered_files
 from hostrouting.boot.gate import DROP_INS
+from hostrouting.boot.go_package import hand_over, routes_to_adopt
 from hostrouting.boot.layout import CHECK, ROUTES
 from hostrouting.boot.locks import locked
 from hostrouting.boot.manifest import InstalledPart, Manifest
@@ -281,6 +282,17 @@ def test_a_later_run_takes_over_what_a_killed_one_has_begun(
     assert not [route for route in read_routes(kernel) if route.protocol == Protocol.BOOT]
     assert [str(route.destination) for route in ours(kernel)] == [SHADOWED] * is_wanting
     assert not layout.adopted.exists()
+
+
+def test_routes_are_read_back_as_they_were_handed_over(host: Host, layout: Layout) -> None:
+    write_go_package(
+        layout, f"{SHADOWED}|{ANY}|0", "172.16.2.0/24|eth1|10.2.0.1|100", f"172.16.3.0/24|{ANY}|7"
+    )
+    routes = routes_to_adopt(host, replaces_script=True)
+    hand_over(routes, layout, phases.Undo())
+    layout.script(ROUTES).unlink()
+    assert len(routes) == 3
+    assert routes_to_adopt(host, replaces_script=True) == routes
 
 
 @pytest.mark.parametrize("kind", ["fifo", "folder", "without a usable row", "binary"])
