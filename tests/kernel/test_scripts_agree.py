@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 import attrs
 import pytest
+from all_keys import see_all_keys
 from audit.making import make
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from nightly import by_day
 from node import NICS, await_local6, churning, lines, nics, on_linux
@@ -31,14 +32,13 @@ from scripts import (
     verdict_of,
     with_constants,
 )
-from worlds import Question, hosts, ipv6
+from worlds import Question, hosts, ipv6, seldom
 from worlds.cut import questions
-from worlds.seldom import SELDOM
 
 import phases
 from hostrouting import Config, Host, Layout
 from hostrouting.boot.render import render_check, render_static_routes
-from hostrouting.config.routing import UplinkRecord
+from hostrouting.config.routing import StaticRoute, UplinkRecord
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.netlink import NetlinkBackend
 from hostrouting.kernel.netlink6 import NetlinkBackend6
@@ -138,44 +138,80 @@ UPLINKS = st.sampled_from(
 )
 
 
+# The values of an entry's keys. The last ones are those of one entry with all keys.
+_VALUES: dict[str, tuple[object, ...]] = {
+    "gateway": ("", "", "", "onlink", "192.0.2.1", "10.0.0.1", "10.0.0.5"),
+    "dev": ("", "", "", "eth1", "ib0", "eth9", "eth0"),
+    "metric": (0, 0, 10, 2**32 - 1),
+}
+see_all_keys(StaticRoute, {"destination", *_VALUES})
+
+
 def _configs_for(question: Question) -> st.SearchStrategy[Config]:
     entries = st.fixed_dictionaries(
         {
             "destination": st.sampled_from([str(cidr) for cidr in question.cidrs]),
-            "gateway": st.sampled_from(("", "", "", "onlink", "192.0.2.1", "10.0.0.1", "10.0.0.5")),
-            "dev": st.sampled_from(("", "", "", "eth0", "eth1", "ib0", "eth9")),
-            "metric": st.sampled_from((0, 0, 10, 2**32 - 1)),
+            **{key: st.sampled_from(values) for key, values in _VALUES.items()},
         }
     )
     wanted = st.lists(
         entries, max_size=4, unique_by=lambda entry: (entry["destination"], entry["metric"])
     )
-    return st.builds(
-        lambda some, uplinks: config_of(
-            uplinks,
-            staticRoutes={"enabled": True, "routes": some},
-            routeOverlap={"expectedCidrs": ["10.96.0.0/12"], "mode": "STRICT"},
-        ),
-        wanted,
-        UPLINKS,
+    return st.builds(_installing, wanted, UPLINKS)
+
+
+def _installing(entries: Sequence[object], uplinks: Sequence[str] | None = None) -> Config:
+    return config_of(
+        uplinks,
+        staticRoutes={"enabled": True, "routes": entries},
+        routeOverlap={"expectedCidrs": ["10.96.0.0/12"], "mode": "STRICT"},
     )
 
 
-_NAMES = st.sampled_from(("eth0", "eth1", "ib0", "eth9"))
+_RECORDS = st.just(()) | st.lists(
+    st.builds(VerifiedUplink, st.sampled_from(("eth0", "eth1", "ib0", "eth9"))), max_size=2
+)
+
+
+class Story(NamedTuple):
+    """A host, the configs that it gets one after another, and the verified uplinks."""
+
+    question: Question
+    configs: tuple[Config, ...]
+    verified: Sequence[VerifiedUplink] = ()
+
+
+def _stories(question: Question) -> st.SearchStrategy[Story]:
+    configs = _configs_for(question)
+    return st.builds(Story, st.just(question), st.tuples(configs, configs), _RECORDS)
+
+
+_WITH_ALL_KEYS = Story(
+    seldom.question("""
+        addr add 10.0.0.4/24 dev eth0
+        route add default via 10.0.0.1 dev eth0 proto dhcp
+        expect 172.16.1.0/24
+    """),
+    (
+        _installing(
+            [{"destination": "172.16.1.0/24", **{key: last for key, (*_, last) in _VALUES.items()}}]
+        ),
+        _installing([]),
+    ),
+)
 
 
 @_SOME
+@example(story=_WITH_ALL_KEYS, awk="mawk")
 @given(
-    data=st.data(),
-    question=st.one_of(questions(), questions(has_objects=True)),
+    story=st.one_of(questions(), questions(has_objects=True)).flatmap(_stories),
     awk=st.sampled_from(AWKS),
 )
 def test_installing_one_config_after_another(
-    data: st.DataObject, question: Question, awk: str, roots: Callable[[], Path]
+    story: Story, awk: str, roots: Callable[[], Path]
 ) -> None:
     """If a route fails, both errors name it."""
-    configs = (data.draw(_configs_for(question)), data.draw(_configs_for(question)))
-    verified = data.draw(st.just(()) | st.lists(st.builds(VerifiedUplink, _NAMES), max_size=2))
+    question, configs, verified = story
     outcomes: list[list[Outcome]] = []
     for is_boot in (True, False):
         kernel, folder = on_linux(), roots()
@@ -291,7 +327,11 @@ def test_the_check_never_contradicts_the_library(
 
 @pytest.mark.parametrize(
     ("question", "awk"),
-    [(question, awk) for number, question in enumerate(SELDOM) for awk in awks_for(str(number))],
+    [
+        (question, awk)
+        for number, question in enumerate(seldom.SELDOM)
+        for awk in awks_for(str(number))
+    ],
 )
 def test_checking_rare_hosts(question: Question, awk: str, tmp_path: Path) -> None:
     kernel = on_linux()  # as long as it exists, so does its namespace

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from all_keys import see_all_keys
 from config_schema import SCHEMA, VALIDATOR, unmarked
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -31,7 +32,6 @@ from hostrouting import (
 )
 from hostrouting.azure import HostNetworking
 from hostrouting.config.routing import METRIC_MAX, ExpectedCidr, Watch
-from hostrouting.config.validation import key_fields
 from hostrouting.config.values import parse_pattern
 from hostrouting.model.jsonable import json_key
 from hostrouting.model.parsing import parse_any_cidr, parse_any_prefix, parse_device, parse_gateway
@@ -117,8 +117,7 @@ def objects(
 ) -> st.SearchStrategy[dict[str, Any]]:
     """Draw JSON objects for a section or an item of the config, mostly without some of the keys."""
     # hostNetworking uses hostRouting's consumer.
-    undrawn = {field.name for field in key_fields(cls)} - values.keys() - {"consumer"}
-    assert not undrawn, f"draw {cls.__name__}'s {undrawn} in {Path(__file__).name}, too"
+    see_all_keys(cls, {*values, "consumer"})
     drawn = {json_key(name): value for name, value in values.items()}
     always = {key: drawn.pop(key) for key in required}
     return st.fixed_dictionaries(always, optional=drawn)

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import attrs
 import pytest
+from all_keys import see_all_keys
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from planning import manifest_of
@@ -42,7 +43,6 @@ from hostrouting.config.routing import (
     PRIORITY_MAX,
     ExpectedCidr,
 )
-from hostrouting.config.validation import key_fields
 from hostrouting.tasks.trial import render_trial
 
 Value = TypeVar("Value")
@@ -69,8 +69,7 @@ uplinks = st.one_of(st.none(), st.lists(patterns, min_size=1, max_size=3))
 
 def drawn(cls: type[Value], **values: st.SearchStrategy[Any]) -> st.SearchStrategy[Value]:
     """Draw a section or an item of the config, with all of its keys."""
-    undrawn = {field.name for field in key_fields(cls)} - values.keys()
-    assert not undrawn, f"draw {cls.__name__}'s {undrawn} in {Path(__file__).name}, too"
+    see_all_keys(cls, values)
     return st.builds(cls, **values)
 
 
