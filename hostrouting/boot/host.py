@@ -106,7 +106,7 @@ class Host:
 
         Raises:
             ConfigError: the folder doesn't exist, doesn't contain an OS, contains a symlink that
-                escapes it, or is this host's own root.
+                escapes it, or is this host's own root. Each task checks this again at its start.
         """
         from hostrouting.boot.images import image_layout
         from hostrouting.boot.systemctl import Systemctl
@@ -212,6 +212,19 @@ class Host:
         from hostrouting.boot.systemctl import running_systemd
 
         return running_systemd() if self._units is None else self._units
+
+    def refuse_unsuitable_image(self) -> None:
+        """Raise an error if the host is an image that ``Host.image`` would refuse by now.
+
+        Since then, the image may have been unmounted, or a link in it may have been made.
+
+        Raises:
+            ConfigError, FileError: as for ``Host.image``.
+        """
+        from hostrouting.boot.images import image_layout
+
+        if self.is_image:
+            image_layout(self.layout.root)
 
     def within(self, scope: CancelScope) -> Host:
         """Return a copy whose systemd calls stop waiting once the scope is cancelled."""

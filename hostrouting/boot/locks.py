@@ -144,7 +144,7 @@ class Done:
 def exclusive_run(host: Host, scope: CancelScope, *, is_installing: bool) -> Iterator[Done]:
     """Hold the run lock, and attach the remaining changes to any error that ends the run.
 
-    A second run waits for the first one to end. Images aren't locked, because they have no
+    All tasks pass here before they change anything. A second run waits for the first one to end. Images aren't locked, because they have no
     concurrent runs and no /run. A run that only removes things takes no lock on a host without
     traces of a previous run: a lock file, a manifest or a routes unit.
 
@@ -153,9 +153,11 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_installing: bool) -> Ite
 
     Raises:
         FileError: the lock can't be acquired.
+        ConfigError: the host is an image that has become unsuitable since ``Host.image``.
     """
     done = Done()
     try:
+        host.refuse_unsuitable_image()
         with _run_lock(host, scope, is_installing=is_installing):
             yield done
     except HostRoutingError as error:

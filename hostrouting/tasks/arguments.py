@@ -29,17 +29,20 @@ def to_config(value: Config) -> Config:
 
 
 def to_host(value: Host | None) -> Host:
-    """Return the host for a task; by default, this host. Used as an attrs converter.
+    """Return the host for a task or function; by default, this host. Used as an attrs converter.
 
     Raises:
         TypeError: the value isn't a host.
+        ConfigError: the host is an image that has become unsuitable since ``Host.image``.
     """
     if not isinstance(value, Host | None):
         raise TypeError(
             "a task takes host=Host(routes=…, units=…, layout=…) or Host.image(root), "
             f"not {shown(value)}; leave it out for this host"
         )
-    return value or Host()
+    host = value or Host()
+    host.refuse_unsuitable_image()
+    return host
 
 
 def to_scope(value: CancelScope | None) -> CancelScope:

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,10 @@ import phases
 from hostrouting import (
     CheckRouteOverlap,
     Config,
+    ConfigError,
     Configure,
     ConfigureStaticRoutes,
+    ConfigureWatch,
     Host,
     Layout,
     RemoveHostRouting,
@@ -51,7 +54,7 @@ from hostrouting.model.changes import Change, Changes
 from hostrouting.model.errors import FileError, HostRoutingError, RouteError, UnitError
 from hostrouting.model.jsonable import to_json_text
 from hostrouting.overlap.findings import RouteOverlapError
-from hostrouting.tasks import InstallRoutes, TryRoutes, render
+from hostrouting.tasks import InstallRoutes, RestoreOnFailure, TryRoutes, installed_config, render
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import FakeClock
 
@@ -458,6 +461,38 @@ def test_a_link_out_of_an_image_is_refused_first(image_root: Path, path: str, ta
     ):
         Host.image(image_root)
     assert outside_run(image_root) == before
+
+
+@pytest.mark.parametrize("is_unmounted", [False, True], ids=["linked", "unmounted"])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda host: Configure(WANTED, host=host),
+        lambda host: CheckRouteOverlap(WANTED, host=host),
+        lambda host: ConfigureWatch(WANTED, host=host),
+        lambda host: RemoveHostRouting(host=host),
+        lambda host: RestoreOnFailure(Configure(WANTED, host=host), host=host),
+        lambda host: partial(plan, WANTED, host=host),
+        lambda host: partial(examine, WANTED, host=host),
+        lambda host: partial(installed_config, host=host),
+    ],
+    ids=["apply", "check", "watch", "remove", "restore", "plan", "examine", "installed"],
+)
+def test_an_image_that_has_become_unsuitable_is_not_used(
+    use: Callable[[Host], Any], image_root: Path, *, is_unmounted: bool
+) -> None:
+    """An earlier task of the run may have unmounted it, or made the link."""
+    used = use(Host.image(image_root))
+    image_root.rename(moved := image_root.with_name("moved"))
+    image_root.mkdir()
+    if not is_unmounted:
+        (image_root / "usr/lib/systemd/system").mkdir(parents=True)
+        (image_root / "etc").symlink_to(moved / "etc")
+    before = outside_run(image_root.parent)
+    why = "has no system" if is_unmounted else f"etc is a link to {moved}/etc, which leads out"
+    with pytest.raises(ConfigError, match=why):
+        used() if isinstance(used, partial) else phases.run(used)
+    assert outside_run(image_root.parent) == before
 
 
 @pytest.mark.parametrize("root", ["/", "//", "//.", "/..", "/proc/self/root", "/proc/self/root/"])
