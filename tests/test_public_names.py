@@ -23,6 +23,7 @@ import hostrouting.tasks
 import phases
 from hostrouting import (
     CheckRouteOverlap,
+    Config,
     ConfigError,
     Configure,
     ConfigureStaticRoutes,
@@ -68,7 +69,7 @@ from hostrouting.backend import (
     read_routes,
 )
 from hostrouting.model.routes import Route6
-from hostrouting.report import CHECKS
+from hostrouting.report import CHECKS, UnknownReason
 from hostrouting.tasks import InstallRoutes, TryRoutes
 from hostrouting.testing import FakeKernel, FakeSystemd
 from hostrouting.testing.conformance import NamespaceKernel
@@ -417,11 +418,22 @@ def test_a_function_says_what_it_takes(
         call(value)
 
 
-def test_a_check_of_an_image_is_unknown(tmp_path: Path) -> None:
-    write_file(tmp_path / "usr/lib/systemd/system/dbus.service")
-    report = check(CONFIG, host=Host.image(tmp_path))
-    assert report.verdict is Verdict.UNKNOWN
-    assert "has no kernel to ask" in (report.reason or "")
+@pytest.mark.parametrize(
+    ("wanted", "kind"),
+    [(CONFIG, UnknownReason.NO_KERNEL), (Config(), UnknownReason.NOTHING_EXPECTED)],
+    ids=["a CIDR", "nothing"],
+)
+def test_a_check_of_an_image_is_unknown(
+    wanted: Config, kind: UnknownReason, tmp_path: Path
+) -> None:
+    """The report of a check is the same as in that of ``Configure``."""
+    write_file(tmp_path / "usr/lib/systemd/system/systemd-nspawn@.service")
+    host = Host.image(tmp_path)
+    report = check(wanted, host=host, document={"node": {"kubelet": {"nodeIP": "10.1.0.9"}}})
+    assert (report.verdict, report.reason_kind) == (Verdict.UNKNOWN, kind)
+    assert report.host == str(tmp_path)
+    installed = phases.run(Configure(wanted, host=host)).overlap
+    assert attrs.evolve(installed, time=report.time, changes=report.changes) == report
 
 
 # --- the kernel in memory has no IPv6 -------------------------------------------------------------

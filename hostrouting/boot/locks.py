@@ -144,9 +144,10 @@ class Done:
 def exclusive_run(host: Host, scope: CancelScope, *, is_installing: bool) -> Iterator[Done]:
     """Hold the run lock, and attach the remaining changes to any error that ends the run.
 
-    All tasks pass here before they change anything. A second run waits for the first one to end. Images aren't locked, because they have no
-    concurrent runs and no /run. A run that only removes things takes no lock on a host without
-    traces of a previous run: a lock file, a manifest or a routes unit.
+    All tasks pass here before they change anything. A second run waits for the first one to end.
+    Images aren't locked, because they have no concurrent runs and no /run. A run that only removes
+    things takes no lock on a host without traces of a previous run: a lock file, a manifest or a
+    routes unit.
 
     Yields:
         The record to which the caller adds its changes.

@@ -86,6 +86,16 @@ def nothing_expected(overlap: RouteOverlap) -> OverlapReport:
     return unjudged(overlap, UnknownReason.NOTHING_EXPECTED, how)
 
 
+def unjudged_image(config: Config, host: Host) -> OverlapReport:
+    """Return the report for an image, which has no kernel to query."""
+    overlap = config.route_overlap
+    report = nothing_expected(overlap)
+    if overlap.expected_cidrs:
+        why = "an image is checked at its first boot"
+        report = unjudged(overlap, UnknownReason.NO_KERNEL, why)
+    return attrs.evolve(report, host=host.name)
+
+
 def _without_findings(overlap: RouteOverlap, verdict: Verdict) -> OverlapReport:
     time_ = rfc_3339(time.time())
     host = os.uname().nodename
@@ -202,6 +212,8 @@ def checked_host(
     started: float | None = None,
 ) -> Checked:
     """Check a host as ``check_host`` does, but find a fix only on demand."""
+    if host.is_image:
+        return Checked.of(unjudged_image(config, host))
     try:
         config = host.with_verified(config)
     except FileError as error:

@@ -42,7 +42,7 @@ from hostrouting.model.verified_uplinks import (
     is_recordable,
     verified_text,
 )
-from hostrouting.overlap.check import Checked, check_families, nothing_expected, unjudged
+from hostrouting.overlap.check import Checked, check_families, nothing_expected, unjudged_image
 from hostrouting.overlap.findings import OverlapReport, RouteOverlapError, UnknownReason, Verdict
 from hostrouting.overlap.markers import write_markers
 from hostrouting.overlap.summary import error_text
@@ -497,14 +497,10 @@ class Run:
         """Run the check and write the markers, if the check is one of the parts."""
         host = self.host
         overlap = self.config.route_overlap
+        if host.is_image:
+            return unjudged_image(self.config, host)
         if CHECK not in self.wanted.names or not overlap.expected_cidrs:
             return nothing_expected(overlap)
-        if host.is_image:
-            return unjudged(
-                overlap,
-                UnknownReason.NO_KERNEL,
-                "an image is checked at its first boot",
-            )
         report = check_families(self.config, host.routes_of, scope, host=host, started=self.started)
         report = with_namespace_note(report, host)
         # The check script and the watcher take this lock, too. Without the lock, concurrent writes

@@ -66,7 +66,7 @@ def check(
     host = to_host(host)
     with to_scope(scope) as scope:
         report, _ = check_and_plan(to_config(config), host, scope)
-    if document is None:
+    if document is None or host.is_image:
         return report
     notes = notes_on(document, report, host.routes)
     return attrs.evolve(report, notes=(*report.notes, *notes))
