@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hostrouting.boot.systemd import UnitManager
+from hostrouting.boot.systemd import UnitManager, innermost_units, translated_units
 from hostrouting.config.routing import Config, FormerUplinkRecord, UplinkRecord
 from hostrouting.kernel.arguments import check_backend, check_methods
 from hostrouting.kernel.port import RouteBackend, read_our_routes
@@ -87,7 +87,7 @@ class Host:
             backend6 = backend6 or _kernel6
         self.__attrs_init__(
             backend=translated(routes),
-            units=units,
+            units=None if units is None else translated_units(units),
             layout=layout,
             backend6=backend6,
         )
@@ -536,7 +536,7 @@ def _given_for_another_host(
     if routes is not None and _is_for_tests(routes):
         return f"a {type(innermost(routes)).__name__}"
     if units is not None and is_fake_systemd(units):
-        return f"a {type(units).__name__}"
+        return f"a {type(innermost_units(units)).__name__}"
     return None
 
 
@@ -562,4 +562,4 @@ def is_fake_systemd(units: UnitManager) -> bool:
     """Return whether a unit manager is a ``FakeSystemd``."""
     from hostrouting.boot.fake_systemd import FakeSystemd
 
-    return isinstance(units, FakeSystemd)
+    return isinstance(innermost_units(units), FakeSystemd)

@@ -1,14 +1,19 @@
 """The ``UnitManager`` protocol: everything that hostrouting needs from a service manager.
 
 Two classes implement it: ``Systemctl`` (systemctl.py), for the running system or an image,
-and the in-memory ``FakeSystemd`` (fake_systemd.py).
+and the in-memory ``FakeSystemd`` (fake_systemd.py). The errors of a program's own class are
+translated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol, cast
 
+from hostrouting.kernel.translating import NEVER_TRANSLATED, foreign_error, is_of_library
+from hostrouting.model.errors import UnitError
+from hostrouting.model.values import frozen
 from phases import CancelScope
 
 # The name of a dummy instance. The dummy has the settings that all instances of a template share.
@@ -110,3 +115,55 @@ class UnitManager(Protocol):
         Returns:
             For each unit's name, the names of the units before it; empty for an image.
         """
+
+
+def translated_units(units: UnitManager) -> UnitManager:
+    """Return a service manager whose errors are ``UnitError``s.
+
+    One of this library is returned unchanged.
+    """
+    return units if is_of_library(units) else cast("UnitManager", _Translating(units))
+
+
+def innermost_units(units: UnitManager) -> UnitManager:
+    """Return the service manager whose errors are translated, or the given one."""
+    return units.inner if isinstance(units, _Translating) else units
+
+
+@frozen(repr=False)
+class _Translating:
+    """A service manager that translates the errors of a program's own."""
+
+    inner: UnitManager
+
+    def __repr__(self) -> str:
+        return repr(self.inner)
+
+    def __getattr__(self, name: str) -> Any:
+        is_method = not name.startswith("_") and hasattr(UnitManager, name)
+        return partial(self._call, name) if is_method else getattr(self.inner, name)
+
+    def _call(self, name: str, *args: object, **named: object) -> Any:
+        try:
+            value = getattr(self.inner, name)(*args, **named)
+        except NEVER_TRANSLATED:
+            raise
+        except Exception as error:
+            attempt = _attempt(name, *args)
+            raise foreign_error(UnitError, attempt, self.inner, name, error) from error
+        return translated_units(value) if name == "within" else value
+
+
+def _attempt(name: str, *args: object) -> str:
+    """Return what a call attempts, such as ``enable hostrouting-watch.service``."""
+    match name, args:
+        case "reload", _:
+            return "reload the unit files"
+        case "run_later", (str() as unit, *_):
+            return f"run {unit} later"
+        case (("enable" | "disable" | "restart" | "start" | "stop"), (str() as unit, *_)):
+            return f"{name} {unit}"
+        case _, (str() as unit, *_):
+            return f"query {unit}"
+        case _:
+            return "query systemd"

@@ -17,11 +17,12 @@ from hostrouting.model.values import frozen
 from phases import CancelScope, TimedOut
 
 B = TypeVar("B", bound=RouteBackend)
+E = TypeVar("E", bound=HostRoutingError)
 
 _METHODS = ("facts", "entries", "lookup", "sources", "write", "write_rules")
 _LIBRARY = f"{__name__.partition('.')[0]}."
 # An AssertionError must reach the test that raised it, and a MemoryError isn't the backend's fault.
-_NEVER_TRANSLATED = (HostRoutingError, TimedOut, AssertionError, MemoryError)
+NEVER_TRANSLATED = (HostRoutingError, TimedOut, AssertionError, MemoryError)
 
 
 def translated(backend: RouteBackend) -> RouteBackend:
@@ -29,9 +30,37 @@ def translated(backend: RouteBackend) -> RouteBackend:
 
     A backend of this library is returned unchanged.
     """
-    if all(type(each).__module__.startswith(_LIBRARY) for each in _layers(backend)):
+    if all(map(is_of_library, _layers(backend))):
         return backend
     return cast("RouteBackend", _Translating(backend))
+
+
+def is_of_library(value: object) -> bool:
+    """Return whether an object's class is one of this library."""
+    return type(value).__module__.startswith(_LIBRARY)
+
+
+def foreign_error(kind: type[E], attempt: str, owner: object, method: str, error: Exception) -> E:
+    """Return the error for a method of a program's own class that raised another exception.
+
+    Args:
+        kind: the class of the error.
+        attempt: what the call attempts, as a verb phrase.
+        owner: the program's own object.
+        method: the name of the method.
+        error: the exception.
+    """
+    name = type(owner).__name__
+    reason = f"{type(error).__name__}: {error}"
+    errno = None
+    if isinstance(error, OSError):
+        errno = error.errno
+        reason = os.strerror(errno) if errno else str(error)
+    return kind(
+        f"can't {attempt}: {name}.{method} failed: {reason}",
+        hint=f"{name} isn't a class of hostrouting: its own error is the __cause__",
+        errno=errno,
+    )
 
 
 def checked(backend: B) -> B:
@@ -103,20 +132,11 @@ class _Translating(_Checking):
     def _translating(self, name: str, *args: object) -> Iterator[None]:
         try:
             yield
-        except _NEVER_TRANSLATED:
+        except NEVER_TRANSLATED:
             raise
         except Exception as error:
-            backend = type(self.inner).__name__
-            reason = f"{type(error).__name__}: {error}"
-            errno = None
-            if isinstance(error, OSError):
-                errno = error.errno
-                reason = os.strerror(errno) if errno else str(error)
-            raise RouteError(
-                f"can't {_attempt(name, *args)}: {backend}.{name} failed: {reason}",
-                hint=f"{backend} isn't a backend of hostrouting: its own error is the __cause__",
-                errno=errno,
-            ) from error
+            attempt = _attempt(name, *args)
+            raise foreign_error(RouteError, attempt, self.inner, name, error) from error
 
 
 _ATTEMPTS = {

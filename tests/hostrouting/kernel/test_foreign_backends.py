@@ -1,4 +1,6 @@
-"""Tests of backends that a program brings: their own refusals, and the errors that they leak."""
+"""Tests of backends and service managers that a program brings: their own refusals, and the errors
+that they leak.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,13 @@ from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network
+from subprocess import CalledProcessError
 from typing import Any
 
 import attrs
 import pytest
 from node import shadowed_kernel
-from wanted import ROUTE, SHADOWED, config
+from wanted import MACHINE, ROUTE, SHADOWED, config
 
 import phases
 from hostrouting import (
@@ -22,6 +25,7 @@ from hostrouting import (
     Layout,
     RemoveHostRouting,
     RouteError,
+    UnitError,
     check,
     examine,
     explain,
@@ -143,7 +147,7 @@ def test_an_os_error_of_a_backend_becomes_a_route_error(
         assert error.errno == errno.ECONNREFUSED
         assert error.__cause__ in raised
         assert error.message.startswith("can't ")
-        assert "Leaking isn't a backend of hostrouting" in error.hint
+        assert "Leaking isn't a class of hostrouting" in error.hint
         told = error.message
     assert (f"Leaking.{method} failed: Connection refused" in told) == bool(raised)
 
@@ -349,3 +353,68 @@ def test_a_removal_that_did_not_happen_is_an_error(
     setattr(backend, method, keep)
     with pytest.raises(RouteError, match=told):
         phases.run(task(host=host(backend, layout)))
+
+
+# --- a program's own service manager --------------------------------------------------------------
+
+
+class LeakingUnits(FakeSystemd):
+    """A service manager with one method that raises an error of its own."""
+
+    def __init__(self, layout: Layout, method: str, error: BaseException) -> None:
+        super().__init__(layout, running=[MACHINE])
+        setattr(self, method, partial(self._fail, error))
+
+    def _fail(self, error: BaseException, *_: object, **__: object) -> Any:
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("method", "attempt"),
+    [
+        ("enable", "enable static-routes.service"),
+        ("reload", "reload the unit files"),
+        ("show_each", "query systemd"),
+        ("within", "query systemd"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied"), "Permission denied"),
+        (CalledProcessError(1, ["systemctl"]), "CalledProcessError: Command "),
+    ],
+    ids=["OSError", "of a command"],
+)
+def test_an_error_of_a_service_manager_becomes_a_unit_error(
+    method: str, attempt: str, error: Exception, reason: str, layout: Layout
+) -> None:
+    units = LeakingUnits(layout, method, error)
+    with pytest.raises(UnitError) as caught:
+        phases.run(Configure(CONFIG, host=Host(shadowed_kernel(), units, layout)))
+    assert caught.value.message.startswith(f"can't {attempt}")
+    assert f": LeakingUnits.{method} failed: {reason}" in caught.value.message
+    assert caught.value.errno == getattr(error, "errno", None)
+    assert caught.value.__cause__ is error
+    assert "LeakingUnits isn't a class of hostrouting" in caught.value.hint
+
+
+@pytest.mark.parametrize("error", [UnitError("no bus"), phases.Cancelled("SIGTERM")])
+def test_an_error_that_is_no_fault_of_a_service_manager_is_passed_on(
+    error: BaseException, layout: Layout
+) -> None:
+    units = LeakingUnits(layout, "enable", error)
+    with pytest.raises(type(error)) as caught:
+        phases.run(Configure(CONFIG, host=Host(shadowed_kernel(), units, layout)))
+    assert caught.value is error
+
+
+def test_a_host_with_a_service_manager_of_a_program_is_equal_and_shown_as_before(
+    layout: Layout,
+) -> None:
+    units = LeakingUnits(layout, "enable", UnitError("no bus"))
+    first = Host(backend := shadowed_kernel(), units, layout)
+    again = Host(backend, first.units, layout)
+    assert first == again
+    assert first.units is again.units
+    assert repr(units) in repr(first)

@@ -36,6 +36,7 @@ from hostrouting import (
     plan,
 )
 from hostrouting.azure import ConfigureLoadBalancerProbe, HostNetworking
+from hostrouting.boot.systemd import innermost_units
 from hostrouting.report import Changes, ChangesObserver, ConfigureReport, WatchReport
 from hostrouting.tasks import RestoreOnFailure, installed_config
 from hostrouting.testing import FakeKernel, FakeSystemd
@@ -319,7 +320,7 @@ def state(host: Host) -> Any:
 
     Oneshots are never stopped.
     """
-    units = host.units
+    units = innermost_units(host.units)
     assert isinstance(units, FakeSystemd)
     return (
         host.our_routes(),

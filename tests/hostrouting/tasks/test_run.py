@@ -15,7 +15,7 @@ from functools import partial
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NoReturn
 
 import attrs
 import pytest
@@ -531,8 +531,12 @@ def test_a_strict_failure_reports_changes_and_findings(host: Host) -> None:
     )
 
 
-def fail(*_: object) -> None:
+def fail(*_: object, **__: object) -> NoReturn:
     raise OSError(24, "Too many open files", "/etc/machine-id")
+
+
+def refute() -> None:
+    raise AssertionError("it is restarted")
 
 
 def interrupt() -> None:
@@ -543,11 +547,11 @@ ENDS: dict[
     str, tuple[Callable[[phases.CancelScope, FakeClock], object], type[BaseException], str]
 ] = {
     "systemd refuses": (lambda *_: refusing("restart")("restart"), UnitError, "timed out"),
-    "an unexpected OSError": (fail, FileError, "/etc/machine-id"),
+    "systemd's caller fails": (fail, UnitError, "ActingSystemd.restart failed: Too many open"),
     "a cancel": (lambda scope, _: scope.cancel("SIGTERM"), StoppedRun, "SIGTERM"),
     "a deadline": (lambda _, clock: clock.advance(5), OverdueRun, "4 s"),
     "a Ctrl-C": (lambda *_: interrupt(), KeyboardInterrupt, "SIGINT"),
-    "a bug": (lambda *_: [].pop(), IndexError, "empty list"),
+    "a test's assertion": (lambda *_: refute(), AssertionError, "restarted"),
 }
 
 
@@ -571,6 +575,15 @@ def test_a_run_that_ends_early_reports_its_changes(
     assert "/etc/systemd/system/hostrouting-watch.service" in named(told)["files"]
     restarted = [change.what for change in told.units if change.action == "restarted"]
     assert restarted == (["hostrouting-watch.service"] if error in (StoppedRun, OverdueRun) else [])
+
+
+def test_an_unexpected_os_error_reports_the_changes(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hostrouting.tasks.configure.check_families", fail)
+    with pytest.raises(FileError, match="carry out the run at /etc/machine-id") as caught:
+        phases.run(Configure(WATCHED, host=host))
+    assert named(caught.value.changes)["routes"] == [LINE]
 
 
 def test_rolled_back_changes_are_not_reported(host: Host, units: ActingSystemd) -> None:
