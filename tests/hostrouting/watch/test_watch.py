@@ -49,6 +49,7 @@ from hostrouting.overlap.findings import Finding, FindingKind, OverlapReport, Un
 from hostrouting.testing import FakeKernel, FakeSystemd
 from hostrouting.watch._backoff import Failures
 from hostrouting.watch._events import Event, EventKind, of_failures, of_problems, of_routes, status
+from hostrouting.watch._policy import CONTESTED
 from hostrouting.watch._repair import Drift, Reconciler, Repair, plan_repair
 from hostrouting.watch.loop import LOOK_SECONDS, WatchHostRouting
 from phases import Cancelled, CancelScope
@@ -194,15 +195,16 @@ def test_a_loss_without_an_event_is_seen(
 
 
 def test_an_inherited_next_hop_follows_the_default_route(world: World) -> None:
-    def renew() -> None:
-        assert not world.kernel.write(Write.REPLACE, [default("10.1.0.254")])
-
-    world.at(5, renew)
+    """However often it changes: no change is a loss, after which the route would wait."""
+    renewals = {5 + 2 * number: f"10.1.0.{250 + number}" for number in range(5)}
+    for second, gateway in renewals.items():
+        world.at(second, partial(put, world.kernel, default(gateway)))
     world.watch(60)
     assert [route.hops[0].gateway for route in world.ours()] == [IPv4Address("10.1.0.254")]
-    ((when, event),) = world.of_kind(EventKind.ROUTES_FOLLOWED)
-    assert 5 <= when < 6
-    assert "via 10.1.0.254" in event.message
+    followed = world.of_kind(EventKind.ROUTES_FOLLOWED)
+    for (when, event), (second, gateway) in zip(followed, renewals.items(), strict=True):
+        assert second <= when < second + 1
+        assert f"via {gateway}" in event.message
     assert EventKind.ROUTES_CONTESTED not in world.kinds()
 
 
@@ -639,6 +641,24 @@ def test_contested_rules_wait(policy: World) -> None:
     assert "keeps removing our rules" in message
 
 
+@pytest.mark.parametrize(("route_losses", "rule_losses"), [(2, 4), (4, 2)])
+def test_the_next_attempt_is_the_first_of_those_that_wait(
+    policy: World, route_losses: int, rule_losses: int
+) -> None:
+    reconciler, host = Reconciler(), Host(policy.kernel, policy.units, policy.layout)
+    reconciler.repair(policy.read, host, policy.scope)
+    now = policy.clock.monotonic()
+    (route,) = policy.ours()
+    reconciler.failures[route.key] = Failures(route_losses, now)
+    reconciler.policy.failures = Failures(rule_losses, now)
+    policy.lose()
+    flush_rules(policy)
+    repair = reconciler.repair(policy.read, host, policy.scope)
+    assert repair.waiting == (route,)
+    assert CONTESTED in repair.problems
+    assert reconciler.due == now + 1
+
+
 def test_an_obstacle_to_rules_does_not_keep_routes_lost(policy: World) -> None:
     def put_in_the_way() -> None:
         route = Route(
@@ -987,6 +1007,11 @@ def test_a_backoff_never_shrinks_and_ends_in_time(failures: list[tuple[float, in
         if item.count > before.count:
             assert item.wait_seconds >= before.wait_seconds
         assert item.again(now + 10_000).count == 1
+
+
+def test_a_burst_ends_a_while_after_its_last_attempt_was_due() -> None:
+    failures = Failures(20, 0.0)
+    assert [failures.again(failures.due + seconds).count for seconds in (899, 901)] == [21, 1]
 
 
 # --- the whole watcher ----------------------------------------------------------------------------
