@@ -562,6 +562,18 @@ def test_a_refused_config_keeps_ours_before_another_programs(
     assert found(NetlinkBackend6())[0][0] == Protocol.HOSTROUTING
 
 
+def test_a_new_mtu_moves_no_route_behind_another_programs(
+    node: Host, run: Callable[..., None]
+) -> None:
+    install(node, str(WANTED))
+    run_ip6(f"route append {WANTED} dev ib0 metric 512 proto static")
+    run_ip6(f"route replace {DEFAULT.replace('1400', '1300')}")
+    before = shown()
+    with pytest.raises(Refused, match="another program's route has"):
+        run(str(WANTED))
+    assert shown() == before
+
+
 def test_a_missing_default_route_is_waited_for(node: Host) -> None:
     run_ip6(f"route del {DEFAULT}")
     with pytest.raises(RouteError, match="::/0"):

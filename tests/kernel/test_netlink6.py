@@ -37,7 +37,7 @@ from hostrouting.model.errors import ConfigError, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.links import Address6
 from hostrouting.model.lookups import Lookup
-from hostrouting.model.routes import Protocol, Route6, Table
+from hostrouting.model.routes import Preference, Protocol, Route6, Table
 from hostrouting.testing import FakeSystemd
 from phases import CancelScope
 
@@ -64,13 +64,14 @@ def test_entries_are_read_with_all_their_properties(host: NetlinkBackend6) -> No
         "fd00:2::/48 from fd00:b::/64 via fe80::1 dev ib0 pref high table 1000 proto boot",
         "unreachable fd00:3::1/128 proto static",
         (
-            "default proto boot "
+            "default pref high proto boot "
             "nexthop via fd00:b::1 dev ib0 weight 3 nexthop via fd00:a::1 dev eth0 onlink"
         ),
     )
     run_ip6(*(f"route add {line}" for line in lines))
     routed, to_source, discard, default = map(entry, lines)
-    default = attrs.evolve(default, hops=default.hops[::-1])
+    # Each hop has the preference, but the kernel shows only one hop's.
+    default = attrs.evolve(default, hops=default.hops[::-1], preference=Preference.MEDIUM)
     assert {routed, discard, default} <= {*read_routes(host, Table.MAIN)}
     assert read_routes(host, 1000) == (to_source,)
     assert read_routes(host, 4711) == ()

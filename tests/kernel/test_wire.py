@@ -138,6 +138,20 @@ def test_selective_reads_find_the_same_routes(node: NamespaceKernel) -> None:
     assert tuple(main) == tuple(route for route in everything if route.table == Table.MAIN)
 
 
+def test_a_selective_read_finds_each_of_many_like_entries(node: NamespaceKernel) -> None:
+    """Also those at the ends of the last network, which the run of messages has to reach."""
+    networks = [
+        part
+        for network in ("20.0.1.0/24", "20.0.2.0/24", "20.0.3.0/24")
+        for part in IPv4Network(network).subnets(new_prefix=26)
+    ]
+    assert node.write(Write.ADD, [Route(network, BY_ETH0) for network in networks]) == ()
+    everything = read_routes(node)
+    for network in networks:
+        selection = except_plain(["eth0"], inside=[numbers(network)])
+        assert tuple(node.entries(selection)) == tuple(selection.filter(everything))
+
+
 def test_an_entry_of_the_same_size_leaves_the_others_in_their_groups(
     node: NamespaceKernel,
 ) -> None:
