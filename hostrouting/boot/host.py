@@ -24,7 +24,7 @@ from hostrouting.model.values import frozen
 from hostrouting.model.verified_uplinks import VERIFIED_PATH, VerifiedUplink, parse_verified
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from hostrouting.boot.layout import Layout
     from hostrouting.kernel.snapshot import Snapshot
@@ -383,6 +383,27 @@ class Host:
                 return False
             raise
         return any(rule.is_ours for rule in rules)
+
+    def checked_backends(self, config: Config) -> tuple[RouteBackend, ...]:
+        """Return the IPv4 backend, and the IPv6 backend if the config expects IPv6 CIDRs.
+
+        Raises:
+            RouteError: the host is an image, or has no backend for IPv6.
+        """
+        families = {Family.IPV4, *config.route_overlap.families}
+        return tuple(self.routes_of(family) for family in Family if family in families)
+
+    def with_backends(self, backends: Mapping[Family, RouteBackend]) -> Host:
+        """Return a copy of a live host that uses other backends for some families."""
+        backend6 = self._backend6
+        if Family.IPV6 in backends:
+            backend6 = partial(_given, backends[Family.IPV6])
+        return self._of(
+            backend=backends.get(Family.IPV4, self.backend),
+            units=self._units,
+            layout=self._layout,
+            backend6=backend6,
+        )
 
     def our_routes(self) -> tuple[Route, ...]:
         """Return our IPv4 and IPv6 routes in table main."""

@@ -67,6 +67,7 @@ from hostrouting.overlap.proposals import Fix
 from hostrouting.overlap.summary import advice, summary
 from hostrouting.overlap.taken_networks import taken_networks
 from hostrouting.routes import formats
+from hostrouting.routes.printed import printed_sentence, read_printed
 from hostrouting.tasks import queries
 
 if TYPE_CHECKING:
@@ -221,20 +222,16 @@ def _start_notes(
 ) -> tuple[Note, ...]:
     """Return a note if a start would be held, although nothing fails or the mode is WARN.
 
-    If nothing fails, there is also a note if the routes aren't installed, or if the next boot has
-    no rules that keep interfaces now.
+    If nothing fails, there is also a note if the routes aren't installed. If the next boot has none
+    of what ``fix --format ip`` printed, there is one in any case.
     """
     about_start = _about_trial(chosen, host) or _about_start(report, rehearsed, chosen)
-    messages = (about_start, _about_printed(report, chosen, host))
+    is_known = report.verdict is not Verdict.UNKNOWN
+    about_printed = ""
+    if is_known:
+        about_printed = printed_sentence(read_printed(host.checked_backends(chosen.config)))
+    messages = (about_start, about_printed)
     return tuple(Note(NoteKind.START, each.replace("\n", "; ")) for each in messages if each)
-
-
-def _about_printed(report: OverlapReport, chosen: Chosen, host: Host) -> str:
-    """Return how to make rules of ``fix --format ip`` last; empty if there are none."""
-    if report.verdict is Verdict.UNKNOWN:
-        return ""
-    rules = host.routes.facts().rules
-    return formats.printed_sentence(chosen.config.static_routes, rules)
 
 
 def _about_trial(chosen: Chosen, host: Host) -> str:
@@ -495,13 +492,13 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     stays as it is, byte for byte. On stderr, it reports what can't be fixed, side effects and, if
     nothing fails, interfaces that may be kept.
 
-    CONFIG's routes, rules and kept interfaces count as installed. If apply alone fixes everything,
-    the command says so, and exits with 1. With --cidr alone, the document has only the CIDRs and
-    the fix. If systemd-networkd would remove rules of the fix, CONFIG gets the watcher. Without
-    CONFIG, --in-place updates the default CONFIG. It refuses a default CONFIG that differs from
-    what is installed in more than routes, rules and kept interfaces. --format netplan or networkd
-    warns if an interface has more than 8,000 routes, because systemd-networkd drops the rest and
-    reports success.
+    CONFIG's routes, rules and kept interfaces count as installed. What --format ip has added counts
+    as gone, as after the next boot. If apply alone fixes everything, the command says so, and exits
+    with 1. With --cidr alone, the document has only the CIDRs and the fix. If systemd-networkd
+    would remove rules of the fix, CONFIG gets the watcher. Without CONFIG, --in-place updates the
+    default CONFIG. It refuses a default CONFIG that differs from what is installed in more than
+    routes, rules and kept interfaces. --format netplan or networkd warns if an interface has more
+    than 8,000 routes, because systemd-networkd drops the rest and reports success.
 
     It exits with 0 on success, and with 2 if there is no verdict. It exits with 1, and still prints
     the rest, if some failures can't be fixed, if apply would fail, or if several default routes
@@ -514,10 +511,11 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
       hostrouting fix --cidr 172.16.0.0/16 --format netplan          for a host whose routes are managed by netplan
       hostrouting fix --cidr 172.16.0.0/16 --snapshot node.json      for another host, from its snapshot
     """  # noqa: E501
-    on = asked_host(options, host)
+    asked = asked_host(options, host)
     chosen = _chosen_to_fix(options, host)
     document = chosen.document
     config = chosen.config
+    on = _without_printed(config, asked)
     result = _unfixed(config, on, has_config=document is not None)
     said = fix_lines(
         result,
@@ -525,7 +523,9 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
         shows_entries=options.in_place,
         is_verbose=options.verbose,
     )
-    said += _start_lines(_start_notes(result, _rehearsing(config, on), chosen, on))
+    if on is not asked:
+        said.append(_AS_AFTER_BOOT)
+    said += _start_lines(_start_notes(result, _rehearsing(config, asked), chosen, asked))
     said += unexpected_lines(config)
     for line in (*said, *_next_lines(result, on), *_contested_lines(result)):
         complain(line)
@@ -553,6 +553,22 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     adds = proposal != document if is_in_config else result.fix.entries.is_wanted
     code = _code_of_fix(result, config, adds=adds or options.in_place)
     return Result(lambda: told, lambda: text, code, warnings)
+
+
+_AS_AFTER_BOOT = "note: this is about the host without what hostrouting fix --format ip printed"
+
+
+def _without_printed(config: Config, host: Host) -> Host:
+    """Return the host without what ``fix --format ip`` printed, so that a fix replaces that."""
+    try:
+        printed = read_printed(host.checked_backends(config))
+    except RouteError:  # the check reports this error, too
+        return host
+    if not printed:
+        return host
+    from hostrouting.overlap.planned_host import without_printed
+
+    return run_function("check", lambda scope: without_printed(config, host, printed, scope))
 
 
 def _is_unknown(report: OverlapReport) -> bool:

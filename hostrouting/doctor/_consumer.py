@@ -22,7 +22,7 @@ from hostrouting.model.links import is_infiniband
 from hostrouting.overlap.check import check_families
 from hostrouting.overlap.findings import Note, NoteKind, UnknownReason, Verdict
 from hostrouting.overlap.summary import reasons
-from hostrouting.routes.formats import PRINTED_HINT, about_printed
+from hostrouting.routes.printed import about_printed, printed_hint, read_printed
 
 
 def consumer(examined: ExaminedHost) -> Iterator[DoctorFinding]:
@@ -192,14 +192,12 @@ def _unrecorded(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _printed(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Yield a finding if the next boot lacks rules that keep interfaces now."""
+    """Yield a finding if the next boot lacks what ``fix --format ip`` printed."""
     if examined.report.verdict is Verdict.UNKNOWN:
         return
-    rules = examined.host.routes.facts().rules
-    if message := about_printed(examined.manifest.config.static_routes, rules):
-        hint = PRINTED_HINT
-        if examined.config.static_routes.keep:
-            hint = f'delete them ("del" for "add"), then: {examined.command("apply")}'
+    printed = read_printed(examined.host.checked_backends(examined.manifest.config))
+    if message := about_printed(printed):
+        hint = printed_hint(printed, examined.command("fix --in-place"), examined.command("apply"))
         yield DoctorFinding("not-lasting", examined.consumer, message, hint, Severity.RISK)
 
 

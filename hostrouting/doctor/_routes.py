@@ -107,7 +107,10 @@ def _of_others(plan: RoutePlan, examined: ExaminedHost) -> Iterator[DoctorFindin
     """Yield a finding if other programs' routes stand in for routes that follow the default's."""
     entries = examined.manifest.config.static_routes.routes
     following = {each.destination for each in entries if each.gateway is None}
-    standing = [route for route in plan.foreign if route.destination in following]
+    # The check ``verdict`` has a finding for what fix --format ip printed.
+    standing = [
+        route for route in plan.foreign if route.destination in following and not route.is_printed
+    ]
     if not standing:
         return
     subject = shortened([str(route) for route in standing], ", ", _SHOWN_ROUTES)
@@ -117,7 +120,7 @@ def _of_others(plan: RoutePlan, examined: ExaminedHost) -> Iterator[DoctorFindin
     )
     commands = filter(None, map(how_to_delete, standing[:_SHOWN_ROUTES]))
     deleting = " && ".join((*commands, examined.repairing("apply")))
-    hint = f"if hostrouting fix --format ip printed it: {deleting}; or take it out of staticRoutes"
+    hint = f"take it out of staticRoutes, or delete that one: {deleting}"
     yield DoctorFinding("route-of-another", subject, message, hint, Severity.RISK)
 
 

@@ -88,6 +88,11 @@ class Protocol(IntEnum):
     HOSTROUTING = 217
 
 
+# The protocol of the routes and rules that ``fix --format ip`` prints. Nothing of hostrouting
+# installs or removes them, and no other program is known to use this number.
+PRINTED = 216
+
+
 def word_of(number: int, known: type[IntEnum]) -> str:
     """Return ip's name for a table, protocol or scope. Without a name, return its number."""
     try:
@@ -233,6 +238,11 @@ class Route:
     def is_in_side_table(self) -> bool:
         """Return whether the route has protocol 217 and is in one of our side tables."""
         return self.protocol == Protocol.HOSTROUTING and self.table in SIDE_TABLES
+
+    @property
+    def is_printed(self) -> bool:
+        """Return whether a command of ``fix --format ip`` has added the route."""
+        return self.protocol == PRINTED
 
     @property
     def is_connected(self) -> bool:
@@ -450,3 +460,9 @@ def how_to_delete(route: Route) -> str:
     if has_state or not _PASTEABLE.fullmatch(words):
         return ""
     return f"ip -{route.family.value} route del {words}"
+
+
+def how_to_delete_printed(family: Family) -> str:
+    """Return the commands that delete all rules and routes of ``fix --format ip`` in a family."""
+    ip = f"ip -{family.value}"
+    return f"{ip} rule flush proto {PRINTED} && {ip} route flush table all proto {PRINTED}"

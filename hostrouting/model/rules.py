@@ -10,7 +10,7 @@ import attrs
 
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.field_types import NETWORK, NONE, TUPLE, Types, check_fields
-from hostrouting.model.routes import Protocol, Table, word_of
+from hostrouting.model.routes import PRINTED, Protocol, Table, word_of
 from hostrouting.model.values import frozen
 
 # Rules can't match port 65535 (fib_rule_port_range_valid).
@@ -111,6 +111,11 @@ class Rule:
     def is_ours(self) -> bool:
         """Return whether the rule has protocol 217."""
         return self.protocol == Protocol.HOSTROUTING
+
+    @property
+    def is_printed(self) -> bool:
+        """Return whether a command of ``fix --format ip`` has added the rule."""
+        return self.protocol == PRINTED
 
     @property
     def has_table(self) -> bool:

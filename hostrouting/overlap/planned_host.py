@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno as errnos
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import attrs
 
@@ -15,6 +16,7 @@ from hostrouting.host_files.proc_sys import devs_without_ipv6
 from hostrouting.kernel.known_host import KnownHost
 from hostrouting.kernel.model import Model, model_of
 from hostrouting.kernel.port import Facts, RouteBackend, read_routes
+from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.model.changes import Replacement
 from hostrouting.model.errors import RouteError
@@ -37,9 +39,12 @@ from hostrouting.overlap.uplinks import find_uplinks, ipv4_defaults_for
 from hostrouting.routes.install import refuse
 from hostrouting.routes.plan import RoutePlan, plan_or_raise
 from hostrouting.routes.policy import PolicyPlan
+from hostrouting.routes.printed import Printed
 from hostrouting.routes.verify import losing_routes, verify_routes
 from hostrouting.routes.verify_policy import verify_policy
 from phases import CancelScope
+
+Printable = TypeVar("Printable", Route, Rule)
 
 # A clause names at most this many CIDRs.
 _SHOWN_CIDRS = 4
@@ -455,6 +460,55 @@ def planned_host(
             model = _with_policy(model, policy)
         models[family] = model
     return PlannedHost(host, plan, models)
+
+
+def without_printed(
+    config: Config,
+    host: Host,
+    printed: Sequence[Printed],
+    scope: CancelScope,
+) -> Host:
+    """Return a host as the next boot finds it: without what ``fix --format ip`` printed.
+
+    Args:
+        config: the config with the CIDRs that will be checked.
+        host: the host as it is.
+        printed: what ``read_printed`` has found on the host.
+        scope: cancels the reads.
+    """
+    if not printed:
+        return host
+    if host.snapshot is not None:
+        return Host.recorded(_before_printing(host.snapshot))
+    has_ipv6 = any(each.family is Family.IPV6 for each in printed)
+    now = take_snapshot(
+        host.routes,
+        host.routes6 if has_ipv6 else None,
+        inside=config.route_overlap.of(Family.IPV4).judged,
+        selects_source=True,
+        scope=scope,
+    )
+    models: dict[Family, RouteBackend] = {}
+    for each in printed:
+        model = model_of(now.known(each.family), host.routes_of(each.family))
+        left = _not_printed(model.known.rules)
+        models[each.family] = model.without(each.routes).with_rules(left)
+    return host.with_backends(models)
+
+
+def _before_printing(snapshot: Snapshot) -> Snapshot:
+    """Return a snapshot without what ``fix --format ip`` printed."""
+    rules, routes = _not_printed(snapshot.rules), _not_printed(snapshot.routes)
+    ipv6 = snapshot.ipv6
+    if ipv6 is not None:
+        ipv6 = attrs.evolve(ipv6, rules=_not_printed(ipv6.rules), routes=_not_printed(ipv6.routes))
+    # Adding a rule has separated tables local and main for good (fib_unmerge).
+    is_merged = snapshot.is_merged if rules == snapshot.rules else False
+    return attrs.evolve(snapshot, rules=rules, routes=routes, ipv6=ipv6, is_merged=is_merged)
+
+
+def _not_printed(items: Iterable[Printable]) -> tuple[Printable, ...]:
+    return tuple(each for each in items if not each.is_printed)
 
 
 def diverted_by(

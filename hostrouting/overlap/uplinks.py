@@ -379,7 +379,7 @@ def _broken_by(
     for route in routes:
         others = tuple(dev for dev in route.devs if dev in all_devs and dev not in devs)
         if others:
-            return _Loss(f"{route.destination} through {{}} fails", others)
+            return _Loss(f"{route.destination} through {{}} fails the check", others)
     return None
 
 
@@ -387,7 +387,7 @@ def _default_broken_by(devs: Collection[str], winner: tuple[str, ...]) -> _Loss 
     """Return the packets of the winning default route if none of its interfaces is in ``devs``."""
     if not winner or not {*winner}.isdisjoint(devs):
         return None
-    return _Loss("packets by the default route through {} fail", winner)
+    return _Loss("CIDRs by the default route through {} fail the check", winner)
 
 
 def contested_error(

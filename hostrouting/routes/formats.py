@@ -11,29 +11,28 @@ from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
-from hostrouting.config.routing import KEEP_PRIORITIES, StaticRoutes
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.parsing import parse_device
-from hostrouting.model.routes import SIDE_TABLES, NextHop, Protocol, Route, Table
+from hostrouting.model.routes import PRINTED, NextHop, Route, Table, how_to_delete_printed
 from hostrouting.model.rules import Rule
-from hostrouting.model.text import shortened
 from hostrouting.model.values import frozen
 
 _IP = """\
 # Each line adds a route until the next boot and never changes an existing one. "File exists": \
 there is one with this
 # destination and metric, ours or another program's; "ip {} route show exact DESTINATION" shows it.
-# Delete them (with "del" for "add") before "hostrouting apply", which takes them for another \
-program's. To make
-# them last, print the same fix as a config ("--format config") for "hostrouting apply", or as \
-netplan's or networkd's.
 """
 
 _IP_RULES = """\
-# Each line adds a policy rule until the next boot; "ip {} rule" shows them. Delete them \
-(with "del" for "add") before
-# "hostrouting apply", whose own rules would come after these.
+# Each line adds a policy rule until the next boot; "ip {} rule" shows them.
+"""
+
+_IP_LASTING = """\
+# To make this last, write the same fix into CONFIG (hostrouting fix --in-place CONFIG), or as \
+netplan's or networkd's.
+# Before hostrouting apply, which takes what is added here for another program's, delete it:
+#   {}
 """
 
 _NOT_IN_BOTH = """\
@@ -78,9 +77,6 @@ _NETPLAN_METRIC_MAX = 2**31 - 1
 # sections for other routes.
 NETWORKD_ROUTES = 8000
 
-# The most rules that a sentence names.
-_SHOWN_RULES = 4
-
 
 @frozen
 class PlacedRule:
@@ -99,15 +95,16 @@ def as_ip(routes: Sequence[Route], rules: Sequence[PlacedRule] = ()) -> str:
     """Render routes and rules as commands that are safe to paste, even twice.
 
     The commands use ``add``, which fails if a route or rule exists: ``replace`` would overwrite
-    DHCP's routes. The routes have protocol static: hostrouting's next run would remove routes with
-    protocol 217.
+    DHCP's routes. The routes and rules have a protocol of their own: hostrouting's next run would
+    remove those with protocol 217.
 
     Args:
         routes: the result of ``resolve``, in the same order.
         rules: the policy rules, in the order in which they are added.
 
     Returns:
-        A line for each route and rule, with a comment above all routes and one above all rules.
+        A line for each route and rule, with a comment above all routes, one above all rules, and
+        one at the top on how to make them last.
         Without routes and rules, an empty string.
 
     Raises:
@@ -116,17 +113,21 @@ def as_ip(routes: Sequence[Route], rules: Sequence[PlacedRule] = ()) -> str:
     """
     lines = [line for _, line in _each(routes, "as a command", _ip_line)]
     of_rules = [_ip_rule(placed.rule) for placed in rules]
-    text = ""
+    if not (lines or of_rules):
+        return ""
+    families = {route.family for route in routes}
+    ruled = {_family_of(each.rule) for each in rules}
+    deleting = (how_to_delete_printed(each) for each in Family if each in families | ruled)
+    text = _IP_LASTING.format(" && ".join(deleting))
     if lines:
-        text += _IP.format(_options(route.family for route in routes)) + "".join(lines)
+        text += _IP.format(_options(families)) + "".join(lines)
     if of_rules:
-        text += _IP_RULES.format(_options(_family_of(each.rule) for each in rules))
-        text += "".join(of_rules)
+        text += _IP_RULES.format(_options(ruled)) + "".join(of_rules)
     return text
 
 
 def _options(families: Iterable[Family]) -> str:
-    return " or ".join(sorted({f"-{family.value}" for family in families}))
+    return " or ".join(sorted(f"-{family.value}" for family in families))
 
 
 def as_netplan(routes: Sequence[Route], rules: Sequence[PlacedRule] = ()) -> str:
@@ -265,55 +266,11 @@ def _by_device(written: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def _ip_line(route: Route) -> str:
-    return f"ip -{route.family.value} route add {attrs.evolve(route, protocol=Protocol.STATIC)}\n"
+    return f"ip -{route.family.value} route add {attrs.evolve(route, protocol=PRINTED)}\n"
 
 
 def _ip_rule(rule: Rule) -> str:
-    return f"ip -{_family_of(rule).value} rule add {rule} pref {rule.preference}\n"
-
-
-def is_printed(rule: Rule) -> bool:
-    """Return whether a command of ``as_ip`` has probably added a rule: it goes at the next boot.
-
-    A rule of systemd-networkd or NetworkManager, which comes again, has protocol static.
-    """
-    # "ip rule add" sets no protocol. Without one, a snapshot by "ip -j" has the protocol kernel.
-    is_by_ip = rule.protocol in (Protocol.UNSPEC, Protocol.KERNEL)
-    return is_by_ip and rule.preference in KEEP_PRIORITIES and rule.table in SIDE_TABLES
-
-
-PRINTED_HINT = (
-    'to make them last, delete them ("del" for "add"), then: hostrouting fix --in-place CONFIG &&'
-    " hostrouting apply; with a snapshot from before them (--snapshot), the fix can be written"
-    " first, but apply fails until they are deleted"
-)
-"""How to make the rules that ``about_printed`` names last."""
-
-
-def about_printed(static: StaticRoutes, rules: Iterable[Rule]) -> str:
-    """Return that the next boot lacks the rules of ``fix --format ip``; empty if there are none.
-
-    If the config keeps interfaces, the result is empty, too: ``apply`` fails until the rules are
-    deleted, and says so.
-
-    Args:
-        static: the config's routes.
-        rules: the host's IPv4 rules.
-    """
-    printed = [f"{rule.preference}: {rule}" for rule in rules if is_printed(rule)]
-    if static.keep or not printed:
-        return ""
-    shown = shortened(printed, ", ", _SHOWN_RULES)
-    return (
-        f"the next boot has none of what hostrouting fix --format ip printed ({shown}), nor its"
-        " routes"
-    )
-
-
-def printed_sentence(static: StaticRoutes, rules: Iterable[Rule]) -> str:
-    """Return what ``about_printed`` does, with how to make the rules last."""
-    message = about_printed(static, rules)
-    return f"{message}; {PRINTED_HINT}" if message else ""
+    return f"ip -{_family_of(rule).value} rule add {rule} pref {rule.preference} proto {PRINTED}\n"
 
 
 def _family_of(rule: Rule) -> Family:

@@ -29,7 +29,7 @@ from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.integer_prefixes import Prefix, numbers
 from hostrouting.model.links import VPN_DEVS, Link, is_like
-from hostrouting.model.routes import NextHop, Protocol, Route, Route6, Table, how_to_delete
+from hostrouting.model.routes import NextHop, Protocol, Route, Route6, Table, how_to_delete_printed
 from hostrouting.model.rules import Rule, rule_words
 from hostrouting.model.values import frozen
 from hostrouting.model.verified_uplinks import (
@@ -396,13 +396,15 @@ def _refuse_foreign(route: Route, there: Route) -> Refusal:
 
 
 def _owners_of_static(there: Route) -> str:
-    """Return a clause on the usual owners of a route of proto static; empty for another one."""
-    command = how_to_delete(there) if there.protocol == Protocol.STATIC else ""
-    if not command:
+    """Return a clause on the usual owners of a route of its protocol; empty if none is known."""
+    if there.is_printed:
+        deleting = how_to_delete_printed(there.family)
+        return f"; hostrouting fix --format ip printed it: {deleting}"
+    if there.protocol != Protocol.STATIC:
         return ""
     return (
-        f"; if hostrouting fix --format ip printed it: {command}; a route of networkd or netplan"
-        " doesn't follow a gateway that moves, so list it there or here, and not in both"
+        "; a route of networkd or netplan doesn't follow a gateway that moves, so list it there or"
+        " here, and not in both"
     )
 
 

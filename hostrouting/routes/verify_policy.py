@@ -21,7 +21,7 @@ from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.lookups import Lookup
 from hostrouting.model.parsing import is_inside
-from hostrouting.model.routes import Route, RouteType, Table, word_of
+from hostrouting.model.routes import Route, RouteType, Table, how_to_delete_printed, word_of
 from hostrouting.model.rules import Rule, RuleAction, rule_words
 from hostrouting.model.text import counted, shortened, with_runs
 from hostrouting.routes.plan import read_policy
@@ -39,6 +39,7 @@ _SHOWN_DEVS = 8
 ELSEWHERE = IPv4Address("198.51.100.1")
 
 _BY_PRINTED = "by a rule that hostrouting fix --format ip has added"
+_LASTING = "if CONFIG has the same (hostrouting fix --in-place), delete what it printed: {}"
 _ONLY_LATER = "our rule decides only if that one has a higher preference"
 # A hint moves another program's rule to this preference, or to the one after ours if that is
 # higher.
@@ -395,32 +396,12 @@ def _why_beaten(
     if rule.table == Table.LOCAL and rule.has_table:
         # No rule must come before table local's: this host's own addresses are there.
         return Refusal(reason, f"look at: ip -{fib.family.value} route show table local")
-    if rule in (copies := _copies_of_ours(fib)):
+    if rule.is_printed:
         # The same reason and hint for all addresses, which are then one refusal.
-        return Refusal(_BY_PRINTED, _how_to_delete(copies, fib))
+        return Refusal(_BY_PRINTED, _LASTING.format(how_to_delete_printed(fib.family)))
     if rule.preference > ours.preference:
         return Refusal(f"{reason}, as table {word_of(ours.table, Table)} has no route there", look)
     return Refusal(reason, _how_to_move(rule, ours, fib) or f"{_ONLY_LATER}; {look}")
-
-
-def _copies_of_ours(fib: Fib) -> list[Rule]:
-    """Return the host's rules that ``fix --format ip`` may have printed for kept addresses."""
-    ours = {(each.source, each.destination) for each in fib.rules if each.is_ours}
-    return [
-        each
-        for each in fib.rules
-        if each.preference in KEEP_PRIORITIES
-        and (each.source, each.destination) in ours
-        and not each.is_ours
-        and _is_expressible(each)
-    ]
-
-
-def _how_to_delete(copies: Iterable[Rule], fib: Fib) -> str:
-    ip = f"ip -{fib.family.value} rule del"
-    commands = " && ".join(f"{ip} {each} preference {each.preference}" for each in copies)
-    routes = "with each route of it (in hostrouting plan, another program's)"
-    return f"{routes}, delete what hostrouting fix --format ip has printed: {commands}"
 
 
 def _how_to_move(rule: Rule, ours: Rule, fib: Fib) -> str:

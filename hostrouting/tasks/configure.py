@@ -46,7 +46,6 @@ from hostrouting.overlap.check import Checked, check_families, nothing_expected,
 from hostrouting.overlap.findings import OverlapReport, RouteOverlapError, UnknownReason, Verdict
 from hostrouting.overlap.markers import write_markers
 from hostrouting.overlap.summary import error_text
-from hostrouting.routes.formats import printed_sentence
 from hostrouting.routes.install import converge
 from hostrouting.routes.plan import (
     RoutePlan,
@@ -55,6 +54,7 @@ from hostrouting.routes.plan import (
     plan_since,
     read_policy,
 )
+from hostrouting.routes.printed import printed_sentence, read_printed
 from hostrouting.tasks.arguments import ConfigTask, HostTask
 from hostrouting.tasks.install_routes import (
     wait_for_network,
@@ -476,9 +476,8 @@ class Run:
         if self.host.is_image:
             return overlap
         if overlap.verdict is not Verdict.UNKNOWN:
-            rules = self.host.routes.facts().rules
-            if sentence := printed_sentence(self.config.static_routes, rules):
-                self.warnings += (sentence,)
+            printed = read_printed(self.host.checked_backends(self.config))
+            self.warnings += (printed_sentence(printed),) if printed else ()
         gated = [part.name for part in self.wanted.parts if part.is_gated]
         self.done.add(installation.start_oneshots(self.host, gated, self.loaded))
         scope.check()

@@ -24,8 +24,8 @@ from hostrouting.overlap.findings import NoteKind, OverlapReport, UnknownReason,
 from hostrouting.overlap.rehearsal import Rehearsal, rehearse
 from hostrouting.overlap.summary import brief
 from hostrouting.overlap.uplinks import awaited_devs
-from hostrouting.routes.formats import printed_sentence
 from hostrouting.routes.plan import RoutePlan, RoutesReport
+from hostrouting.routes.printed import printed_sentence, read_printed
 from hostrouting.tasks.arguments import to_config, to_host, to_scope
 from hostrouting.tasks.configure import change_to_record, warnings_of
 from hostrouting.tasks.install_routes import why_no_default6
@@ -227,9 +227,9 @@ def _decisions(config: Config, outcome: _Outcome) -> Iterator[str]:
 
 
 def _about_printed(config: Config, host: Host, outcome: _Outcome) -> Iterator[str]:
-    """Yield a sentence if the next boot lacks rules that keep interfaces now."""
+    """Yield a sentence if the next boot lacks what ``fix --format ip`` printed."""
     if isinstance(outcome, OverlapReport) and outcome.verdict is not Verdict.UNKNOWN:
-        sentence = printed_sentence(config.static_routes, host.routes.facts().rules)
+        sentence = printed_sentence(read_printed(host.checked_backends(config)))
         if sentence:
             yield sentence
 

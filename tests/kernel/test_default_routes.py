@@ -44,7 +44,7 @@ from hostrouting import (
 from hostrouting.boot.render import render_static_routes
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import Write, read_routes
-from hostrouting.model.routes import NextHop, Protocol, Route, Table
+from hostrouting.model.routes import PRINTED, NextHop, Route, Table
 from hostrouting.routes.formats import as_ip
 from hostrouting.routes.plan import plan_now
 from hostrouting.testing import FakeSystemd
@@ -237,12 +237,12 @@ def paste(text: str, folder: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def static(routes: tuple[Route, ...]) -> set[Route]:
-    return {attrs.evolve(route, protocol=Protocol.STATIC) for route in routes}
+def marked(routes: tuple[Route, ...]) -> set[Route]:
+    return {attrs.evolve(route, protocol=PRINTED) for route in routes}
 
 
 def there(kernel: NamespaceKernel) -> set[Route]:
-    return {route for route in read_routes(kernel, Table.MAIN) if route.protocol == Protocol.STATIC}
+    return {route for route in read_routes(kernel, Table.MAIN) if route.is_printed}
 
 
 def test_pasted_commands_fix_the_host_as_our_routes_do(kernel: NamespaceKernel, host: Host) -> None:
@@ -262,9 +262,9 @@ def test_pasted_commands_fix_the_host_as_our_routes_do(kernel: NamespaceKernel, 
         phases.run(CheckRouteOverlap(asked, host=host))
     wanted = plan_now(asked, kernel)[0].add
     paste(as_ip(wanted), host.layout.root)
-    assert there(kernel) == static(wanted)
+    assert there(kernel) == marked(wanted)
     assert phases.run(CheckRouteOverlap(asked, host=host)).verdict is Verdict.OK
-    assert set(phases.run(ConfigureStaticRoutes(asked, host=host)).plan.foreign) == static(wanted)
+    assert set(phases.run(ConfigureStaticRoutes(asked, host=host)).plan.foreign) == marked(wanted)
 
 
 def test_a_route_of_another_table_is_outdone(kernel: NamespaceKernel, host: Host) -> None:
@@ -292,7 +292,7 @@ def test_an_interface_may_be_named_like_a_keyword(kernel: NamespaceKernel, tmp_p
         for number, name in enumerate(names, 20)
     )
     paste(as_ip(routes), tmp_path)
-    assert there(kernel) == static(routes)
+    assert there(kernel) == marked(routes)
 
 
 def test_no_entry_is_offered_for_a_name_that_no_config_accepts(

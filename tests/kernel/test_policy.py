@@ -7,13 +7,13 @@ from __future__ import annotations
 import errno
 from collections import Counter
 from collections.abc import Callable, Sequence
-from ipaddress import IPv4Address, IPv4Network, IPv6Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
-from node import GATEWAY, add_nics, build_node6, default_route, run_ip, tool
+from node import GATEWAY, add_nics, build_node6, default_route, run_ip, run_ip6, tool
 
 import phases
 from hostrouting import (
@@ -30,9 +30,21 @@ from hostrouting import (
 from hostrouting.backend import ForwardingBackend, NetlinkBackend, NetlinkBackend6
 from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import RouteBackend, Write, read_routes
+from hostrouting.model.family import Family
 from hostrouting.model.lookups import RouteFailure, RuleFailure
-from hostrouting.model.routes import SIDE_TABLES, NextHop, Protocol, Route, Scope, Table
+from hostrouting.model.routes import (
+    SIDE_TABLES,
+    NextHop,
+    Protocol,
+    Route,
+    Route6,
+    Scope,
+    Table,
+    how_to_delete_printed,
+)
 from hostrouting.model.rules import Rule, RuleAction
+from hostrouting.routes.formats import PlacedRule, as_ip
+from hostrouting.routes.printed import read_printed
 from hostrouting.tasks.install_routes import InstallRoutes
 from hostrouting.testing import FakeKernel, FakeSystemd
 
@@ -113,6 +125,50 @@ def words(report: RoutesReport) -> list[str]:
 
 def keep_in(network: IPv4Network | str, dev: str, table: int, source: str) -> str:
     return f"{network} dev {dev} table {table} proto hostrouting scope link src {source}"
+
+
+@pytest.mark.parametrize("family", [Family.IPV4, Family.IPV6])
+def test_what_fix_printed_is_deleted_by_its_mark(
+    kernel: NamespaceKernel, on: Callable[..., Host], family: Family
+) -> None:
+    """The commands delete it in all tables, and nothing else."""
+    build_h200(kernel)
+    run_ip6("address add fd00:a::4/64 dev eth0 nodad")
+    backend = kernel if family is Family.IPV4 else NetlinkBackend6()
+    wide, narrow, gateway = {
+        Family.IPV4: ("172.16.0.0/17", "172.16.9.0/24", GATEWAY),
+        Family.IPV6: ("fd00:172::/32", "fd00:172:9::/48", "fd00:a::1"),
+    }[family]
+    run = run_ip if family is Family.IPV4 else run_ip6
+    run(f"route add {narrow} via {gateway} dev eth0 proto static")
+    run(f"rule add to {narrow} lookup main pref 5268 proto static")
+    before = state(backend)
+    to = ip_network(wide)
+    hop = NextHop("eth0", ip_address(str(gateway)))
+    kind = Route if family is Family.IPV4 else Route6
+    routes = [kind(to, (hop,)), kind(to, (hop,), table=T)]
+    pair = [Rule(5269, table=table, destination=to) for table in (Table.LOCAL, Table.MAIN)]
+    tool("bash", "-eu", stdin=as_ip(routes, [PlacedRule(rule, "eth0") for rule in pair]))
+    (found,) = read_printed([kernel, NetlinkBackend6()])
+    assert (found.family, len(found.rules), len(found.routes)) == (family, 2, 2)
+    tool("bash", "-euc", how_to_delete_printed(family))
+    assert state(backend) == before
+    assert read_printed([kernel, NetlinkBackend6()]) == ()
+
+
+def test_our_rules_come_beside_printed_ones(
+    kernel: NamespaceKernel, on: Callable[..., Host]
+) -> None:
+    build_h200(kernel)
+    given = config("172.16.0.0/17", rules=[(POD, 5269)])
+    wanted = plan(given, host=on(kernel)).routes
+    rules = [PlacedRule(rule, "eth0") for policy in wanted.policies for rule in policy.wanted.rules]
+    tool("bash", "-eu", stdin=as_ip(wanted.wanted, rules))
+    pair = [f"5269: from all to {POD} lookup {table}" for table in ("local", "main")]
+    assert words(install(given, on(kernel))) == [f"added {rule}" for rule in pair]
+    tool("bash", "-euc", how_to_delete_printed(Family.IPV4))
+    assert words(install(given, on(kernel))) == [f"added {wanted.wanted[0]}"]
+    assert our_rules(kernel) == pair
 
 
 # --- what is installed ----------------------------------------------------------------------------

@@ -231,9 +231,9 @@ LOSING = attrs.evolve(STORAGE, metric=200)
 WINNING = attrs.evolve(LOSING, hops=BY_ETH0.hops, metric=100)
 
 
-LOSES = "(then 10.96.8.0/24 through eth0 fails)"
-WINS = "(then packets by the default route through eth1 fail)"
-POD_FAILS = "(then 10.244.0.0/16 through eth0 fails)"
+LOSES = "(then 10.96.8.0/24 through eth0 fails the check)"
+WINS = "(then CIDRs by the default route through eth1 fail the check)"
+POD_FAILS = "(then 10.244.0.0/16 through eth0 fails the check)"
 NIC, VPN = "eth1", "wg0"
 
 
@@ -242,12 +242,12 @@ NIC, VPN = "eth1", "wg0"
     [
         (NIC, [], f'["eth1"] or ["eth0"] {WINS}'),
         (NIC, [BY_ETH0], f'["eth1"] {POD_FAILS} or ["eth0"] {WINS}'),
-        (NIC, [STORAGE], '["eth1"] or ["eth0"] (then 10.96.8.0/24 through eth1 fails)'),
+        (NIC, [STORAGE], '["eth1"] or ["eth0"] (then 10.96.8.0/24 through eth1 fails the check)'),
         (NIC, [LOSING, WINNING], f'["eth1"] {LOSES} or ["eth0"] {WINS}'),
         (NIC, [BY_ETH0, STORAGE], f'["eth0", "eth1"] or ["eth1"] {POD_FAILS}'),
         (VPN, [], '["eth0"] or ["wg0"]'),
         (VPN, [BY_ETH0], f'["eth0"] or ["wg0"] {POD_FAILS}'),
-        (VPN, [STORAGE], '["eth0"] (then 10.96.8.0/24 through wg0 fails) or ["wg0"]'),
+        (VPN, [STORAGE], '["eth0"] (then 10.96.8.0/24 through wg0 fails the check) or ["wg0"]'),
         (VPN, [BY_ETH0, STORAGE], '["eth0", "wg0"] or ["eth0"] (then 10.96.8.0/24'),
     ],
 )

@@ -210,8 +210,8 @@ def test_each_form_has_rules_and_kept_interfaces(run: Run, write: Any) -> None:
     assert (document["findings"][0]["fix"], document["keep"]) == ([], [])
     as_ip = run("fix", path, "--format", "ip")[1]
     assert [line for line in as_ip.splitlines() if not line.startswith("#")] == [
-        "ip -4 rule add from all to 10.9.0.0/16 lookup local pref 5269",
-        "ip -4 rule add from all to 10.9.0.0/16 lookup main pref 5269",
+        "ip -4 rule add from all to 10.9.0.0/16 lookup local pref 5269 proto 216",
+        "ip -4 rule add from all to 10.9.0.0/16 lookup main pref 5269 proto 216",
     ]
     for form, words in (("networkd", "# eth0: "), ("netplan", '    "eth0":\n')):
         assert words in run("fix", path, "--format", form)[1]
@@ -354,12 +354,12 @@ def test_other_formats_have_only_the_proposed_routes(run: Run, write: Any) -> No
         "fix", write(expecting("172.16.2.0/23", staticRoutes=static(own))), "--format", "ip"
     )
     assert [line for line in out.splitlines() if not line.startswith("#")] == [
-        "ip -4 route add 172.16.3.0/24 via 10.1.0.1 dev eth0 proto static",
+        "ip -4 route add 172.16.3.0/24 via 10.1.0.1 dev eth0 proto 216",
         (
-            "ip -4 route add 172.16.0.0/16 dev ib0 table 2170000 proto static scope link "
+            "ip -4 route add 172.16.0.0/16 dev ib0 table 2170000 proto 216 scope link "
             "src 172.16.0.10"
         ),
-        "ip -4 rule add from 172.16.0.10 lookup 2170000 pref 2170",
+        "ip -4 rule add from 172.16.0.10 lookup 2170000 pref 2170 proto 216",
     ]
 
 

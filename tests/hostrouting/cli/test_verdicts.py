@@ -288,7 +288,7 @@ def test_the_machine_formats_tell_the_families(on: Any) -> None:
 @pytest.mark.parametrize(
     ("form", "lines"),
     [
-        ("ip", ["ip -6 route add fd00:10:0:7::/65 via fe80::1 dev eth0 proto static metric 512"]),
+        ("ip", ["ip -6 route add fd00:10:0:7::/65 via fe80::1 dev eth0 proto 216 metric 512"]),
         (
             "networkd",
             ["Destination=fd00:10:0:7::/65", "Gateway=fe80::1", "GatewayOnLink=no", "Metric=512"],

@@ -488,14 +488,14 @@ def written(text: str) -> tuple[str, ...]:
 
 WEIGHTED = NextHop("eth0", IPv6Address("fe80::1"), weight=2)
 AS_IP = """
-    ip -4 route add 172.16.1.0/24 via 10.1.0.1 dev eth0 proto static
-    ip -4 route add 172.16.2.1 via 10.1.0.1 dev eth0 proto static src 10.1.0.4 metric 77 mtu 1400
-    ip -4 route add 172.16.3.0/24 via 169.254.1.1 dev eth1 proto static onlink
-    ip -4 route add 10.1.0.64/26 dev eth0 proto static scope link
+    ip -4 route add 172.16.1.0/24 via 10.1.0.1 dev eth0 proto 216
+    ip -4 route add 172.16.2.1 via 10.1.0.1 dev eth0 proto 216 src 10.1.0.4 metric 77 mtu 1400
+    ip -4 route add 172.16.3.0/24 via 169.254.1.1 dev eth1 proto 216 onlink
+    ip -4 route add 10.1.0.64/26 dev eth0 proto 216 scope link
 """
 HOPS_AS_IP = """
-    ip -4 route add 172.16.0.0/17 via inet6 fe80::1 dev eth0 proto static onlink
-    ip -4 route add 172.16.0.0/17 proto static nexthop via inet6 fe80::1 dev eth0 weight 2 onlink nexthop via 10.2.0.1 dev eth1 weight 1
+    ip -4 route add 172.16.0.0/17 via inet6 fe80::1 dev eth0 proto 216 onlink
+    ip -4 route add 172.16.0.0/17 proto 216 nexthop via inet6 fe80::1 dev eth0 weight 2 onlink nexthop via 10.2.0.1 dev eth1 weight 1
 """  # noqa: E501
 AS_NETWORKD = """
     [eth0]
@@ -558,10 +558,10 @@ POLICY = [
     PlacedRule(FROM_IB0, "ib0"),
 ]
 POLICY_AS_IP = """
-    ip -4 route add 172.16.0.0/16 dev ib0 table 2170000 proto static scope link src 172.16.0.10
-    ip -4 rule add from all to 10.244.0.0/16 lookup local pref 5269
-    ip -4 rule add from all to 10.244.0.0/16 lookup main pref 5269
-    ip -4 rule add from 172.16.0.10 lookup 2170000 pref 2170
+    ip -4 route add 172.16.0.0/16 dev ib0 table 2170000 proto 216 scope link src 172.16.0.10
+    ip -4 rule add from all to 10.244.0.0/16 lookup local pref 5269 proto 216
+    ip -4 rule add from all to 10.244.0.0/16 lookup main pref 5269 proto 216
+    ip -4 rule add from 172.16.0.10 lookup 2170000 pref 2170 proto 216
 """
 # Other tools may add rules of one priority in any order.
 POLICY_AS_NETWORKD = """

@@ -1,0 +1,136 @@
+"""Tests that all commands know what ``fix --format ip`` has printed, whatever is left of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from emergency import DELETING, delete_printed
+from wanted import section
+
+from hostrouting import Config, Host
+from hostrouting.doctor.examine import examine
+from hostrouting.kernel.port import read_routes
+from hostrouting.routes.printed import read_printed
+from hostrouting.testing import FakeKernel
+
+pytestmark = pytest.mark.usefixtures("judged_here")
+
+Run = Callable[..., tuple[int, str, str]]
+
+TOLD = "the next boot has none of what hostrouting fix --format ip printed ("
+WITHOUT = "note: this is about the host without what hostrouting fix --format ip printed"
+SERVICES = "10.96.0.0/12"
+VPN = f"""\
+link add wg0
+address add 10.8.0.2/24 dev wg0
+route add {SERVICES} dev wg0 table 77
+rule add pref 5270 from all to {SERVICES} lookup 77"""
+
+
+def h200(kernel: FakeKernel) -> list[str]:
+    return ["172.16.0.0/16"]
+
+
+def vpn_beside_a_route(kernel: FakeKernel) -> list[str]:
+    """Return CIDRs for which a fix has a pair of rules and a route, and keeps nothing."""
+    kernel.ip(VPN)
+    kernel.ip("route add 10.50.0.0/16 dev wg0")
+    return [SERVICES, "10.50.0.0/16"]
+
+
+def vpn_rules_only(kernel: FakeKernel) -> list[str]:
+    kernel.ip(VPN)
+    return [SERVICES]
+
+
+STATES = [h200, vpn_beside_a_route, vpn_rules_only]
+
+
+def pasted(run: Run, write: Any, kernel: FakeKernel, cidrs: list[str]) -> Path:
+    """Install a gate in STRICT mode after an emergency."""
+    path: Path = write({"hostRouting": section(cidrs=cidrs) | {"uplinks": ["eth0"]}})
+    assert run("check", path)[0] == 1
+    kernel.ip(run("fix", path, "--format", "ip")[1])
+    assert run("check", path)[0] == 0
+    return path
+
+
+@pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
+def test_each_command_knows_what_was_printed(
+    run: Run, write: Any, kernel: FakeKernel, host: Host, state: Callable[[FakeKernel], list[str]]
+) -> None:
+    path = pasted(run, write, kernel, state(kernel))
+    commands: list[list[Any]] = [["check", path], ["check", path, "--output", "nagios"]]
+    for words in (*commands, ["fix", path], ["plan", path], ["apply", path], ["doctor", path]):
+        said = "".join(run(*words)[1:])
+        assert said.count(TOLD) == 1, words
+        assert DELETING in said or "nagios" in words, words
+    assert run("check", path, "--output", "nagios")[0] == 1
+    findings = examine(Config.load(path), host=host).findings
+    (found,) = (each for each in findings if each.kind == "not-lasting")
+    assert found.hint == (
+        f"to make it last: hostrouting fix --in-place CONFIG && {DELETING} && "
+        "hostrouting apply CONFIG"
+    )
+
+
+@pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
+def test_the_hint_makes_it_last(
+    run: Run, write: Any, kernel: FakeKernel, state: Callable[[FakeKernel], list[str]]
+) -> None:
+    """``fix`` judges the host as the next boot finds it, although the check passes."""
+    path = pasted(run, write, kernel, state(kernel))
+    printed = run("fix", path, "--format", "ip")[1]
+    assert "ip -4 r" in printed, "the same commands again"
+    code, out, err = run("fix", "--in-place", path)
+    assert (code, out.startswith("replaced"), err.count(WITHOUT)) == (0, True, 1)
+    code, out, err = run("fix", "--in-place", path)
+    assert (code, out.splitlines()[0], TOLD in err) == (0, "nothing to change", True)
+    delete_printed(kernel, err)
+    assert run("apply", path)[0] == 0
+    assert read_printed([kernel]) == ()
+    code, out, err = run("check", path)
+    assert (code, TOLD in out) == (0, False)
+
+
+def test_routes_are_known_without_the_rules(run: Run, write: Any, kernel: FakeKernel) -> None:
+    """An operator has deleted the rules that an earlier note quoted, and nothing else."""
+    path = pasted(run, write, kernel, h200(kernel))
+    kernel.ip("rule del from 172.16.0.10 table 2170000 pref 2170")
+    for words in (["check"], ["check", "--output", "nagios"], ["plan"], ["apply"], ["doctor"]):
+        assert TOLD in "".join(run(*words, path)[1:]), words
+    assert run("fix", "--in-place", path)[0] == 0
+    static = json.loads(path.read_text())["hostRouting"]["staticRoutes"]
+    assert len(static["routes"]) == 2
+    assert static["keep"] == ["ib0"]
+
+
+def test_a_snapshot_has_what_was_printed(
+    run: Run, write: Any, kernel: FakeKernel, tmp_path: Path
+) -> None:
+    path = pasted(run, write, kernel, h200(kernel))
+    snapshot = tmp_path / "after.json"
+    snapshot.write_text(run("snapshot")[1])
+    assert TOLD in run("check", path, "--snapshot", snapshot)[1]
+    code, out, _ = run("fix", path, "--snapshot", snapshot)
+    assert code == 0
+    assert json.loads(out)["hostRouting"]["staticRoutes"]["keep"] == ["ib0"]
+
+
+def test_another_programs_routes_and_rules_arent_printed_ones(
+    run: Run, write: Any, kernel: FakeKernel
+) -> None:
+    """Without the mark, the very same routes and rules last as far as is known."""
+    path: Path = write({"hostRouting": section(cidrs=h200(kernel)) | {"uplinks": ["eth0"]}})
+    kernel.ip(run("fix", path, "--format", "ip")[1].replace(" proto 216", " proto static"))
+    before = (kernel.facts().rules, read_routes(kernel))
+    for words in (["check"], ["fix"], ["apply"], ["doctor"], ["remove"]):
+        given = () if words == ["remove"] else (path,)
+        assert "printed" not in "".join(run(*words, *given)[1:]), words
+    code, out, _ = run("fix", "--in-place", path)
+    assert (code, out) == (0, "nothing to change\n")
+    assert (kernel.facts().rules, read_routes(kernel)) == before
