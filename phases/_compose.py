@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar, overload
 from attrs import field, frozen, validators
 
 from phases._checks import check_function, check_name, check_seconds, check_task
-from phases._errors import POLL_SECONDS, Cancelled, add_note, group_of, rollback_notes, text_of
+from phases._errors import POLL_SECONDS, Cancelled, add_note, group_of, own_notes, text_of
 from phases._run import Task, run_child
 from phases._scope import CancelScope
 
@@ -298,8 +298,8 @@ class Parallel(Several[T_co]):
     def do(self, scope: CancelScope) -> T_co:
         """Run the tasks and wait for all of them, even if one fails.
 
-        A failure cancels the other tasks. If the rollback of a cancelled task fails, the exception
-        gets the notes of that task.
+        A failure cancels the other tasks. If a cancelled task's exception has notes, such as on a
+        rollback that failed, the raised one gets them, too.
 
         A task may also raise an exception that isn't an `Exception`: `KeyboardInterrupt`,
         `SystemExit`, or a `Cancelled` that doesn't come from the run's scopes. Such an exception is
@@ -353,7 +353,7 @@ class Parallel(Several[T_co]):
         if ended := inner.verdict():
             # A task may have cancelled ``inner`` itself. Then there may be no outcome, neither an
             # error of a task nor an end of the outer scope.
-            raise _with_rollbacks(_outcome(scope, errors) or ended, stopped)
+            raise _with_notes(_outcome(scope, errors) or ended, stopped)
         return tuple(future.result() for future in futures)  # type: ignore[return-value]
 
 
@@ -432,10 +432,10 @@ def _outcome(scope: CancelScope, errors: list[BaseException]) -> BaseException |
     return stop
 
 
-def _with_rollbacks(error: BaseException, stopped: Sequence[Cancelled]) -> BaseException:
-    """Add to an exception the notes of each cancelled task whose rollback failed."""
+def _with_notes(error: BaseException, stopped: Sequence[Cancelled]) -> BaseException:
+    """Add to an exception the notes of each cancelled task that has left any."""
     for other in stopped:
-        if rollback_notes(other):
+        if own_notes(other):
             add_note(error, _besides(other))
     return error
 

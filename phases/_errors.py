@@ -16,6 +16,9 @@ Tell = Callable[[Callable[["Observer"], None]], None]
 ROLLBACK_NOTE = "while putting things back: "
 """The beginning of an exception's note about a rollback step that failed."""
 
+LATE_NOTE = "the task had already returned when this was seen"
+"""The note of an exception that comes from the scope of a task which has returned."""
+
 POLL_SECONDS = 0.025
 """The longest time, in seconds, that any wait here blocks before it checks for cancellation.
 
@@ -148,6 +151,12 @@ def rollback_notes(error: BaseException | None) -> list[str]:
     """Return an exception's notes about rollback steps that failed."""
     notes = map(str, getattr(error, "__notes__", ()))
     return [note for note in notes if note.startswith(ROLLBACK_NOTE)]
+
+
+def own_notes(error: BaseException) -> list[str]:
+    """Return the notes that a task or its rollback has added to an exception."""
+    notes: list[str] = list(getattr(error, "__notes__", ()))
+    return [note for note in notes if not isinstance(note, PathNote) and note != LATE_NOTE]
 
 
 # --- what Python 3.10 lacks -----------------------------------------------------------------------

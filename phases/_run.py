@@ -12,7 +12,7 @@ from threading import RLock, Thread
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from phases._checks import check_plain, check_task, finished
-from phases._errors import Observer, Status, add_note, add_path_note, text_of
+from phases._errors import LATE_NOTE, Observer, Status, add_note, add_path_note, text_of
 from phases._scope import CancelScope
 
 if TYPE_CHECKING:
@@ -161,7 +161,8 @@ def run(
         task: the root of the tree.
         logger: the logger for the records; `phases` by default.
         scope: the scope of the run, a new one by default. It may belong to a task of another run.
-            The paths of this run then begin with that task's path.
+            The paths of this run then begin with that task's path, but its events go only to its
+            own logger and observers. In a task, use `run_child` instead.
         observers: the observers to notify, in this order.
 
     Returns:
@@ -346,7 +347,7 @@ def run_child(task: Task[T], scope: CancelScope) -> T:
             # The caller that cancelled the task must not see a success, even from a task that
             # hasn't checked its scope.
             if late := inner.verdict():
-                raise add_note(late, "the task had already returned when this was seen")
+                raise add_note(late, LATE_NOTE)
     except BaseException as error:
         add_path_note(error, path)
         tell_end(Status.of(error), error)

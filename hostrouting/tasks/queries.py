@@ -214,7 +214,9 @@ def diff(
 def render(config: Config) -> dict[str, str]:
     """Return the contents of all files that ``Configure`` installs on a fresh host, by their paths.
 
-    The result depends only on the config. If the config enables nothing, there are no files.
+    The result depends only on the config. If the config enables nothing, there are no files. To
+    install the files without ``Configure``, make each ``.sh`` executable (mode 0755), and enable
+    the units. ``Configure`` with ``Host.image`` does both.
     """
     from hostrouting.boot.bundle import rendered_files
     from hostrouting.boot.layout import Layout

@@ -25,6 +25,9 @@ T_co = TypeVar("T_co", covariant=True)
 RESTORE_SECONDS = 60
 
 _RESTORED = "what was installed before is installed again"
+_REMOVED = "nothing was installed before, so everything was removed again"
+_NOTES = (_RESTORED, _REMOVED)
+_HINTS = {each: f"{each}: fix this, then try again" for each in _NOTES}
 
 
 @frozen
@@ -72,7 +75,8 @@ class RestoreOnFailure(HostTask, Generic[T_co]):
         Raises:
             FileError: the installed config can't be read, so the task wasn't run.
             BaseException: any exception raised by the task. If the former config has been
-                installed again, a note of the exception says so. If a ``HostRoutingError`` listed
+                installed again, or all was removed because there was none, a note of the exception
+                says so. If a ``HostRoutingError`` listed
                 changes, these are then empty, and its ``hint`` says so, too. If the former config
                 can't be installed within 60 s, for example because there is no default route, the
                 task's changes stay, and a note of the exception says why.
@@ -84,7 +88,7 @@ class RestoreOnFailure(HostTask, Generic[T_co]):
             if any(_with_changes(failure)) or installed_config(host=self.host) != former:
                 _install(former, self.host, scope.shield().child(timeout=RESTORE_SECONDS))
                 if failure is not None:
-                    _update(failure)
+                    _update(failure, _REMOVED if former == Config() else _RESTORED)
 
         try:
             with all_or_nothing() as undo:
@@ -96,8 +100,9 @@ class RestoreOnFailure(HostTask, Generic[T_co]):
                     raise
         except KeyboardInterrupt as interrupt:
             # A Ctrl-C during the restoration replaces the failure.
-            if _RESTORED in getattr(failure, "__notes__", ()) and interrupt is not failure:
-                _add_note(interrupt)
+            told = [note for note in getattr(failure, "__notes__", ()) if note in _NOTES]
+            if told and interrupt is not failure:
+                _add_note(interrupt, told[-1])
             raise
 
 
@@ -124,21 +129,31 @@ def _install(former: Config, host: Host, scope: CancelScope) -> None:
 
 def _with_changes(error: BaseException | None) -> Iterator[BaseException]:
     """Yield the error, or those in its group, that lists changes which a task has left."""
-    if getattr(error, "changes", None):
-        assert error is not None
+    return (each for each in _errors_from(error) if getattr(each, "changes", None))
+
+
+def _errors_from(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and all errors in its group."""
+    if error is not None:
         yield error
     for each in getattr(error, "exceptions", ()):
-        yield from _with_changes(each)
+        yield from _errors_from(each)
 
 
-def _update(error: BaseException) -> None:
-    """Say that the state is that before the task: in a note, and in the errors with changes."""
-    for each in _with_changes(error):
-        vars(each)["changes"] = NO_CHANGES
-        if isinstance(each, HostRoutingError):
-            each.hint = f"{_RESTORED}: fix this, then try again"
-    _add_note(error)
+def _update(error: BaseException, note: str) -> None:
+    """Say that the state is that before the task: in a note, and in the errors with changes.
+
+    What a task below this one, which restored a later state, has said is replaced.
+    """
+    for each in _errors_from(error):
+        has_changes = bool(getattr(each, "changes", None))
+        if has_changes:
+            vars(each)["changes"] = NO_CHANGES
+        if isinstance(each, HostRoutingError) and (has_changes or each.hint in _HINTS.values()):
+            each.hint = _HINTS[note]
+    _add_note(error, note)
 
 
-def _add_note(error: BaseException) -> None:
-    vars(error)["__notes__"] = [*getattr(error, "__notes__", ()), _RESTORED]  # as in Python 3.11
+def _add_note(error: BaseException, note: str) -> None:
+    notes = [each for each in getattr(error, "__notes__", ()) if each not in _NOTES]
+    vars(error)["__notes__"] = [*notes, note]  # as in Python 3.11
