@@ -82,6 +82,7 @@ _FRA = {
     4: "goto",
     6: "preference",
     10: "mark",
+    12: "tun_id",
     13: "suppress_group",
     14: "suppress_prefix_length",
     15: "table",
@@ -156,7 +157,7 @@ class IpCommandBackend:
         }
         if len(found) + len(refused) < len(addresses) or not _NO_ENTRY.issuperset(refused.values()):
             raise RouteError(f"can't look up routes: {reasons.strip()}", errno=_errno(reasons))
-        entries = iter(self._with_shares(_route(json.loads(line)[0]) for line in found))
+        entries = iter(self._with_shares(_route(_parse(line)[0]) for line in found))
         return tuple(
             Lookup(address, None, refused[line])
             if line in refused
@@ -262,7 +263,7 @@ def _sources(addresses: Sequence[IpAddress], is_tcp: bool) -> tuple[IpAddress, .
     flows = zip(addresses, ports, strict=True)
     batch = "".join(f"route get {address} uid 0{protocol}{port}\n" for address, port in flows)
     done = _run(*_READ, "-force", "-batch", "-", text=batch, check=False)
-    told = (json.loads(line)[0].get("prefsrc") for line in done.stdout.splitlines())
+    told = (_parse(line)[0].get("prefsrc") for line in done.stdout.splitlines())
     return tuple(sorted({IPv4Address(source) for source in told if source}))
 
 
@@ -289,7 +290,20 @@ def _run(*words: str, text: str = "", check: bool = True) -> subprocess.Complete
 
 
 def _show(what: str, *words: str) -> Any:
-    return json.loads(_run(*_READ, what, "show", *words).stdout or "[]")
+    return _parse(_run(*_READ, what, "show", *words).stdout or "[]")
+
+
+def _parse(text: bytes | str) -> Any:
+    return json.loads(text, object_pairs_hook=_without_tunnel)
+
+
+def _without_tunnel(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return ip's object without the keys of a route's tunnel that the route has, too.
+
+    The first ``dst`` is the route's. The tunnel's ``tos`` is a number, the route's a string.
+    """
+    own = [(key, value) for key, value in pairs if key != "tos" or isinstance(value, str)]
+    return dict(reversed(own))
 
 
 def _errno(reason: str) -> int:
@@ -351,13 +365,24 @@ def _rule_words(rule: Rule) -> list[str]:
 
 
 def _link(item: dict[str, Any]) -> Link:
-    is_up, has_carrier = "UP" in item["flags"], "LOWER_UP" in item["flags"]
+    words = ("UP", "LOWER_UP", "POINTOPOINT")
+    is_up, has_carrier, is_point_to_point = (word in item["flags"] for word in words)
     kind, hardware = item.get("linkinfo", {}).get("info_kind"), int(item["link_type"].strip("[]"))
     name, master = item["ifname"], item.get("master")
     mac = item.get("address") if hardware in (Hardware.ETHER, Hardware.INFINIBAND) else None
     group, mtu = int(item["group"]), item["mtu"]
     return Link(
-        item["ifindex"], name, is_up, has_carrier, kind, hardware, master, group, mtu, mac=mac
+        item["ifindex"],
+        name,
+        is_up,
+        has_carrier,
+        kind,
+        hardware,
+        master,
+        group,
+        mtu,
+        is_point_to_point,
+        mac,
     )
 
 
@@ -407,7 +432,9 @@ def _hop(item: dict[str, Any]) -> NextHop:
     gateway, flags = item.get("gateway") or item.get("via", {}).get("host"), item["flags"]
     onlink, is_dead, is_linkdown = (word in flags for word in ("onlink", "dead", "linkdown"))
     address, weight = ip_address(gateway) if gateway else None, item.get("weight", 1)
-    return NextHop(item.get("dev"), address, onlink, weight, is_dead, is_linkdown)
+    # The others only set parameters for the hop's tunnel device.
+    encap = "" if item.get("encap") in ("ip", "ip6") else item.get("encap", "")
+    return NextHop(item.get("dev"), address, onlink, weight, is_dead, is_linkdown, encap)
 
 
 def _cut_netlink(header: str, data: bytes) -> Iterator[tuple[tuple[int, ...], bytes]]:
@@ -428,6 +455,8 @@ def _rule(message: bytes) -> Rule:
             fields[name] = IPv4Network((value, from_length if name == "source" else to_length))
         elif name == "uid_range":
             fields[name] = struct.unpack("=II", value)
+        elif name == "tun_id":
+            fields[name] = int.from_bytes(value, "big")
         # -1 suppresses nothing.
         elif name and not (name.startswith("suppress") and value == b"\xff" * 4):
             fields[name] = int.from_bytes(value, sys.byteorder)

@@ -66,6 +66,8 @@ _ENTRY, _CLONED = 0x3000, 0x200  # RTM_F_FIB_MATCH | RTM_F_LOOKUP_TABLE; RTM_F_C
 _DEAD, _ONLINK, _LINKDOWN = 1, 4, 16  # RTNH_F_*
 _NO_ENTRY = {errnos.ENETUNREACH, errnos.EHOSTUNREACH, errnos.EACCES, errnos.EINVAL}
 _UNSET = 0xFFFFFFFF
+# By LWTUNNEL_ENCAP_*. Those of ip and ip6 only set parameters for the hop's tunnel device.
+_ENCAPS = ("", "mpls", "", "ila", "", "seg6", "bpf", "seg6local", "rpl", "ioam6", "xfrm")
 
 
 class Pyroute2Backend:
@@ -416,14 +418,24 @@ def _link(message: Any, names: dict[int, str]) -> Link:
         info and info.get_attr("IFLA_INFO_KIND"),
         names.get(message.get_attr("IFLA_MASTER")),
     )
-    is_up, has_carrier = bool(flags & 0x1), bool(flags & 0x10000)  # IFF_UP, IFF_LOWER_UP
+    # IFF_UP, IFF_LOWER_UP, IFF_POINTOPOINT
+    is_up, has_carrier, is_point_to_point = (bool(flags & bit) for bit in (0x1, 0x10000, 0x10))
     name, mtu = names[message["index"]], message.get_attr("IFLA_MTU")
     hardware = message["ifi_type"]
     has_mac = hardware in (Hardware.ETHER, Hardware.INFINIBAND)
     mac = message.get_attr("IFLA_ADDRESS") if has_mac else None
-    group = message.get_attr("IFLA_GROUP") or 0
     return Link(
-        message["index"], name, is_up, has_carrier, kind, hardware, master, group, mtu, mac=mac
+        message["index"],
+        name,
+        is_up,
+        has_carrier,
+        kind,
+        hardware,
+        master,
+        message.get_attr("IFLA_GROUP") or 0,
+        mtu,
+        is_point_to_point,
+        mac,
     )
 
 
@@ -476,9 +488,9 @@ def _hop(message: Any, oif: int | None, weight: int) -> NextHop:
     via: Any = message.get_attr("RTA_VIA") or {}
     gateway, flags = message.get_attr("RTA_GATEWAY") or via.get("addr"), message["flags"]
     onlink, is_dead, is_linkdown = (bool(flags & bit) for bit in (_ONLINK, _DEAD, _LINKDOWN))
-    return NextHop(
-        _dev(oif), ip_address(gateway) if gateway else None, onlink, weight, is_dead, is_linkdown
-    )
+    address, encap = ip_address(gateway) if gateway else None, message.get_attr("RTA_ENCAP_TYPE")
+    word = _ENCAPS[encap or 0] if (encap or 0) < len(_ENCAPS) else "unknown"
+    return NextHop(_dev(oif), address, onlink, weight, is_dead, is_linkdown, word)
 
 
 def _rule(message: Any) -> Rule:
@@ -504,6 +516,7 @@ def _rule(message: Any) -> Rule:
         source=_selector(found("FRA_SRC"), message["src_len"]),
         destination=_selector(found("FRA_DST"), message["dst_len"]),
         tos=message["tos"] if dscp is None else dscp << 2,
+        tun_id=found("FRA_TUN_ID") or 0,
         mark=None if mask is None else found("FRA_FWMARK") or 0,  # the kernel omits a mark of zero
         mark_mask=_UNSET if mask is None else mask,
         iif=iif,

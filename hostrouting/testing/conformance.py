@@ -37,7 +37,8 @@ five minutes without any output.
 For each call, the test compares the errnos of refused routes. After each step, it compares the
 links (except their indexes), addresses, rules and lookups, and the sources that the entries found
 by these lookups select. It also compares dumps of all tables, of single tables, of a missing table,
-and of other selections, in order and with all flags.
+and of other selections, in order and with all flags. It has no hops with an encapsulation and no
+point-to-point links, because ``FakeKernel`` has no encapsulation, and ``Kernel`` makes no tunnels.
 """
 
 from __future__ import annotations
@@ -118,6 +119,7 @@ _SHADOWING = tuple(
     )
     for length in (0, None)
 )
+_FROM_A_TUNNEL = (Rule(2170, table=100, tun_id=7, protocol=Protocol.HOSTROUTING),)
 _UNREACHABLE = Route(
     IPv4Network("10.77.0.0/16"), (), type=RouteType.UNREACHABLE, protocol=Protocol.HOSTROUTING
 )
@@ -382,8 +384,11 @@ class ConformanceMachine(RuleBasedStateMachine):
             (Write.ADD, _SHADOWING),
             (Write.DELETE, _SHADOWING[1:]),  # the kernel would delete the first one
             (Write.DELETE, _SHADOWING),
+            (Write.ADD, _FROM_A_TUNNEL),
+            (Write.DELETE, _FROM_A_TUNNEL),
         ):
             self._both(lambda kernel: _refusals(kernel.write_rules(change, policies)))  # noqa: B023
+            self._compare("rules", lambda kernel: kernel.facts().rules)
         _check_that_rules_are_not_replaced(self.candidate)
         for group in (7, 0):
             self._both(methodcaller("set_link", "lo", group=group))

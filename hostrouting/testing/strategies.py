@@ -250,6 +250,7 @@ _SELECTORS: dict[str, tuple[object, ...]] = {
     "destination": tuple(map(IPv4Network, ("10.0.0.0/24", "10.0.0.0/16"))),
     "mark": (0, 5),
     "tos": (0x10,),
+    "tun_id": (7,),
     "uid_range": ((0, 0), (1000, 2000)),
     "iif": ("lo", "v0"),
     "oif": ("v0",),
@@ -309,8 +310,8 @@ def our_rules() -> st.SearchStrategy[Rule]:
 
 
 _RESPECTS_OF_RULES = (
-    *("preference", "source", "destination", "tos", "iif", "suppress_prefix_length"),
-    *("is_inverted", "protocol"),
+    *("preference", "source", "destination", "tos", "tun_id", "iif"),
+    *("suppress_prefix_length", "is_inverted", "protocol"),
 )
 
 

@@ -19,13 +19,14 @@ import attrs
 import pytest
 from hypothesis import Phase, settings
 from ip_command_backend import IpCommandBackend
+from needs import needs_encapsulation
 from nightly import IS_NIGHTLY, by_day, some
 from node import GATEWAY, like_linux, on_linux, run_ip, until
 from pyroute2_backend import Pyroute2Backend
 from wanted import config
 
 import phases
-from hostrouting import ConfigureStaticRoutes, Host, Layout, RouteError
+from hostrouting import ConfigureStaticRoutes, Host, Layout, RouteError, check
 from hostrouting.kernel.forwarding import ForwardingBackend
 from hostrouting.kernel.memory import FakeKernel
 from hostrouting.kernel.namespace import NamespaceKernel
@@ -105,9 +106,17 @@ class _LosingGroups(ForwardingBackend):
         return attrs.evolve(facts, links=tuple(attrs.evolve(each, group=0) for each in facts.links))
 
 
+class _LosingTunnels(ForwardingBackend):
+    def facts(self) -> Facts:
+        facts = super().facts()
+        rules = tuple(attrs.evolve(each, tun_id=0) for each in facts.rules)
+        return attrs.evolve(facts, rules=rules)
+
+
 @pytest.mark.parametrize(
     ("backend", "told"),
     [
+        (_LosingTunnels, "rules differ:"),
         (_LosingGroups, "links differ:"),
         (_AlwaysHappening, "keeps reporting changes, although nothing changes"),
         (_DeafWithoutPrefixes, "didn't notice that unreachable 10.77.0.0/16"),
@@ -416,6 +425,60 @@ def test_a_host_works_with_it(
     assert phases.run(task).plan.add == (WANTED,)
     assert phases.run(task).plan.unchanged == (WANTED,)
     assert WANTED in read_routes(node)
+
+
+_TUNNELS = """
+    tuntap add dev tun0 mode tun
+    link set tun0 up
+    rule add preference 30 tun_id 7 table 9
+    route add 172.20.0.0/16 encap seg6 mode encap segs fc00::1 dev eth0
+    route add 172.21.0.0/16 nexthop encap seg6 mode encap segs fc00::1 dev eth0 nexthop dev ib0
+    route add 172.22.0.0/16 tos 0x10 metric 5 encap ip id 5 dst 10.1.0.9 tos 0x08 dev eth0
+    route add 172.23.0.0/16 encap ip id 5 dst 10.1.0.9 tos 0x08 dev eth0
+    route add 172.24.0.0/16 encap ip6 id 5 dst fc00::1 dev eth0
+    route add 172.25.0.0/16 dev tun0
+"""
+
+
+@BACKENDS
+@pytest.mark.usefixtures("node")
+def test_it_reads_tunnels_as_netlink_does(backend: Callable[[], RouteBackend]) -> None:
+    """``FakeKernel`` has no encapsulation, and no ``tun`` comes from ``NamespaceKernel``."""
+    needs_encapsulation("seg6")
+    run_ip(_TUNNELS)
+    mine, netlink = backend(), NetlinkBackend()
+    assert any(each.is_point_to_point for each in netlink.facts().links)
+    assert any(each.tun_id for each in netlink.facts().rules)
+    assert sum(bool(each.encap) for each in read_routes(netlink)) == 2
+    assert mine.facts() == netlink.facts()
+    assert [*mine.entries()] == [*netlink.entries()]
+    asked = [IPv4Address(f"172.{number}.0.9") for number in range(20, 26)]
+    assert mine.lookup(asked) == netlink.lookup(asked)
+
+
+@BACKENDS
+@pytest.mark.parametrize(
+    "words",
+    [
+        "rule add preference 30 tun_id 7 table 9\nroute add {} via 10.1.0.1 dev eth0 table 9",
+        "route add {} encap seg6 mode encap segs fc00::1 dev eth0",
+    ],
+    ids=["a rule", "a route"],
+)
+@pytest.mark.usefixtures("node")
+def test_what_is_decided_elsewhere_is_decided_alike(
+    words: str, backend: Callable[[], RouteBackend], tmp_path: Path
+) -> None:
+    needs_encapsulation("seg6")
+    cidr = "172.20.0.0/16"
+    run_ip(words.format(cidr))
+
+    def reported(routes: RouteBackend) -> object:
+        host = Host(routes=routes, units=FakeSystemd(), layout=Layout(tmp_path))
+        report = check(config(cidrs=[cidr]), host=host)
+        return report.verdict, report.findings, report.reason, report.notes
+
+    assert reported(backend()) == reported(NetlinkBackend())
 
 
 @BACKENDS
