@@ -169,7 +169,8 @@ class IpCommandBackend:
         self, sent: Sequence[Sent], *, is_tcp: bool = False
     ) -> tuple[tuple[IpAddress, ...], ...]:
         return tuple(
-            _sources(addresses, is_tcp) if entry is not None else () for entry, addresses in sent
+            _sources(entry, addresses, is_tcp) if entry is not None else ()
+            for entry, addresses in sent
         )
 
     def write(self, change: Write, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
@@ -255,13 +256,15 @@ class IpCommandBackend:
         return self._listening.changes(inside)
 
 
-def _sources(addresses: Sequence[IpAddress], is_tcp: bool) -> tuple[IpAddress, ...]:
+def _sources(entry: Route, addresses: Sequence[IpAddress], is_tcp: bool) -> tuple[IpAddress, ...]:
     """Return the sources of packets that use an entry. A lookup shows only one hop's source."""
     protocol = " ipproto tcp" if is_tcp else ""
-    several = len(addresses) > 1
-    ports = [f" dport {50_000 + n}" if several else "" for n in range(len(addresses))]
-    flows = zip(addresses, ports, strict=True)
-    batch = "".join(f"route get {address} uid 0{protocol}{port}\n" for address, port in flows)
+    flows = [(address, "") for address in addresses]
+    if len(addresses) > 1:
+        flows = [(address, f" dport {port}") for port, address in enumerate(addresses, 50_000)]
+        # They may all take the same hop.
+        flows += [(addresses[0], f" oif {dev}") for dev in entry.devs]
+    batch = "".join(f"route get {address} uid 0{protocol}{way}\n" for address, way in flows)
     done = _run(*_READ, "-force", "-batch", "-", text=batch, check=False)
     told = (_parse(line)[0].get("prefsrc") for line in done.stdout.splitlines())
     return tuple(sorted({IPv4Address(source) for source in told if source}))

@@ -155,7 +155,7 @@ class Pyroute2Backend:
     ) -> tuple[tuple[IpAddress, ...], ...]:
         with _socket() as asked:
             return tuple(
-                _sources(addresses, is_tcp, asked) if entry is not None else ()
+                _sources(entry, addresses, is_tcp, asked) if entry is not None else ()
                 for entry, addresses in sent
             )
 
@@ -202,13 +202,20 @@ class Pyroute2Backend:
         return self._listening.changes(inside)
 
 
-def _sources(addresses: Sequence[IpAddress], is_tcp: bool, asked: Any) -> tuple[IpAddress, ...]:
+def _sources(
+    entry: Route, addresses: Sequence[IpAddress], is_tcp: bool, asked: Any
+) -> tuple[IpAddress, ...]:
     """Return the sources of packets that use an entry. A lookup shows only one hop's source."""
     sources: set[IpAddress] = set()
     protocol: list[list[Any]] = [["RTA_IP_PROTO", socket.IPPROTO_TCP]] if is_tcp else []
-    for port, address in enumerate(addresses, 50_000):
-        ports = [["RTA_DPORT", port]] if len(addresses) > 1 else []
-        told = [["RTA_DST", str(address)], *protocol, *ports, ["RTA_UID", 0]]
+    flows: list[tuple[IpAddress, list[list[Any]]]] = [(address, []) for address in addresses]
+    if len(addresses) > 1:
+        flows = [(each, [["RTA_DPORT", port]]) for port, each in enumerate(addresses, 50_000)]
+        # They may all take the same hop.
+        indexes = map(socket.if_nametoindex, entry.devs)
+        flows += [(addresses[0], [["RTA_OIF", index]]) for index in indexes]
+    for address, way in flows:
+        told = [["RTA_DST", str(address)], *protocol, *way, ["RTA_UID", 0]]
         try:
             (answer,) = _ask(_ROUTES, _GET, _INET | {"dst_len": 32}, *told, by=asked)
         except RouteError as error:
@@ -258,6 +265,7 @@ _CLASSES = {
             _extended(
                 rtmsg,
                 (25, "RTA_UID", "uint32"),
+                (27, "RTA_IP_PROTO", "uint8"),
                 (29, "RTA_DPORT", "be16"),
                 (30, "RTA_NH_ID", "uint32"),
             ),

@@ -483,6 +483,29 @@ def test_what_is_decided_elsewhere_is_decided_alike(
 
 @BACKENDS
 @pytest.mark.usefixtures("node")
+def test_its_lookups_by_tcp_and_its_sources_are_netlinks(
+    backend: Callable[[], RouteBackend],
+) -> None:
+    """Several packets may all take the hop with the greater weight."""
+    run_ip(
+        "addr add 10.2.0.4/24 dev ib0",
+        "rule add preference 30 ipproto tcp table 9",
+        "route add 172.20.0.0/16 via 10.1.0.1 dev eth0 table 9",
+        "route add 172.20.0.0/16 nexthop via 10.1.0.1 dev eth0 weight 1 "
+        "nexthop via 10.2.0.1 dev ib0 weight 200",
+    )
+    mine, netlink, asked = backend(), NetlinkBackend(), IPv4Address("172.20.0.9")
+    (by_udp,), (by_tcp,) = (mine.lookup([asked], is_tcp=is_tcp) for is_tcp in (False, True))
+    assert ((by_udp,), (by_tcp,)) == (netlink.lookup([asked]), netlink.lookup([asked], is_tcp=True))
+    assert by_udp.route != by_tcp.route
+    for addresses in ([], [asked], [asked, asked]):
+        for is_tcp, entry in ((False, by_udp.route), (True, by_tcp.route)):
+            sent = [(entry, addresses)]
+            assert mine.sources(sent, is_tcp=is_tcp) == netlink.sources(sent, is_tcp=is_tcp)
+
+
+@BACKENDS
+@pytest.mark.usefixtures("node")
 def test_its_failures_have_route_errno_and_reason(backend: Callable[[], RouteBackend]) -> None:
     far = Route(IPv4Network("10.9.0.0/16"), (NextHop("eth0", IPv4Address("10.99.0.1")),))
     (failure,) = backend().write(Write.ADD, [far, WANTED])
