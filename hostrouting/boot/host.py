@@ -106,7 +106,7 @@ class Host:
 
         Raises:
             ConfigError: the folder doesn't exist, doesn't contain an OS, contains a symlink that
-                escapes it, or is this host's own root. Each task checks this again at its start.
+                escapes it, or is this host's own root. Tasks and functions check this again.
         """
         from hostrouting.boot.images import image_layout
         from hostrouting.boot.systemctl import Systemctl
