@@ -221,10 +221,11 @@ class Host:
         Raises:
             ConfigError, FileError: as for ``Host.image``.
         """
+        if not self.is_image:
+            return
         from hostrouting.boot.images import image_layout
 
-        if self.is_image:
-            image_layout(self.layout.root)
+        image_layout(self.layout.root)
 
     def within(self, scope: CancelScope) -> Host:
         """Return a copy whose systemd calls stop waiting once the scope is cancelled."""
