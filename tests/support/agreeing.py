@@ -100,11 +100,12 @@ class _Session:
         return _entries(json.loads(self.config.read_text()))
 
     def routes(self, *, of_others: bool) -> list[str]:
-        """Return the routes of other programs, or ours, as text."""
-        routes = read_routes(self.built.backend)
-        ours = Protocol.HOSTROUTING
+        """Return ours, or those of other programs, without what changes with a link's carrier."""
         return [
-            f"{each} table {each.table}" for each in routes if (each.protocol != ours) is of_others
+            f"{each.destination} {each.metric} {each.table} {each.devs or each.type}"
+            for each in read_routes(self.built.backend)
+            if (each.protocol != Protocol.HOSTROUTING) is of_others
+            and each.protocol != Protocol.KERNEL
         ]
 
 
