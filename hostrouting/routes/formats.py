@@ -7,7 +7,7 @@ contains only addresses, numbers, and interface names that ``parse_device`` acce
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 import attrs
 
@@ -117,13 +117,16 @@ def as_ip(routes: Sequence[Route], rules: Sequence[PlacedRule] = ()) -> str:
         return ""
     families = {route.family for route in routes}
     ruled = {_family_of(each.rule) for each in rules}
-    deleting = (how_to_delete_printed(each) for each in Family if each in families | ruled)
-    text = _IP_LASTING.format(" && ".join(deleting))
+    text = _IP_LASTING.format(_how_to_delete(families | ruled))
     if lines:
         text += _IP.format(_options(families)) + "".join(lines)
     if of_rules:
         text += _IP_RULES.format(_options(ruled)) + "".join(of_rules)
     return text
+
+
+def _how_to_delete(families: Container[Family]) -> str:
+    return " && ".join(how_to_delete_printed(each) for each in Family if each in families)
 
 
 def _options(families: Iterable[Family]) -> str:
