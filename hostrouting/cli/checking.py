@@ -68,6 +68,7 @@ from hostrouting.overlap.summary import advice, summary
 from hostrouting.overlap.taken_networks import taken_networks
 from hostrouting.routes import formats
 from hostrouting.routes.printed import printed_sentence, read_printed
+from hostrouting.routes.verify import ASK_FIX
 from hostrouting.tasks import queries
 
 if TYPE_CHECKING:
@@ -525,7 +526,8 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     )
     if on is not asked:
         said.append(_AS_AFTER_BOOT)
-    said += _start_lines(_start_notes(result, _rehearsing(config, asked), chosen, asked))
+    start = _start_lines(_start_notes(result, _rehearsing(config, asked), chosen, asked))
+    said += (line.replace(ASK_FIX, "") for line in start)
     said += unexpected_lines(config)
     for line in (*said, *_next_lines(result, on), *_contested_lines(result)):
         complain(line)
@@ -642,6 +644,7 @@ def _unfixed(config: Config, host: Host, *, has_config: bool) -> OverlapReport:
         fix_without_keep,
         naming_wrong,
         on_top,
+        refuse_needless,
         with_failure,
         with_nothing_proposed,
     )
@@ -654,6 +657,7 @@ def _unfixed(config: Config, host: Host, *, has_config: bool) -> OverlapReport:
             report = run_function(
                 "check", lambda scope: naming_wrong(report, planned, config, scope)
             )
+            run_function("check", lambda scope: refuse_needless(report, planned, config, scope))
             planned.refuse_losing(report.fix, config)
     except RouteError as error:
         now = _check_on(_without_waits(config), host, None)

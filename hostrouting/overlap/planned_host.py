@@ -19,7 +19,7 @@ from hostrouting.kernel.port import Facts, RouteBackend, read_routes
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.kernel.taking_snapshots import take_snapshot
 from hostrouting.model.changes import Replacement
-from hostrouting.model.errors import RouteError
+from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.integer_prefixes import PrefixSet, ends, numbers
 from hostrouting.model.links import Address, is_infiniband, is_like
@@ -168,6 +168,15 @@ class PlannedHost:
         except RouteError as error:
             reasons += error.message.splitlines()
         return reasons
+
+    @property
+    def losing_of_config(self) -> list[tuple[Route, Refusal]]:
+        """Return the plan's routes, new or installed, that the kernel wouldn't use."""
+        return [
+            each
+            for family in self.plan.families
+            for each in losing_routes(self.plan.of(family).wanted, self.backend(family))
+        ]
 
     def diverted(self, config: Config, scope: CancelScope) -> list[Diverted]:
         """Return the packets that the plan diverts unasked (see ``diverted``), family by family.

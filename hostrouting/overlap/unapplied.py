@@ -12,7 +12,7 @@ import attrs
 from hostrouting.boot.host import Host
 from hostrouting.config.routing import Config, StaticRoute, StaticRoutes, StaticRule
 from hostrouting.kernel.known_host import UnknownFactError
-from hostrouting.model.errors import RouteError
+from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.routes import Route
 from hostrouting.model.text import shortened
@@ -31,6 +31,7 @@ from hostrouting.overlap.planned_host import (
 from hostrouting.overlap.proposals import Fix, Obstacle, Unfixable
 from hostrouting.overlap.summary import pasted_entries
 from hostrouting.routes.plan import SwappedNamesError
+from hostrouting.routes.verify import ASK_FIX
 from phases import CancelScope
 
 # A clause names at most this many routes.
@@ -216,6 +217,65 @@ def naming_wrong(
     effects = without.effects(config, scope)
     loss = f", after which {'; '.join(effects)}" if effects else ""
     return _with_wrong(report, after, wrong, loss)
+
+
+def refuse_needless(
+    report: OverlapReport,
+    planned: PlannedHost,
+    config: Config,
+    scope: CancelScope,
+) -> None:
+    """Raise a RouteError if the check passes, but one of the config's routes loses.
+
+    The hint says to remove routes that lose to a policy rule, if the check passes without them.
+
+    Args:
+        report: the report on the host with all of the config's entries.
+        planned: the host with all of the config's entries.
+        config: the config.
+        scope: cancels the check of the model without these routes.
+    """
+    if report.verdict is not Verdict.OK:
+        return
+    try:
+        losing = planned.losing_of_config
+        needless = [route for route, refusal in losing if refusal.hint.startswith(ASK_FIX)]
+        is_needless = _passes_without(needless, planned, config, scope)
+    except UnknownFactError:
+        return
+    refusals: list[Refusal] = []
+    for route, refusal in losing:
+        removal = f"{_removal(route, planned)}; " if is_needless else ""
+        refusals.append(Refusal(refusal.message, refusal.hint.replace(ASK_FIX, removal)))
+    if refusals:
+        raise RouteError.of(refusals)
+
+
+def _passes_without(
+    routes: Sequence[Route],
+    planned: PlannedHost,
+    config: Config,
+    scope: CancelScope,
+) -> bool:
+    """Return whether the check passes if the config doesn't list these routes."""
+    if not routes:
+        return False
+    keys = {(route.destination, route.metric) for route in routes}
+    static = config.static_routes
+    left = [entry for entry in static.routes if route_key(entry) not in keys]
+    config = attrs.evolve(config, static_routes=attrs.evolve(static, routes=left))
+    without = as_installed(config, planned.host, scope)
+    config = planned.host.with_verified(config)
+    after = check_families(config, without.backend, scope, host=planned.host)
+    return after.verdict is Verdict.OK
+
+
+def _removal(route: Route, planned: PlannedHost) -> str:
+    """Return how to remove a route whose packets may leave through another interface."""
+    (answer,) = planned.backend(route.family).lookup([route.destination.network_address])
+    devs = () if answer.route is None else answer.route.devs
+    why = f" (its CIDR may now go through {', '.join(devs)})" if devs else ""
+    return f"remove {route.destination} from hostRouting.staticRoutes.routes{why}"
 
 
 def _with_wrong(

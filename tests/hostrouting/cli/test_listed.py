@@ -1238,6 +1238,41 @@ def test_a_route_that_a_vpns_rule_beats_names_the_fix(
     assert finding["hint"].startswith(hint)
 
 
+@pytest.mark.parametrize("is_installed", [True, False], ids=["installed", "new"])
+@pytest.mark.parametrize("way", [(), ("--in-place",)], ids=["printed", "in place"])
+def test_a_route_whose_cidr_may_now_go_through_a_vpn_is_to_be_removed(
+    run: Run, write: Any, kernel: FakeKernel, *, is_installed: bool, way: tuple[str, ...]
+) -> None:
+    allowed = [{"cidr": "10.9.0.0/16", "devs": ["ib0"]}]
+    path = write({"hostRouting": section("10.9.0.0/16", cidrs=["10.9.0.0/16"])})
+    if is_installed:
+        assert run("apply", path)[0] == 0
+    assert kernel.write(Write.ADD, [VPN]) == ()
+    kernel.add_rule(BY_VPN)
+    path = write({"hostRouting": section("10.9.0.0/16", cidrs=allowed)})
+    code, _, err = run("fix", path, *way)
+    removal = "remove 10.9.0.0/16 from hostRouting.staticRoutes.routes"
+    assert f"{removal} (its CIDR may now go through ib0)" in err
+    assert (code, "nothing to fix" in err, "fix says" in err) == (1, False, False)
+    assert run("apply", path)[0] == 1
+    path = write({"hostRouting": section(cidrs=allowed)})
+    assert [run(word, path)[0] for word in ("fix", "apply", "check")] == [0, 0, 0]
+
+
+def test_a_route_that_a_vpn_beats_in_part_is_not_to_be_removed(
+    run: Run, write: Any, kernel: FakeKernel
+) -> None:
+    """The VPN has only the first half of the route's addresses. The others need the route."""
+    kernel.ip("route add 10.9.0.0/17 dev ib0 table 52")
+    kernel.ip("route add 10.8.0.0/15 dev ib0")
+    kernel.add_rule(BY_VPN)
+    halves = [{"cidr": "10.9.0.0/17", "devs": ["ib0"]}, "10.9.128.0/17"]
+    path = write({"hostRouting": section("10.9.0.0/16", cidrs=halves)})
+    code, _, err = run("fix", path)
+    assert (code, "doesn't win" in err) == (1, True)
+    assert ("remove 10.9.0.0/16" in err, "fix says" in err) == (False, False)
+
+
 @pytest.mark.usefixtures("vpn")
 @pytest.mark.parametrize("cidrs", [["10.9.0.0/16"], ["10.96.0.0/16"]], ids=["it fails", "fine"])
 def test_a_listed_rule_behind_another_is_told_where_apply_would_fail(
