@@ -96,7 +96,8 @@ class Host:
     def image(cls, root: str | os.PathLike[str]) -> Host:
         """Return a host for a mounted image, which has only files and enabled units.
 
-        The host has no routes, so ``check`` doesn't work on it.
+        The host has no routes: the verdict of ``check`` is ``unknown``, and ``explain`` and
+        ``snapshot`` raise a RouteError.
 
         Args:
             root: the image's mount point.
