@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextvars import ContextVar
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import attrs
 
@@ -93,6 +94,11 @@ def _try_lock(descriptor: int, path: Path) -> bool:
 
 # --- a whole run ----------------------------------------------------------------------------------
 
+Enclosing: TypeAlias = Callable[[Host], AbstractContextManager[object]]
+
+# What encloses each run in this context, while it holds the run lock.
+ENCLOSING: ContextVar[Enclosing] = ContextVar("ENCLOSING", default=nullcontext)
+
 
 class OverdueRun(TimedOut):
     """A timeout of a task that has made changes; ``changes`` lists those still in place."""
@@ -159,7 +165,7 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_installing: bool) -> Ite
     done = Done()
     try:
         host.refuse_unsuitable_image()
-        with _run_lock(host, scope, is_installing=is_installing):
+        with _run_lock(host, scope, is_installing=is_installing), ENCLOSING.get()(host):
             yield done
     except HostRoutingError as error:
         error.changes = done.changes

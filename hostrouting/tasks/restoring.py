@@ -6,9 +6,14 @@ A failed ``Configure`` undoes its own changes (``configure``).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Generic, TypeVar
 
+import attrs
+
+from hostrouting.boot.files import read_text
 from hostrouting.boot.host import Host
+from hostrouting.boot.locks import ENCLOSING, Enclosing
 from hostrouting.config.routing import Config
 from hostrouting.model.errors import NO_CHANGES, HostRoutingError, RouteError
 from hostrouting.model.values import frozen
@@ -26,7 +31,8 @@ RESTORE_SECONDS = 60
 
 _RESTORED = "what was installed before is installed again"
 _REMOVED = "nothing was installed before, so everything was removed again"
-_NOTES = (_RESTORED, _REMOVED)
+_STAYS = "another program has changed what is installed, or begun a trial, since: that stays"
+_NOTES = (_RESTORED, _REMOVED, _STAYS)
 _HINTS = {each: f"{each}: fix this, then try again" for each in _NOTES}
 
 
@@ -36,7 +42,8 @@ class RestoreOnFailure(HostTask, Generic[T_co]):
 
     Nothing is done if that config is still installed, and the failed task has left no changes. A
     cancellation or a Ctrl-C is a failure, too; another one doesn't end the restoration. Changes of
-    a program's own tasks stay.
+    a program's own tasks stay. If another program has changed what is installed since, or has begun
+    a trial, nothing is restored.
 
     Args:
         task: the task to run, such as ``phases.Serial(Configure(config), start_node)``. It, and all
@@ -76,20 +83,29 @@ class RestoreOnFailure(HostTask, Generic[T_co]):
             FileError: the installed config can't be read, so the task wasn't run.
             BaseException: any exception raised by the task. If the former config has been
                 installed again, or all was removed because there was none, a note of the exception
-                says so. If a ``HostRoutingError`` listed
-                changes, these are then empty, and its ``hint`` says so, too. If the former config
-                can't be installed within 60 s, for example because there is no default route, the
-                task's changes stay, and a note of the exception says why.
+                says so. If a ``HostRoutingError`` listed changes, these are then empty, and its
+                ``hint`` says so, too. If another program's changes stay, a note and the hint of an
+                error with changes say that. If the former config can't be installed within 60 s,
+                for example because there is no default route, the task's changes stay, and a note
+                of the exception says why.
         """
         former = installed_config(host=self.host)
+        tree = _Tree(self.host, former, ENCLOSING.get())
         failure: BaseException | None = None
 
         def restore() -> None:
-            if any(_with_changes(failure)) or installed_config(host=self.host) != former:
+            if not any(_with_changes(failure)) and installed_config(host=self.host) == former:
+                return
+            note = _REMOVED if former == Config() else _RESTORED
+            tree.is_restoring = True
+            try:
                 _install(former, self.host, scope.shield().child(timeout=RESTORE_SECONDS))
-                if failure is not None:
-                    _update(failure, _REMOVED if former == Config() else _RESTORED)
+            except _StaysError:
+                note = _STAYS
+            if failure is not None:
+                _update(failure, note)
 
+        token = ENCLOSING.set(tree.enclose)
         try:
             with all_or_nothing() as undo:
                 undo.push(restore)
@@ -104,6 +120,75 @@ class RestoreOnFailure(HostTask, Generic[T_co]):
             if told and interrupt is not failure:
                 _add_note(interrupt, told[-1])
             raise
+        finally:
+            ENCLOSING.reset(token)
+
+
+class _StaysError(RouteError):
+    """Another program has changed what is installed, so nothing is restored."""
+
+
+@attrs.define(eq=False, repr=False)
+class _Tree:
+    """The changes by the runs of a tree, to tell them from those by another program.
+
+    Args:
+        former: the installed config before the tree.
+        outer: encloses the runs of a tree around this one.
+        config: the installed config that the last change by one of the tree's runs left.
+        trial: the file of the trial that one of the tree's runs began last.
+        is_restoring: whether the next run restores the former config.
+    """
+
+    host: Host
+    former: Config
+    outer: Enclosing
+    config: Config | None = None
+    trial: str | None = None
+    is_restoring: bool = False
+
+    @contextmanager
+    def enclose(self, host: Host) -> Iterator[None]:
+        """Record what a run changes, or stop the restoration of another program's changes.
+
+        Raises:
+            _StaysError: the restoration would undo another program's changes.
+        """
+        if host.layout != self.host.layout:
+            with self.outer(host):
+                yield
+            return
+        config, trial = self._state()
+        if self.is_restoring and self._is_of_others(config, trial):
+            raise _StaysError(_STAYS)
+        try:
+            with self.outer(host):
+                yield
+        finally:
+            left, tried = self._state()
+            if not _is_same(left, config):
+                self.config = left
+            if tried != trial:
+                self.trial = tried
+
+    def _is_of_others(self, config: Config | None, trial: str | None) -> bool:
+        if trial not in (None, self.trial):
+            return True
+        return not any(_is_same(config, each) for each in (self.former, self.config))
+
+    def _state(self) -> tuple[Config | None, str | None]:
+        """Return the installed config, or None if it is unknown, and the file of a trial."""
+        with suppress(HostRoutingError):  # the run itself says what is wrong
+            config = installed_config(host=self.host)
+            return config, None if self.host.is_image else read_text(self.host.layout.trial)
+        return None, None
+
+
+def _is_same(config: Config | None, other: Config | None) -> bool:
+    """Return whether two installed configs, and their verified uplinks, are the same."""
+    if config is None or other is None:
+        return config is other
+    return config == other and config.former_record == other.former_record
 
 
 def _tasks_from(task: Any) -> Iterator[Any]:
@@ -141,13 +226,13 @@ def _errors_from(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _update(error: BaseException, note: str) -> None:
-    """Say that the state is that before the task: in a note, and in the errors with changes.
+    """Say what is installed now: in a note, and in the errors with changes.
 
     What a task below this one, which restored a later state, has said is replaced.
     """
     for each in _errors_from(error):
         has_changes = bool(getattr(each, "changes", None))
-        if has_changes:
+        if has_changes and note != _STAYS:
             vars(each)["changes"] = NO_CHANGES
         if isinstance(each, HostRoutingError) and (has_changes or each.hint in _HINTS.values()):
             each.hint = _HINTS[note]

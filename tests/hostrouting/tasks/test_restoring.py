@@ -8,10 +8,11 @@ import logging
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import Context
 from functools import partial
 from pathlib import Path
 from subprocess import CalledProcessError
-from threading import Event
+from threading import Event, Thread
 from typing import Any, NoReturn
 
 import attrs
@@ -28,15 +29,16 @@ from hostrouting import (
     FileError,
     Host,
     Layout,
+    RemoveHostRouting,
     RouteError,
     RouteOverlapError,
     UnitError,
 )
-from hostrouting.report import Changes
-from hostrouting.tasks import InstallRoutes, RestoreOnFailure, installed_config
+from hostrouting.report import Change, Changes
+from hostrouting.tasks import InstallRoutes, RestoreOnFailure, TryRoutes, installed_config
 from hostrouting.tasks.restoring import RESTORE_SECONDS
 from hostrouting.testing import FakeKernel, FakeSystemd
-from phases._errors import rollback_notes
+from phases._errors import own_notes, rollback_notes
 from phases.testing import FakeClock, RecordingObserver
 
 FORMER = config("172.16.9.0/24", mode="WARN", consumer="kubelet.service", waitSeconds=600)
@@ -44,6 +46,8 @@ LATER = config(SHADOWED, watch={"enabled": True})
 SICK = config(cidrs=[SHADOWED])
 RESTORED = "what was installed before is installed again"
 REMOVED = "nothing was installed before, so everything was removed again"
+STAYS = "another program has changed what is installed, or begun a trial, since: that stays"
+CHANGES = Changes(units=(Change("kube1.service", "started"),))
 AGAIN_HINT = ": fix this, then try again"
 
 
@@ -214,6 +218,75 @@ def test_routes_that_a_rollback_left_are_removed(host: Host, kernel: FakeKernel)
         phases.run(restoring(host, left, task))
     assert ours(kernel) == ()
     assert (caught.value.hint, caught.value.changes) == (REMOVED + AGAIN_HINT, Changes())
+
+
+# --- what another program has installed since -----------------------------------------------------
+
+OTHER = config("172.16.8.0/24", mode="WARN")
+
+
+@pytest.mark.parametrize("is_stopped", [False, True], ids=["fails", "is stopped"])
+@pytest.mark.parametrize(
+    "others",
+    [
+        lambda host: Configure(OTHER, host=host),
+        lambda host: RemoveHostRouting(host=host),
+        lambda host: TryRoutes(OTHER, 60, host=host),
+    ],
+    ids=["apply", "remove", "trial"],
+)
+def test_what_another_program_has_changed_since_stays(
+    others: Callable[[Host], phases.Task[Any]], is_stopped: bool, host: Host
+) -> None:
+    phases.run(Configure(FORMER, host=host))
+    scope, seen = phases.CancelScope(), []
+
+    @phases.task("start-machine")
+    def start_machine(inner: phases.CancelScope) -> NoReturn:
+        in_another_program(others(host))
+        seen.append((installation(host), host.layout.trial.exists()))
+        if is_stopped:
+            scope.cancel("SIGTERM")
+            inner.check()
+        raise UnitError("can't start kube1", changes=CHANGES, hint="journalctl -u kube1")
+
+    with pytest.raises((UnitError, phases.Cancelled)) as caught:
+        phases.run(restoring(host, Configure(LATER, host=host), start_machine), scope=scope)
+    assert seen == [(installation(host), host.layout.trial.exists())]
+    assert own_notes(caught.value) == [STAYS]
+    if isinstance(caught.value, UnitError):
+        assert (caught.value.hint, caught.value.changes) == (STAYS + AGAIN_HINT, CHANGES)
+
+
+def test_a_later_task_that_fails_does_not_claim_what_another_program_has_installed(
+    host: Host, units: ActingSystemd
+) -> None:
+    @phases.task("others")
+    def others(scope: phases.CancelScope) -> None:
+        in_another_program(Configure(OTHER, host=host))
+        units.act = refusing("enable", "hostrouting-watch.service")
+
+    first, later = Configure(FORMER, host=host), Configure(LATER, host=host)
+    task = restoring(host, restoring(host, first, others, later))
+    with pytest.raises(UnitError) as caught:
+        phases.run(task)
+    assert installed_config(host=host) == OTHER
+    assert own_notes(caught.value) == [STAYS]
+
+
+def test_a_trial_of_the_tree_is_ended(host: Host) -> None:
+    trial = TryRoutes(OTHER, 60, host=host)
+    with pytest.raises(MyError):
+        phases.run(restoring(host, Configure(LATER, host=host), trial, failing))
+    assert installed_config(host=host) == Config()
+    assert not host.layout.trial.exists()
+
+
+def in_another_program(task: phases.Task[Any]) -> None:
+    """Run a task without the context of this test's tree."""
+    thread = Thread(target=Context().run, args=(phases.run, task))
+    thread.start()
+    thread.join()
 
 
 # --- what the error says --------------------------------------------------------------------------
