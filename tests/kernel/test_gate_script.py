@@ -274,6 +274,9 @@ def test_a_forgiven_script_gets_most_of_the_start_timeout(sandbox: Sandbox) -> N
         f"{installed(f'{CHECK} forgiven', check_route_overlap='sleep 0.7; echo seen')}"
     )
     assert run(sandbox, prepare, text=text).stderr == "seen\n"
+    text = text.replace("TIMEOUT='3s 500ms'", "TIMEOUT=4s")
+    done = run(sandbox, prepare.replace("sleep 0.7", "sleep 3"), text=text)
+    assert done.stderr.splitlines()[-1] == "check-route-overlap.sh took more than 2 s"
 
 
 OF_A_START = ("env", f"INVOCATION_ID={'a1' * 16}")
