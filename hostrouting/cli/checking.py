@@ -252,8 +252,11 @@ def _about_trial(chosen: Chosen, host: Host) -> str:
 
 def _about_start(report: OverlapReport, rehearsed: Callable[[], Rehearsal], chosen: Chosen) -> str:
     """Return the message of ``_start_notes``, or an empty string."""
-    if not _is_admitted(report) or not chosen.config.static_routes.is_wanted:
+    if not _is_admitted(report):
         return ""
+    if not chosen.config.static_routes.is_wanted:
+        # Nothing is installed at a start, but apply removes what is left of former entries.
+        return report.fix.consequences[0] if report.fix.would_fail else ""
     from hostrouting.kernel.known_host import UnknownFactError
 
     try:
@@ -269,9 +272,20 @@ def _about_start(report: OverlapReport, rehearsed: Callable[[], Rehearsal], chos
         return f"the next start that the gate checks is held: {rehearsal.reason}"
     if report.findings:
         return ""  # the failure's fix says what the host lacks
+    may_fail = report.fix.would_fail or rehearsal.planned.takes_any
+    failure = _failure_afterwards(rehearsal, chosen.config) if may_fail else ""
+    if failure and report.mode is OverlapMode.STRICT:
+        return f"the next start that the gate checks is held: {failure}"
     overdue = rehearsal.planned.overdue(chosen.config)
     apply = f"hostrouting apply {chosen.name}".rstrip()
     return f"{', and '.join(overdue)}: {apply}" if overdue else ""
+
+
+def _failure_afterwards(rehearsal: Rehearsal, config: Config) -> str:
+    """Return why the check would fail after the rehearsed changes, or an empty string."""
+    planned = rehearsal.planned
+    config = planned.host.with_verified(config)
+    return run_function("check", lambda scope: planned.failure(config, scope))
 
 
 def _broken_gate_notes(host: Host) -> Iterator[Note]:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 import attrs
 
-from hostrouting.config.routing import Keep, StaticRoute, StaticRule
+from hostrouting.config.routing import Keep, StaticRoute, StaticRoutes, StaticRule
 from hostrouting.kernel.host_changes import HostChange, HostChangeKind, RenamedNic
 from hostrouting.kernel.snapshot import unix_time
 from hostrouting.model.family import IpNetwork
@@ -144,6 +144,9 @@ class HostGroup(JsonObject):
         cautions: one line each. A line is about other traffic that the fix moves on the first host,
             or about an interface of ``keep`` that isn't kept there.
         renamed: each host's NICs that had another name in its earlier snapshot.
+        unapplied: the config's entries that would fix failures, but that the kernel lacks.
+        unlisted: our routes and rules that cause the first host's failures, but that the config
+            doesn't list. On the other hosts, addresses may differ.
     """
 
     verdict: Verdict
@@ -163,6 +166,8 @@ class HostGroup(JsonObject):
     would_fail: bool = False
     unfixable: tuple[Unfixable, ...] = ()
     hints: tuple[str, ...] = ()
+    unapplied: StaticRoutes | None = None
+    unlisted: tuple[str, ...] = ()
 
 
 @frozen
@@ -332,6 +337,8 @@ class _Members:
             report.fix.would_fail,
             report.fix.unfixable,
             report.fix.hints,
+            report.unapplied,
+            report.unlisted,
         )
 
 

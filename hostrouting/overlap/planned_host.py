@@ -33,7 +33,7 @@ from hostrouting.overlap._modelled_host import ModelledHost
 from hostrouting.overlap._places import Places
 from hostrouting.overlap._state import State
 from hostrouting.overlap.check import checked_families
-from hostrouting.overlap.findings import Finding, OverlapReport
+from hostrouting.overlap.findings import Finding, OverlapReport, UnknownReason, Verdict
 from hostrouting.overlap.proposals import Fix
 from hostrouting.overlap.uplinks import find_uplinks, ipv4_defaults_for
 from hostrouting.routes.install import refuse
@@ -48,6 +48,9 @@ Printable = TypeVar("Printable", Route, Rule)
 
 # A clause names at most this many CIDRs.
 _SHOWN_CIDRS = 4
+
+# A clause names at most this many failures.
+_SHOWN_FAILURES = 3
 
 # What ``plan_or_raise`` is asked for.
 _INSTALL = "install the config's routes"
@@ -154,6 +157,12 @@ class PlannedHost:
         return (*removed, *rules)
 
     @property
+    def takes_any(self) -> bool:
+        """Return whether the plan removes or replaces any route or rule of ours."""
+        changes = self.plan.changes
+        return any(each.action != "added" for each in (*changes.routes, *changes.rules))
+
+    @property
     def losing(self) -> list[str]:
         """Return a reason for each route or rule that wouldn't win and thus makes ``apply`` fail.
 
@@ -210,6 +219,21 @@ class PlannedHost:
         except RouteError as error:
             return (_unknown_effects(error),)
         return tuple(sentence for each in found for sentence in each.sentences)
+
+    def failure(self, config: Config, scope: CancelScope) -> str:
+        """Return why the host would fail its check after the plan, or an empty string.
+
+        Args:
+            config: the planned config.
+            scope: cancels the reads.
+        """
+        after = checked_families(config, self.backend, scope, host=self.host).report
+        messages = [finding.message for finding in after.findings]
+        if messages:
+            return shortened(messages, "; ", _SHOWN_FAILURES)
+        is_known = after.reason_kind is not UnknownReason.CHECK_FAILED
+        is_unknown = after.verdict is Verdict.UNKNOWN and is_known
+        return f"the check can't judge: {after.reason}" if is_unknown else ""
 
     def taken_by_ours(self, config: Config, scope: CancelScope) -> Diverted:
         """Return the packets of InfiniBand's addresses that our routes take away after the plan.

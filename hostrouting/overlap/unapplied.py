@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 import attrs
 
 from hostrouting.boot.host import Host
-from hostrouting.config.routing import Config, StaticRoute, StaticRoutes, StaticRule
+from hostrouting.config.routing import Config, OverlapMode, StaticRoute, StaticRoutes, StaticRule
 from hostrouting.kernel.known_host import UnknownFactError
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import IpNetwork
@@ -75,8 +75,24 @@ def with_effects(
         return with_failure(report, error), None
     if losing:
         return _that_would_fail(report, losing[0]), planned
-    lines = (f"after hostrouting apply, {line}" for line in planned.effects(config, scope))
-    return attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=tuple(lines))), planned
+    lines = [f"after hostrouting apply, {line}" for line in planned.effects(config, scope)]
+    report = attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=tuple(lines)))
+    # New entries can only make a CIDR fail if they divert packets.
+    failure = planned.failure(config, scope) if planned.takes_any or lines else ""
+    return _with_later_failure(report, failure), planned
+
+
+def _with_later_failure(report: OverlapReport, failure: str) -> OverlapReport:
+    """Return the report of a check that passes, with a caution on its failure after ``apply``."""
+    if not failure:
+        return report
+    is_strict = report.mode is OverlapMode.STRICT
+    told = "after hostrouting apply, the check would fail"
+    if is_strict:
+        told = "in STRICT mode, hostrouting apply would fail, and the next start be held"
+    lines = (f"{told}: {failure}", *report.fix.consequences)
+    fix = attrs.evolve(report.fix, consequences=lines, would_fail=is_strict)
+    return attrs.evolve(report, fix=fix)
 
 
 def with_keep(

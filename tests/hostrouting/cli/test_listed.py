@@ -243,6 +243,59 @@ def test_routes_that_lead_neighbours_to_a_router_are_told(
     assert "caution" not in run("check", path)[1], "all is installed"
 
 
+@pytest.mark.parametrize("left", [HALVES[:1], []], ids=["one route", "no route"])
+@pytest.mark.parametrize("mode", ["STRICT", "WARN"])
+def test_a_check_tells_that_the_host_fails_once_routes_of_ours_are_removed(
+    run: Run, write: Any, kernel: FakeKernel, tmp_path: Path, mode: str, left: list[str]
+) -> None:
+    """A later config of a fleet lists fewer routes, and apply fails by its own check."""
+    listed = {"uplinks": ["eth0"], "routeOverlap": {"expectedCidrs": [EXPECTED], "mode": mode}}
+    both = {"enabled": True, "routes": [{"destination": each} for each in HALVES]}
+    static = both | {"routes": [{"destination": each} for each in left]} if left else {}
+    path = write({"hostRouting": listed | {"staticRoutes": both}})
+    assert run("apply", path)[0] == 0
+    snapshot = write_file(tmp_path / "node.json", run("snapshot")[1])
+    assert json.loads(run("judge", path, snapshot, "--output", "json")[1])["wouldFail"] == 0
+    path = write({"hostRouting": listed | ({"staticRoutes": static} if static else {})})
+    is_strict = mode == "STRICT"
+    code, out, _ = run("judge", path, snapshot, "--output", "json")
+    report = json.loads(out)
+    (group,) = report["groups"]
+    assert (code, report["wouldFail"], group["verdict"]) == (int(is_strict), int(is_strict), "ok")
+    failure = f"OVERLAP: expected CIDR {EXPECTED} "
+    told = "in STRICT mode, hostrouting apply would fail, and the next start be held: "
+    told = told if is_strict else "after hostrouting apply, the check would fail: "
+    assert group["cautions"][0].startswith(told + failure)
+    assert ("✗ 1" in run("judge", path, snapshot)[1]) is is_strict
+    assert told + failure in run("check", path)[1]
+    code, line, _ = run("check", path, "--output", "nagios")
+    assert (code, failure in line) == (int(is_strict), is_strict)
+    assert run("apply", path)[0] == (1 if is_strict else 0)
+    assert json.loads(run("check", path, "--output", "json")[1])["verdict"] == "overlap"
+
+
+def test_a_check_tells_that_an_added_route_makes_the_host_fail(
+    run: Run, write: Any, kernel: FakeKernel
+) -> None:
+    assert run("apply", write(LISTED))[0] == 0
+    wrong = {"destination": "172.16.200.0/24", "dev": "ib0", "gateway": "172.16.0.9"}
+    path = write({"hostRouting": section(*HALVES, wrong, cidrs=[EXPECTED], keep=["ib0"])})
+    code, line, _ = run("check", path, "--output", "nagios")
+    assert (code, "is held: OVERLAP: expected CIDR" in line) == (1, True)
+    assert run("apply", path)[0] == 1
+
+
+def test_a_groups_json_has_what_apply_installs_and_removes(
+    run: Run, write: Any, kernel: FakeKernel, tmp_path: Path
+) -> None:
+    snapshot = write_file(tmp_path / "node.json", run("snapshot")[1])
+    given = ("judge", write(LISTED), snapshot, "--output", "json")
+    (group,) = json.loads(run(*given)[1])["groups"]
+    names = ("unapplied", "unlisted")
+    assert {name: group[name] for name in names} == {name: group["report"][name] for name in names}
+    assert group["unapplied"]["routes"]
+
+
 def test_a_check_tells_of_rules_that_hold_the_next_start(
     run: Run, write: Any, kernel: FakeKernel, tmp_path: Path
 ) -> None:

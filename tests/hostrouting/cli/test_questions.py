@@ -301,8 +301,10 @@ def test_a_config_without_the_installed_routes_comes_with_a_caution() -> None:
     (group,) = hostrouting.judge(
         [node(0, Protocol.HOSTROUTING)], Config.from_mapping(CONFIG)
     ).groups
-    (caution,) = group.cautions
-    assert caution == (
+    failure, effect = group.cautions
+    assert group.would_fail
+    assert failure.startswith("in STRICT mode, hostrouting apply would fail, and the next start ")
+    assert effect == (
         "after hostrouting apply, packets no longer go to 172.16.0.0/16 through eth0,"
         " but through ib0"
     )

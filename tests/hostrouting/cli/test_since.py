@@ -374,4 +374,6 @@ def test_hosts_that_differ_in_our_new_routes_are_a_group(tmp_path: Path) -> None
         later.append(host(name, "10.1.0.1", *ours).to_document())
     report = judge(later, config, since=tmp_path)
     assert [group.hosts for group in report.groups] == [("a", "b")]
-    assert "ok; since then (on a) + 2 routes of hostrouting" in fleet_text(report, None)
+    assert "ok; apply would fail; since then (on a) + 2 routes of hostrouting" in fleet_text(
+        report, None
+    )

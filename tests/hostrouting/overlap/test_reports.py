@@ -791,7 +791,7 @@ def test_it_is_json(report: FleetReport) -> None:
     group = told["groups"][1]
     keys = (
         "verdict failures fix rules keep hosts report causes reasons uncompared ownNames decisions "
-        "cautions renamed wouldFail unfixable hints"
+        "cautions renamed wouldFail unfixable hints unapplied unlisted"
     )
     assert list(group) == keys.split()
     assert group["failures"] == [
