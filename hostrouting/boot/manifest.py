@@ -18,7 +18,7 @@ import attrs
 
 from hostrouting.boot import files
 from hostrouting.boot.layout import CHECK, GATE_NAMES, ROUTES, Layout
-from hostrouting.config.routing import SECTION, Config, Watch
+from hostrouting.config.routing import SECTION, Config, StaticRoutes, Watch
 from hostrouting.model.errors import ConfigError, FileError, UnitError
 from hostrouting.model.values import frozen
 
@@ -382,3 +382,16 @@ def _to_json(part: InstalledPart) -> dict[str, Any]:
     if part.settle_seconds:
         document["settleSeconds"] = part.settle_seconds
     return document
+
+
+def installed_routes(config: Config, layout: Layout) -> StaticRoutes:
+    """Return the config's static routes, rules and kept interfaces if they are installed.
+
+    If others are installed, or the installed ones can't be read, return none.
+    """
+    static = config.static_routes
+    try:
+        installed = Manifest.load(layout).config
+    except FileError:  # the doctor reports this error
+        return StaticRoutes()
+    return static if installed.static_routes == static else StaticRoutes()

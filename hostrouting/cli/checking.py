@@ -223,16 +223,24 @@ def _start_notes(
 ) -> tuple[Note, ...]:
     """Return a note if a start would be held, although nothing fails or the mode is WARN.
 
-    If nothing fails, there is also a note if the routes aren't installed. If the next boot has none
-    of what ``fix --format ip`` printed, there is one in any case.
+    If nothing fails, there is also a note if the routes aren't installed. If anything is left of
+    what ``fix --format ip`` printed, there is one in any case.
     """
     about_start = _about_trial(chosen, host) or _about_start(report, rehearsed, chosen)
     is_known = report.verdict is not Verdict.UNKNOWN
-    about_printed = ""
-    if is_known:
-        about_printed = printed_sentence(read_printed(host.checked_backends(chosen.config)))
+    about_printed = _about_printed(chosen.config, host) if is_known else ""
     messages = (about_start, about_printed)
     return tuple(Note(NoteKind.START, each.replace("\n", "; ")) for each in messages if each)
+
+
+def _about_printed(config: Config, host: Host) -> str:
+    """Return why what ``fix --format ip`` printed can't stay as it is, or an empty string."""
+    printed = read_printed(host.checked_backends(config))
+    if not printed or host.snapshot is not None:  # a snapshot doesn't include files
+        return printed_sentence(printed)
+    from hostrouting.boot.manifest import installed_routes
+
+    return printed_sentence(printed, installed_routes(config, host.layout))
 
 
 def _about_trial(chosen: Chosen, host: Host) -> str:

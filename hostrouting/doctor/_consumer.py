@@ -192,12 +192,14 @@ def _unrecorded(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 
 def _printed(examined: ExaminedHost) -> Iterator[DoctorFinding]:
-    """Yield a finding if the next boot lacks what ``fix --format ip`` printed."""
+    """Yield a finding if anything is left of what ``fix --format ip`` printed."""
     if examined.report.verdict is Verdict.UNKNOWN:
         return
     printed = read_printed(examined.host.checked_backends(examined.manifest.config))
-    if message := about_printed(printed):
-        hint = printed_hint(printed, examined.command("fix --in-place"), examined.command("apply"))
+    installed = examined.manifest.config.static_routes
+    if message := about_printed(printed, installed):
+        fix, apply = (examined.command(words) for words in ("fix --in-place", "apply"))
+        hint = printed_hint(printed, installed, fix, apply)
         yield DoctorFinding("not-lasting", examined.consumer, message, hint, Severity.RISK)
 
 

@@ -387,6 +387,8 @@ def _refuse_foreign(route: Route, there: Route) -> Refusal:
     if route.devs != there.devs and route.destination.prefixlen < route.family.bits:
         leave_out += f" and {halves_hint(route)}"
     hint = f"{leave_out}, or have the other route's owner remove that{_owners_of_static(there)}"
+    if there.is_printed:
+        hint = f"hostrouting fix --format ip printed it: {how_to_delete_printed(there.family)}"
     if isinstance(there, Route6) and there.is_expired:
         hint = "it has expired: try again when the kernel has removed it, within 30 s"
     return Refusal(
@@ -397,9 +399,6 @@ def _refuse_foreign(route: Route, there: Route) -> Refusal:
 
 def _owners_of_static(there: Route) -> str:
     """Return a clause on the usual owners of a route of its protocol; empty if none is known."""
-    if there.is_printed:
-        deleting = how_to_delete_printed(there.family)
-        return f"; hostrouting fix --format ip printed it: {deleting}"
     if there.protocol != Protocol.STATIC:
         return ""
     return (

@@ -6,13 +6,23 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
+from hostrouting.config.routing import StaticRoutes
 from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.selection import Selection
 from hostrouting.model.family import Family
-from hostrouting.model.routes import PRINTED, Protocol, Route, how_to_delete_printed
+from hostrouting.model.links import is_like
+from hostrouting.model.routes import PRINTED, Protocol, Route, Table, how_to_delete_printed
 from hostrouting.model.rules import Rule, rule_words
 from hostrouting.model.text import shortened
 from hostrouting.model.values import frozen
+
+# No static routes, rules or kept interfaces.
+NOTHING = StaticRoutes()
+
+_BESIDE = (
+    "what hostrouting fix --format ip printed is still there beside CONFIG's, "
+    "and doesn't follow a gateway"
+)
 
 # The most rules and routes that a sentence names.
 _SHOWN = 4
@@ -50,31 +60,61 @@ def read_printed(backends: Iterable[RouteBackend]) -> tuple[Printed, ...]:
     return tuple(each for each in found if each.rules or each.routes)
 
 
-def about_printed(printed: Sequence[Printed]) -> str:
-    """Return that the next boot lacks what was printed; empty if there is nothing of it."""
+def about_printed(printed: Sequence[Printed], installed: StaticRoutes = NOTHING) -> str:
+    """Return why what was printed can't stay as it is; empty if there is nothing of it.
+
+    Args:
+        printed: what ``read_printed`` has found.
+        installed: what CONFIG lists and is installed, so that the next boot has it.
+    """
+    if not printed:
+        return ""
+    if _is_listed(printed, installed):
+        return _BESIDE
     rules = [rule_words(rule) for each in printed for rule in each.rules]
     routes = [
         str(attrs.evolve(route, protocol=Protocol.BOOT))
         for each in printed
         for route in each.routes
     ]
-    if not (rules or routes):
-        return ""
     shown = shortened([*rules, *routes], ", ", _SHOWN)
     return f"the next boot has none of what hostrouting fix --format ip printed ({shown})"
 
 
 def printed_hint(
-    printed: Iterable[Printed],
+    printed: Sequence[Printed],
+    installed: StaticRoutes = NOTHING,
     fix: str = "hostrouting fix --in-place CONFIG",
     apply: str = "hostrouting apply",
 ) -> str:
-    """Return how to make what was printed last."""
-    deleting = (how_to_delete_printed(each.family) for each in printed)
+    """Return how to make what was printed last, or how to replace it with what is installed."""
+    deleting = [how_to_delete_printed(each.family) for each in printed]
+    if _is_listed(printed, installed):
+        return " && ".join((*deleting, apply))
     return f"to make it last: {' && '.join((fix, *deleting, apply))}"
 
 
-def printed_sentence(printed: Sequence[Printed]) -> str:
-    """Return what ``about_printed`` does, with how to make it last."""
-    message = about_printed(printed)
-    return f"{message}; {printed_hint(printed)}" if message else ""
+def printed_sentence(printed: Sequence[Printed], installed: StaticRoutes = NOTHING) -> str:
+    """Return what ``about_printed`` does, with what to do."""
+    message = about_printed(printed, installed)
+    mark = ":" if message == _BESIDE else ";"
+    return f"{message}{mark} {printed_hint(printed, installed)}" if message else ""
+
+
+def _is_listed(printed: Iterable[Printed], static: StaticRoutes) -> bool:
+    """Return whether static routes, rules and kept interfaces do what was printed."""
+    destinations = {route.destination for route in static.routes}
+    ruled = {rule.to for rule in static.rules}
+    kept = tuple(entry.dev for entry in static.keep)
+
+    def has_rule(rule: Rule) -> bool:
+        return rule.destination in ruled if rule.source is None else bool(kept)
+
+    def has_route(route: Route) -> bool:
+        if route.table == Table.MAIN:
+            return route.destination in destinations
+        return all(is_like(dev, kept) for dev in route.devs)
+
+    return all(
+        all(map(has_rule, each.rules)) and all(map(has_route, each.routes)) for each in printed
+    )

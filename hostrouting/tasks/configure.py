@@ -477,7 +477,8 @@ class Run:
             return overlap
         if overlap.verdict is not Verdict.UNKNOWN:
             printed = read_printed(self.host.checked_backends(self.config))
-            self.warnings += (printed_sentence(printed),) if printed else ()
+            installed = self.config.static_routes
+            self.warnings += (printed_sentence(printed, installed),) if printed else ()
         gated = [part.name for part in self.wanted.parts if part.is_gated]
         self.done.add(installation.start_oneshots(self.host, gated, self.loaded))
         scope.check()

@@ -10,6 +10,7 @@ import attrs
 from hostrouting.boot.break_glass import why_open
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import require_systemd
+from hostrouting.boot.manifest import installed_routes
 from hostrouting.boot.parts import Wanted
 from hostrouting.boot.plan import BootPlan, plan_next_boot
 from hostrouting.config.routing import Config, OverlapMode
@@ -227,11 +228,13 @@ def _decisions(config: Config, outcome: _Outcome) -> Iterator[str]:
 
 
 def _about_printed(config: Config, host: Host, outcome: _Outcome) -> Iterator[str]:
-    """Yield a sentence if the next boot lacks what ``fix --format ip`` printed."""
+    """Yield a sentence if anything is left of what ``fix --format ip`` printed."""
     if isinstance(outcome, OverlapReport) and outcome.verdict is not Verdict.UNKNOWN:
-        sentence = printed_sentence(read_printed(host.checked_backends(config)))
-        if sentence:
-            yield sentence
+        printed = read_printed(host.checked_backends(config))
+        if printed and host.snapshot is None:
+            yield printed_sentence(printed, installed_routes(config, host.layout))
+        elif printed:  # a snapshot doesn't include files
+            yield printed_sentence(printed)
 
 
 def _effects(

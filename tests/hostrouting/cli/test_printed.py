@@ -22,6 +22,10 @@ pytestmark = pytest.mark.usefixtures("judged_here")
 Run = Callable[..., tuple[int, str, str]]
 
 TOLD = "the next boot has none of what hostrouting fix --format ip printed ("
+BESIDE = (
+    "what hostrouting fix --format ip printed is still there beside CONFIG's, "
+    "and doesn't follow a gateway"
+)
 WITHOUT = "note: this is about the host without what hostrouting fix --format ip printed"
 SERVICES = "10.96.0.0/12"
 VPN = f"""\
@@ -95,6 +99,42 @@ def test_the_hint_makes_it_last(
     assert read_printed([kernel]) == ()
     code, out, err = run("check", path)
     assert (code, TOLD in out) == (0, False)
+
+
+def test_what_is_left_beside_the_installed_config_is_to_be_deleted(
+    run: Run, write: Any, kernel: FakeKernel, host: Host
+) -> None:
+    """An operator has made the routes last, and forgotten to delete the printed ones."""
+    kernel.ip("route add 10.50.0.0/16 dev ib0")
+    path = pasted(run, write, kernel, ["10.50.0.0/16"])
+    for rule in kernel.facts().rules:
+        if rule.is_printed:
+            kernel.ip(f"rule del {rule} pref {rule.preference} proto 216")
+    assert run("fix", "--in-place", path)[0] == 0
+    assert TOLD in run("check", path)[1], "it isn't installed yet"
+    code, _, err = run("apply", path)
+    assert (code, BESIDE in err) == (0, True)
+    told = f"{BESIDE}: {DELETING} && hostrouting apply"
+    for words in (["check"], ["check", "--output", "nagios"], ["fix"], ["plan"], ["apply"]):
+        said = "".join(run(*words, path)[1:])
+        assert (told in said, TOLD in said) == (True, False), words
+    findings = examine(Config.load(path), host=host).findings
+    (found,) = (each for each in findings if each.kind == "not-lasting")
+    assert (found.message, found.hint) == (BESIDE, f"{DELETING} && hostrouting apply CONFIG")
+    delete_printed(kernel, told)
+    assert [run(word, path)[0] for word in ("apply", "check")] == [0, 0]
+    assert BESIDE not in run("check", path)[1]
+
+
+def test_a_route_that_a_printed_one_refuses_is_not_to_be_removed(
+    run: Run, write: Any, kernel: FakeKernel
+) -> None:
+    """The printed route still goes to the gateway of another day."""
+    kernel.ip("route add 10.50.0.0/16 via 10.1.0.77 dev eth0 proto 216")
+    path = write({"hostRouting": section("10.50.0.0/16", cidrs=["10.50.0.0/16"])})
+    code, _, err = run("apply", path)
+    assert (code, f"hint: hostrouting fix --format ip printed it: {DELETING}" in err) == (1, True)
+    assert "staticRoutes.routes" not in err
 
 
 def test_routes_are_known_without_the_rules(run: Run, write: Any, kernel: FakeKernel) -> None:
