@@ -228,19 +228,29 @@ def _start_notes(
     """
     about_start = _about_trial(chosen, host) or _about_start(report, rehearsed, chosen)
     is_known = report.verdict is not Verdict.UNKNOWN
-    about_printed = _about_printed(chosen.config, host) if is_known else ""
+    about_printed = _about_printed(chosen, host) if is_known else ""
     messages = (about_start, about_printed)
     return tuple(Note(NoteKind.START, each.replace("\n", "; ")) for each in messages if each)
 
 
-def _about_printed(config: Config, host: Host) -> str:
+def _about_printed(chosen: Chosen, host: Host) -> str:
     """Return why what ``fix --format ip`` printed can't stay as it is, or an empty string."""
+    config = chosen.config
     printed = read_printed(host.checked_backends(config))
+    fix = _in_place(config, chosen.document)
     if not printed or host.snapshot is not None:  # a snapshot doesn't include files
-        return printed_sentence(printed)
+        return printed_sentence(printed, fix=fix)
     from hostrouting.boot.manifest import installed_routes
 
-    return printed_sentence(printed, installed_routes(config, host.layout))
+    return printed_sentence(printed, installed_routes(config, host.layout), fix)
+
+
+def _in_place(config: Config, document: dict[str, Any] | None) -> str:
+    """Return the command that writes a fix into CONFIG, with the --uplink that CONFIG lacks."""
+    uplinks = [*(config.uplinks or ())]
+    is_set = document is not None and (document.get(SECTION) or {}).get("uplinks") == uplinks
+    options = [] if is_set else [f"--uplink {shlex.quote(name)}" for name in uplinks]
+    return " ".join(("hostrouting fix --in-place", *options, "CONFIG"))
 
 
 def _about_trial(chosen: Chosen, host: Host) -> str:
@@ -727,7 +737,8 @@ def _propose(
     from hostrouting.cli.edit_config import merged
 
     if options.format != "config":
-        return _in_format(options.format, report, host, config)
+        in_place = _in_place(config, document)
+        return _in_format(options.format, report, host, config, in_place)
     watches = _needs_watcher(config, host, report.fix)
     if watches:
         complain(_WATCHES)
@@ -811,6 +822,7 @@ def _in_format(
     report: OverlapReport,
     host: Host,
     config: Config,
+    in_place: str,
 ) -> tuple[str, tuple[str, ...]]:
     """Return a fix in another program's format, and warnings about what it won't install."""
     from hostrouting.routes.plan import plan_or_raise
@@ -833,7 +845,7 @@ def _in_format(
         for rule in policy.wanted.rules
     ]
     if form == "ip":
-        return formats.as_ip(routes, rules).rstrip(), ()
+        return formats.as_ip(routes, rules, in_place).rstrip(), ()
     write = formats.as_netplan if form == "netplan" else formats.as_networkd
     warnings = formats.too_many_for_networkd(routes)
     return write(routes, rules).rstrip(), tuple(map(clean, warnings))

@@ -462,6 +462,10 @@ def how_to_delete(route: Route) -> str:
     return f"ip -{route.family.value} route del {words}"
 
 
+# The command that writes a fix into CONFIG.
+FIX_IN_PLACE = "hostrouting fix --in-place CONFIG"
+
+
 def how_to_delete_printed(family: Family) -> str:
     """Return the commands that delete all rules and routes of ``fix --format ip`` in a family."""
     ip = f"ip -{family.value}"

@@ -14,7 +14,14 @@ import attrs
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.parsing import parse_device
-from hostrouting.model.routes import PRINTED, NextHop, Route, Table, how_to_delete_printed
+from hostrouting.model.routes import (
+    FIX_IN_PLACE,
+    PRINTED,
+    NextHop,
+    Route,
+    Table,
+    how_to_delete_printed,
+)
 from hostrouting.model.rules import Rule
 from hostrouting.model.values import frozen
 
@@ -29,7 +36,7 @@ _IP_RULES = """\
 """
 
 _IP_LASTING = """\
-# To make this last, write the same fix into CONFIG (hostrouting fix --in-place CONFIG), or as \
+# To make this last, write the same fix into CONFIG ({}), or as \
 netplan's or networkd's.
 # Before hostrouting apply, which takes what is added here for another program's, delete it:
 #   {}
@@ -91,7 +98,11 @@ class PlacedRule:
     dev: str
 
 
-def as_ip(routes: Sequence[Route], rules: Sequence[PlacedRule] = ()) -> str:
+def as_ip(
+    routes: Sequence[Route],
+    rules: Sequence[PlacedRule] = (),
+    in_place: str = FIX_IN_PLACE,
+) -> str:
     """Render routes and rules as commands that are safe to paste, even twice.
 
     The commands use ``add``, which fails if a route or rule exists: ``replace`` would overwrite
@@ -101,6 +112,7 @@ def as_ip(routes: Sequence[Route], rules: Sequence[PlacedRule] = ()) -> str:
     Args:
         routes: the result of ``resolve``, in the same order.
         rules: the policy rules, in the order in which they are added.
+        in_place: the command that writes the same fix into CONFIG.
 
     Returns:
         A line for each route and rule, with a comment above all routes, one above all rules, and
@@ -117,7 +129,7 @@ def as_ip(routes: Sequence[Route], rules: Sequence[PlacedRule] = ()) -> str:
         return ""
     families = {route.family for route in routes}
     ruled = {_family_of(each.rule) for each in rules}
-    text = _IP_LASTING.format(_how_to_delete(families | ruled))
+    text = _IP_LASTING.format(in_place, _how_to_delete(families | ruled))
     if lines:
         text += _IP.format(_options(families)) + "".join(lines)
     if of_rules:

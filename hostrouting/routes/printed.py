@@ -11,7 +11,14 @@ from hostrouting.kernel.port import RouteBackend
 from hostrouting.kernel.selection import Selection
 from hostrouting.model.family import Family
 from hostrouting.model.links import is_like
-from hostrouting.model.routes import PRINTED, Protocol, Route, Table, how_to_delete_printed
+from hostrouting.model.routes import (
+    FIX_IN_PLACE,
+    PRINTED,
+    Protocol,
+    Route,
+    Table,
+    how_to_delete_printed,
+)
 from hostrouting.model.rules import Rule, rule_words
 from hostrouting.model.text import shortened
 from hostrouting.model.values import frozen
@@ -84,7 +91,7 @@ def about_printed(printed: Sequence[Printed], installed: StaticRoutes = NOTHING)
 def printed_hint(
     printed: Sequence[Printed],
     installed: StaticRoutes = NOTHING,
-    fix: str = "hostrouting fix --in-place CONFIG",
+    fix: str = FIX_IN_PLACE,
     apply: str = "hostrouting apply",
 ) -> str:
     """Return how to make what was printed last, or how to replace it with what is installed."""
@@ -94,11 +101,15 @@ def printed_hint(
     return f"to make it last: {' && '.join((fix, *deleting, apply))}"
 
 
-def printed_sentence(printed: Sequence[Printed], installed: StaticRoutes = NOTHING) -> str:
+def printed_sentence(
+    printed: Sequence[Printed],
+    installed: StaticRoutes = NOTHING,
+    fix: str = FIX_IN_PLACE,
+) -> str:
     """Return what ``about_printed`` does, with what to do."""
     message = about_printed(printed, installed)
     mark = ":" if message == _BESIDE else ";"
-    return f"{message}{mark} {printed_hint(printed, installed)}" if message else ""
+    return f"{message}{mark} {printed_hint(printed, installed, fix)}" if message else ""
 
 
 def _is_listed(printed: Iterable[Printed], static: StaticRoutes) -> bool:

@@ -137,6 +137,21 @@ def test_a_route_that_a_printed_one_refuses_is_not_to_be_removed(
     assert "staticRoutes.routes" not in err
 
 
+def test_the_named_uplink_is_needed_to_make_it_last(
+    run: Run, write: Any, kernel: FakeKernel
+) -> None:
+    path = write({"hostRouting": section(cidrs=h200(kernel))})
+    code, out, _ = run("fix", path, "--format", "ip", "--uplink", "eth0")
+    in_place = "hostrouting fix --in-place --uplink eth0 CONFIG"
+    assert (code, f"({in_place})" in out) == (0, True)
+    kernel.ip(out)
+    for word in ("check", "fix"):
+        said = "".join(run(word, path, "--uplink", "eth0")[1:])
+        assert f"to make it last: {in_place} && " in said
+    assert run("fix", "--in-place", "--uplink", "eth0", path)[0] == 0
+    assert "--uplink" not in run("fix", path, "--format", "ip", "--uplink", "eth0")[1]
+
+
 def test_routes_are_known_without_the_rules(run: Run, write: Any, kernel: FakeKernel) -> None:
     """An operator has deleted the rules that an earlier note quoted, and nothing else."""
     path = pasted(run, write, kernel, h200(kernel))
