@@ -275,12 +275,25 @@ def _about_start(report: OverlapReport, rehearsed: Callable[[], Rehearsal], chos
     if not chosen.config.static_routes.is_wanted:
         # Nothing is installed at a start, but apply removes what is left of former entries.
         return report.fix.consequences[0] if report.fix.would_fail else ""
-    from hostrouting.kernel.known_host import UnknownFactError
-
     try:
         rehearsal = rehearsed()
     except RouteError as error:
         return f"whether the next start is held isn't known: {error.message}"
+    if told := _about_installation(rehearsal):
+        return told
+    if report.findings:
+        return ""  # the failure's fix says what the host lacks
+    if failure := _failure_afterwards(report, rehearsal, chosen.config):
+        return f"the next start that the gate checks is held: {failure}"
+    overdue = rehearsal.planned.overdue(chosen.config)
+    apply = f"hostrouting apply {chosen.name}".rstrip()
+    return f"{', and '.join(overdue)}: {apply}" if overdue else ""
+
+
+def _about_installation(rehearsal: Rehearsal) -> str:
+    """Return that the next start can't install the routes, or an empty string."""
+    from hostrouting.kernel.known_host import UnknownFactError
+
     if isinstance(rehearsal.error, UnknownFactError):
         return f"whether the next start is held isn't known: {rehearsal.error.message}"
     if rehearsal.missing is not None:
@@ -288,20 +301,15 @@ def _about_start(report: OverlapReport, rehearsed: Callable[[], Rehearsal], chos
         return f"the next start that the gate checks {waits}"
     if rehearsal.error is not None:
         return f"the next start that the gate checks is held: {rehearsal.reason}"
-    if report.findings:
-        return ""  # the failure's fix says what the host lacks
-    may_fail = report.fix.would_fail or rehearsal.planned.takes_any
-    failure = _failure_afterwards(rehearsal, chosen.config) if may_fail else ""
-    if failure and report.mode is OverlapMode.STRICT:
-        return f"the next start that the gate checks is held: {failure}"
-    overdue = rehearsal.planned.overdue(chosen.config)
-    apply = f"hostrouting apply {chosen.name}".rstrip()
-    return f"{', and '.join(overdue)}: {apply}" if overdue else ""
+    return ""
 
 
-def _failure_afterwards(rehearsal: Rehearsal, config: Config) -> str:
-    """Return why the check would fail after the rehearsed changes, or an empty string."""
+def _failure_afterwards(report: OverlapReport, rehearsal: Rehearsal, config: Config) -> str:
+    """Return why a STRICT check would fail after the rehearsed changes, or an empty string."""
     planned = rehearsal.planned
+    may_fail = report.fix.would_fail or planned.takes_any
+    if not may_fail or report.mode is not OverlapMode.STRICT:
+        return ""
     config = planned.host.with_verified(config)
     return run_function("check", lambda scope: planned.failure(config, scope))
 
