@@ -68,7 +68,6 @@ from hostrouting.overlap.summary import advice, summary
 from hostrouting.overlap.taken_networks import taken_networks
 from hostrouting.routes import formats
 from hostrouting.routes.printed import printed_sentence, read_printed
-from hostrouting.routes.verify import ASK_FIX
 from hostrouting.tasks import queries
 
 if TYPE_CHECKING:
@@ -566,6 +565,8 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     )
     if on is not asked:
         said.append(_AS_AFTER_BOOT)
+    from hostrouting.routes.verify import ASK_FIX
+
     start = _start_lines(_start_notes(result, _rehearsing(config, asked), chosen, asked))
     said += (line.replace(ASK_FIX, "") for line in start)
     said += unexpected_lines(config)
