@@ -217,7 +217,7 @@ class PlannedHost:
         try:
             found = self.diverted(config, scope)
         except RouteError as error:
-            return (_unknown_effects(error),)
+            return (unknown_effects(error),)
         return tuple(sentence for each in found for sentence in each.sentences)
 
     def failure(self, config: Config, scope: CancelScope) -> str:
@@ -557,7 +557,7 @@ def diverted_by(
     try:
         return planned_host(config, host, plan, scope).effects(config, scope)
     except RouteError as error:
-        return (_unknown_effects(error),)
+        return (unknown_effects(error),)
 
 
 def _model_of_now(host: Host, config: Config, scope: CancelScope) -> Model:
@@ -569,7 +569,8 @@ def _model_of_now(host: Host, config: Config, scope: CancelScope) -> Model:
     return model_of(now.known(Family.IPV4))
 
 
-def _unknown_effects(error: RouteError) -> str:
+def unknown_effects(error: RouteError) -> str:
+    """Return a sentence which says that the effects of routes aren't known, and why."""
     return f"what these routes take away isn't known: {error.message}"
 
 

@@ -26,6 +26,7 @@ from hostrouting.overlap.planned_host import (
     plan_to_install,
     planned_host,
     route_key,
+    unknown_effects,
     with_more,
 )
 from hostrouting.overlap.proposals import Fix, Obstacle, Unfixable
@@ -412,7 +413,11 @@ def _with_losses(fix: Fix, planned: PlannedHost, config: Config, scope: CancelSc
     """
     keep = [*fix.keep]
     lines = [*fix.consequences]
-    for each in planned.diverted(config, scope):
+    try:
+        found = planned.diverted(config, scope)
+    except RouteError as error:
+        return attrs.evolve(fix, consequences=(*lines, unknown_effects(error)))
+    for each in found:
         keep += [entry for entry in each.keep if entry not in keep]
         lines += [line for line in each.others if line not in lines]
         lines += [f"{clause}; {_WITH_KEEP}" for clause in each.kept]
