@@ -126,9 +126,11 @@ def _of_others(plan: RoutePlan, examined: ExaminedHost) -> Iterator[DoctorFindin
 
 def _unkept(plan: RoutePlan, examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Yield a finding if the installed routes take InfiniBand's packets, and nothing keeps them."""
+    if plan.changes:
+        return
     planned = PlannedHost(examined.host, RoutePlan())
     found = planned.taken_by_ours(examined.manifest.config, examined.scope)
-    if plan.changes or not found.keep:
+    if not found.keep:
         return
     devs = ", ".join(entry.dev for entry in found.keep)
     hint = f"{examined.command('fix --in-place')} && {examined.command('apply')}"

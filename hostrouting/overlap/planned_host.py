@@ -509,8 +509,6 @@ def without_printed(
         printed: what ``read_printed`` has found on the host.
         scope: cancels the reads.
     """
-    if not printed:
-        return host
     if host.snapshot is not None:
         return Host.recorded(_before_printing(host.snapshot))
     has_ipv6 = any(each.family is Family.IPV6 for each in printed)

@@ -6,6 +6,7 @@ The fix of such a report has what is needed after ``apply`` (``planned_host``).
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 import attrs
 
@@ -216,12 +217,10 @@ def naming_wrong(
         scope: cancels the check of the model without these routes.
     """
     wrong = planned.leading(report.findings)
-    keys = {(route.destination, route.metric) for routes in wrong.values() for route in routes}
-    static = config.static_routes
-    left = [entry for entry in static.routes if route_key(entry) not in keys]
-    if len(left) == len(static.routes):
+    listed = config
+    config = _without_routes(config, chain.from_iterable(wrong.values()))
+    if config == listed:
         return report
-    config = attrs.evolve(config, static_routes=attrs.evolve(static, routes=left))
     try:
         without = as_installed(config, planned.host, scope)
     except RouteError:
@@ -234,6 +233,14 @@ def naming_wrong(
     effects = without.effects(config, scope)
     loss = f", after which {'; '.join(effects)}" if effects else ""
     return _with_wrong(report, after, wrong, loss)
+
+
+def _without_routes(config: Config, routes: Iterable[Route]) -> Config:
+    """Return a config that doesn't list some planned routes."""
+    keys = {(route.destination, route.metric) for route in routes}
+    static = config.static_routes
+    left = [entry for entry in static.routes if route_key(entry) not in keys]
+    return attrs.evolve(config, static_routes=attrs.evolve(static, routes=left))
 
 
 def refuse_needless(
@@ -277,10 +284,7 @@ def _passes_without(
     """Return whether the check passes if the config doesn't list these routes."""
     if not routes:
         return False
-    keys = {(route.destination, route.metric) for route in routes}
-    static = config.static_routes
-    left = [entry for entry in static.routes if route_key(entry) not in keys]
-    config = attrs.evolve(config, static_routes=attrs.evolve(static, routes=left))
+    config = _without_routes(config, routes)
     without = as_installed(config, planned.host, scope)
     config = planned.host.with_verified(config)
     after = check_families(config, without.backend, scope, host=planned.host)
