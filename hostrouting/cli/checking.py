@@ -73,6 +73,7 @@ from hostrouting.tasks import queries
 if TYPE_CHECKING:
     from hostrouting.overlap.planned_host import PlannedHost
     from hostrouting.overlap.rehearsal import Rehearsal
+    from hostrouting.routes.plan import RoutePlan
 
 # The most routes that a line names.
 _SHOWN_ROUTES = 4
@@ -532,8 +533,8 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     stays as it is, byte for byte. On stderr, it reports what can't be fixed, side effects and, if
     nothing fails, interfaces that may be kept.
 
-    CONFIG's routes, rules and kept interfaces count as installed. What --format ip has added counts
-    as gone, as after the next boot. If apply alone fixes everything, the command says so, and exits
+    CONFIG's routes, rules and kept interfaces count as installed; --format ip also prints those that
+    aren't. What it has added counts as gone, as after the next boot. If apply alone fixes everything, the command says so, and exits
     with 1. With --cidr alone, the document has only the CIDRs and the fix. If systemd-networkd
     would remove rules of the fix, CONFIG gets the watcher. Without CONFIG, --in-place updates the
     default CONFIG. It refuses a default CONFIG that differs from what is installed in more than
@@ -541,8 +542,8 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     than 8,000 routes, because systemd-networkd drops the rest and reports success.
 
     It exits with 0 on success, and with 2 if there is no verdict. It exits with 1, and still prints
-    the rest, if some failures can't be fixed, if apply would fail, or if several default routes
-    make it unclear which interface is the uplink. With --in-place, it exits with 0 if apply fixes
+    the rest, if some failures can't be fixed (by --format ip: without apply), if apply would fail,
+    or if several default routes make it unclear which interface is the uplink. With --in-place, it exits with 0 if apply fixes
     everything.
 
       hostrouting fix --in-place && hostrouting apply                the default CONFIG
@@ -593,8 +594,10 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     if options.in_place:
         text = "\n".join(_written_lines(changes, result, chosen.name))
     is_in_config = options.format == "config"
-    adds = proposal != document if is_in_config else result.fix.entries.is_wanted
+    adds = proposal != document if is_in_config else bool(proposal)
     code = _code_of_fix(result, config, adds=adds or options.in_place)
+    if options.format == "ip" and warnings:
+        code = code or exit_of_result(False)
     return Result(lambda: told, lambda: text, code, warnings)
 
 
@@ -833,12 +836,21 @@ def _in_format(
     config: Config,
     in_place: str,
 ) -> tuple[str, tuple[str, ...]]:
-    """Return a fix in another program's format, and warnings about what it won't install."""
+    """Return a fix in another program's format, and warnings about what it won't install.
+
+    As commands, it also has the entries of CONFIG that aren't installed, so that these commands are
+    enough until ``apply`` can run.
+    """
     from hostrouting.routes.plan import plan_or_raise
 
-    config = attrs.evolve(host.with_verified(config), static_routes=report.fix.entries)
-    backends = host.backends(config.static_routes.families)
-    plan = plan_or_raise(config, "fill in the routes", *backends)
+    warnings: tuple[str, ...] = ()
+    config = host.with_verified(config)
+    if form == "ip":
+        plan, warnings = _plan_of_commands(report, host, config)
+    else:
+        config = attrs.evolve(config, static_routes=report.fix.entries)
+        backends = host.backends(config.static_routes.families)
+        plan = plan_or_raise(config, "fill in the routes", *backends)
     side = (route for policy in plan.policies for route in policy.wanted.routes)
     routes = (*plan.wanted, *side)
     owners = {each.local: each.dev for each in host.routes.facts().addresses}
@@ -854,10 +866,31 @@ def _in_format(
         for rule in policy.wanted.rules
     ]
     if form == "ip":
-        return formats.as_ip(routes, rules, in_place).rstrip(), ()
+        return formats.as_ip(routes, rules, in_place).rstrip(), warnings
     write = formats.as_netplan if form == "netplan" else formats.as_networkd
     warnings = formats.too_many_for_networkd(routes)
     return write(routes, rules).rstrip(), tuple(map(clean, warnings))
+
+
+def _plan_of_commands(
+    report: OverlapReport,
+    host: Host,
+    config: Config,
+) -> tuple[RoutePlan, tuple[str, ...]]:
+    """Return what commands can add, and a warning if the check would fail nevertheless."""
+    from hostrouting.overlap.planned_host import planned_host
+    from hostrouting.overlap.unapplied import additions
+    from hostrouting.routes.plan import RoutePlan
+
+    if not (report.fix.entries.is_wanted or report.fix.needs_apply):
+        return RoutePlan(), ()
+    plan = additions(report, config, host)
+    if not report.findings:
+        return plan, ()
+    failure = run_function(
+        "check", lambda scope: planned_host(config, host, plan, scope).failure(config, scope)
+    )
+    return plan, (f"commands alone don't fix everything: {failure}",) if failure else ()
 
 
 _IS_CONFIG = "the first of several arguments is CONFIG, unless it is a folder or a snapshot"

@@ -32,7 +32,8 @@ from hostrouting.overlap.planned_host import (
 )
 from hostrouting.overlap.proposals import Fix, Obstacle, Unfixable
 from hostrouting.overlap.summary import pasted_entries
-from hostrouting.routes.plan import SwappedNamesError
+from hostrouting.routes.plan import RoutePlan, SwappedNamesError
+from hostrouting.routes.policy import PolicyPlan, PolicyRouting
 from hostrouting.routes.verify import ASK_FIX
 from phases import CancelScope
 
@@ -233,6 +234,39 @@ def naming_wrong(
     effects = without.effects(config, scope)
     loss = f", after which {'; '.join(effects)}" if effects else ""
     return _with_wrong(report, after, wrong, loss)
+
+
+def additions(report: OverlapReport, config: Config, host: Host) -> RoutePlan:
+    """Return what a host lacks of a config and of its fix, without the routes to remove from it.
+
+    Args:
+        report: the report with the fix.
+        config: the config without the fix, with the verified uplinks.
+        host: the host as it is.
+
+    Raises:
+        RouteError: the routes can't currently be installed.
+    """
+    wrong = [each for each in report.fix.unfixable if each.obstacle.question is None]
+    routes = (
+        route
+        for route in plan_to_install(config, host).wanted
+        if any(_leads_to(each, route) for each in wrong)
+    )
+    config = _without_routes(config, routes)
+    static = with_more(config.static_routes, report.fix.entries)
+    plan = plan_to_install(attrs.evolve(config, static_routes=static), host)
+    policies = (
+        PolicyPlan(each.family, PolicyRouting(each.rule_steps.add, each.add))
+        for each in plan.policies
+    )
+    return RoutePlan(plan.add, policies=tuple(policies))
+
+
+def _leads_to(unfixable: Unfixable, route: Route) -> bool:
+    """Return whether a route leads to failing addresses through their interfaces."""
+    is_through = {*route.devs} == {*unfixable.devs}
+    return is_through and any(map(route.destination.overlaps, unfixable.ranges))
 
 
 def _without_routes(config: Config, routes: Iterable[Route]) -> Config:

@@ -51,6 +51,10 @@ def led_away(*entries: dict[str, Any]) -> dict[str, Any]:
     return static(*entries) | {"keep": ["ib0"]}
 
 
+def commands(printed: str) -> list[str]:
+    return [line for line in printed.splitlines() if not line.startswith("#")]
+
+
 # --- the document ---------------------------------------------------------------------------------
 
 
@@ -209,7 +213,7 @@ def test_each_form_has_rules_and_kept_interfaces(run: Run, write: Any) -> None:
     assert [finding["rules"] for finding in document["findings"]] == [[TO_VPN]]
     assert (document["findings"][0]["fix"], document["keep"]) == ([], [])
     as_ip = run("fix", path, "--format", "ip")[1]
-    assert [line for line in as_ip.splitlines() if not line.startswith("#")] == [
+    assert commands(as_ip) == [
         "ip -4 rule add from all to 10.9.0.0/16 lookup local pref 5269 proto 216",
         "ip -4 rule add from all to 10.9.0.0/16 lookup main pref 5269 proto 216",
     ]
@@ -348,19 +352,28 @@ def test_a_gateway_is_offered_for_an_interface_kept_without_one(
 # --- the other formats ----------------------------------------------------------------------------
 
 
-def test_other_formats_have_only_the_proposed_routes(run: Run, write: Any) -> None:
+def test_a_file_for_networkd_has_only_the_proposed_routes(run: Run, write: Any) -> None:
     own = {"destination": "172.16.2.0/24"}
-    _, out, _ = run(
-        "fix", write(expecting("172.16.2.0/23", staticRoutes=static(own))), "--format", "ip"
-    )
-    assert [line for line in out.splitlines() if not line.startswith("#")] == [
+    path = write(expecting("172.16.2.0/23", staticRoutes=static(own)))
+    _, out, _ = run("fix", path, "--format", "networkd")
+    assert [line for line in out.splitlines() if line.startswith("Destination=172.16.")] == [
+        "Destination=172.16.3.0/24",
+        "Destination=172.16.0.0/16",
+    ]
+
+
+def test_commands_have_what_the_kernel_lacks_of_config_too(run: Run, write: Any) -> None:
+    own = {"destination": "172.16.2.0/24"}
+    path = write(expecting("172.16.2.0/23", staticRoutes=static(own)))
+    to_add = [
+        "ip -4 route add 172.16.2.0/24 via 10.1.0.1 dev eth0 proto 216",
         "ip -4 route add 172.16.3.0/24 via 10.1.0.1 dev eth0 proto 216",
-        (
-            "ip -4 route add 172.16.0.0/16 dev ib0 table 2170000 proto 216 scope link "
-            "src 172.16.0.10"
-        ),
+        "ip -4 route add 172.16.0.0/16 dev ib0 table 2170000 proto 216 scope link src 172.16.0.10",
         "ip -4 rule add from 172.16.0.10 lookup 2170000 pref 2170 proto 216",
     ]
+    assert commands(run("fix", path, "--format", "ip")[1]) == to_add
+    assert run("apply", "--routes-only", path)[0] == 0
+    assert commands(run("fix", path, "--format", "ip")[1]) == to_add[1:]
 
 
 def test_more_routes_than_networkd_reads_are_reported(

@@ -27,6 +27,7 @@ BESIDE = (
     "and doesn't follow a gateway"
 )
 WITHOUT = "note: this is about the host without what hostrouting fix --format ip printed"
+ENOUGH = "commands alone don't fix everything"
 SERVICES = "10.96.0.0/12"
 VPN = f"""\
 link add wg0
@@ -99,6 +100,53 @@ def test_the_hint_makes_it_last(
     assert read_printed([kernel]) == ()
     code, out, err = run("check", path)
     assert (code, TOLD in out) == (0, False)
+
+
+TO_SERVICES = {"to": SERVICES, "priority": 5269}
+HALVES = ("172.16.0.0/17", "172.16.128.0/17")
+LISTED = [
+    # CONFIG's entries fix everything, a part, or only together with the fix's.
+    section(*HALVES, cidrs=["172.16.0.0/16"], keep=["ib0"]),
+    section(*HALVES, cidrs=["172.16.0.0/16", SERVICES]),
+    section(cidrs=["172.16.0.0/16", SERVICES], rules=[TO_SERVICES]),
+    section(SERVICES, cidrs=[SERVICES]),
+]
+
+
+@pytest.mark.parametrize("listed", LISTED)
+def test_the_printed_commands_are_enough_without_apply(
+    run: Run, write: Any, kernel: FakeKernel, listed: dict[str, Any]
+) -> None:
+    kernel.ip(VPN)
+    kernel.ip("route add 10.96.0.0/13 dev wg0")
+    path = write({"hostRouting": listed | {"uplinks": ["eth0"]}})
+    assert run("check", path)[0] == 1
+    code, out, err = run("fix", path, "--format", "ip")
+    assert (code, ENOUGH in err) == (0, False)
+    kernel.ip(out)
+    assert run("check", path)[0] == 0
+
+
+def test_commands_that_are_not_enough_are_a_failure(
+    run: Run, write: Any, kernel: FakeKernel
+) -> None:
+    """Only ``apply`` removes or changes a route that is there."""
+    kernel.ip("route add 10.50.0.0/16 dev ib0 proto 217")
+    path = write({"hostRouting": section(cidrs=["172.16.0.0/16", "10.50.0.0/16"])})
+    code, out, err = run("fix", path, "--format", "ip")
+    assert (code, f"{ENOUGH}: OVERLAP: expected CIDR 10.50.0.0/16" in err) == (1, True)
+    kernel.ip(out)
+    assert run("check", path)[0] == 1
+    assert run("fix", path, "--format", "config")[0] == 0
+
+
+def test_a_wrong_route_of_config_is_not_printed(run: Run, write: Any, kernel: FakeKernel) -> None:
+    wrong = {"destination": "172.16.3.0/24", "dev": "ib0", "gateway": "onlink"}
+    path = write(
+        {"hostRouting": section(wrong, *HALVES, cidrs=["172.16.0.0/16"], uplinks=["eth0"])}
+    )
+    code, out, _ = run("fix", path, "--format", "ip")
+    assert (code, "172.16.3.0/24" in out, HALVES[0] in out) == (1, False, True)
 
 
 def test_what_is_left_beside_the_installed_config_is_to_be_deleted(
