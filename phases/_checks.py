@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from typing import Any, TypeVar
 
@@ -53,9 +54,36 @@ def check_seconds(_instance: object, _attribute: object, value: object) -> None:
 
 
 def check_timeout(value: object) -> None:
-    """Raise a TypeError unless a scope's timeout is a number or None."""
-    if not isinstance(value, (int, float, type(None))):
-        raise TypeError(f"a scope's timeout is a number of seconds or None, not {value!r:.200}")
+    """Raise a TypeError or ValueError unless a scope's timeout is a number or None."""
+    if value is not None:
+        check_number("a scope's timeout is None or", value)
+
+
+def check_number(role: str, value: object) -> None:
+    """Raise an error unless a value is a number of seconds.
+
+    Args:
+        role: the beginning of the error's sentence, such as `a wait takes`.
+        value: the value to check.
+
+    Raises:
+        TypeError: the value isn't a number.
+        ValueError: the value is NaN, with which nothing would ever end.
+    """
+    wrong = f"{role} a number of seconds, not {value!r:.200}"
+    if not isinstance(value, (int, float)):
+        raise TypeError(wrong)
+    if math.isnan(value):
+        raise ValueError(wrong)
+
+
+def check_clock(value: object) -> None:
+    """Raise a TypeError unless a value is a clock."""
+    methods = [getattr(value, name, None) for name in ("monotonic", "wait")]
+    if isinstance(value, type) or not all(map(callable, methods)):
+        raise TypeError(
+            f"expected a clock, which has monotonic() and wait(happened, until), not {value!r:.200}"
+        )
 
 
 def check_function(_instance: object, _attribute: object, value: Any) -> None:

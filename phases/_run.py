@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from phases._checks import check_plain, check_task, finished
 from phases._errors import LATE_NOTE, Observer, Status, add_note, add_path_note, text_of
-from phases._scope import CancelScope
+from phases._scope import CancelScope, checked_scope
 
 if TYPE_CHECKING:
     import logging
@@ -53,17 +53,13 @@ class Task(Protocol[T_co]):
         """
 
 
-def _checked_scope(value: CancelScope | None) -> CancelScope:
+def _scope_or_new(value: CancelScope | None) -> CancelScope:
     """Return the scope, or a new scope for None.
 
     Raises:
         TypeError: the value isn't a scope.
     """
-    if value is None:
-        return CancelScope()
-    if not isinstance(value, CancelScope):
-        raise TypeError(f"expected a CancelScope as scope, not {value!r:.200}")
-    return value
+    return CancelScope() if value is None else checked_scope(value)
 
 
 def _checked_observers(values: Sequence[Observer]) -> list[Observer]:
@@ -102,7 +98,7 @@ class _Reporter(AbstractContextManager["_Reporter"]):
         if logger is not None or "logging" in sys.modules:
             from phases._log import LOGGER, Log
 
-            self._observers.insert(0, Log(logger or LOGGER))
+            self._observers.insert(0, Log(LOGGER if logger is None else logger))
         self._failures: list[Exception] = []
         self._calls: deque[Callable[[Observer], None]] = deque()
         # The lock is reentrant, because observers and signal handlers may report progress
@@ -178,7 +174,7 @@ def run(
             task.
     """
     check_task(None, None, task)
-    scope = _checked_scope(scope)
+    scope = _scope_or_new(scope)
     with _Reporter(logger, observers) as reporter:
         return run_child(task, scope.at(scope.path, reporter.tell))
 
@@ -281,7 +277,7 @@ async def _in_thread(work: Callable[[CancelScope], T], scope: CancelScope | None
     import asyncio
     from concurrent.futures import Future
 
-    scope = _checked_scope(scope)
+    scope = _scope_or_new(scope)
     outer = CancelScope(clock=scope.clock)
     inner = scope.within(outer)
     outcome: Future[T] = Future()  # asyncio futures can't hold a StopIteration
@@ -327,10 +323,11 @@ def run_child(task: Task[T], scope: CancelScope) -> T:
             without noticing the cancellation, a note says so.
         TimedOut: the scope's own deadline passed. If the task returned without noticing, a note
             says so.
-        TypeError: the task isn't a task.
+        TypeError: the task isn't a task, or the scope isn't a scope.
         BaseException: any exception raised by the task, unchanged, with a `PathNote`.
     """
     check_task(None, None, task)
+    checked_scope(scope)
     path = f"{scope.path}/{task.name}" if scope.path else task.name
     begin = scope.clock.monotonic()
     scope.tell(lambda observer: observer.started(path))

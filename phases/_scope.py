@@ -16,7 +16,7 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
 
-from phases._checks import check_plain, check_timeout, finished
+from phases._checks import check_clock, check_number, check_plain, check_timeout, finished
 from phases._errors import (
     POLL_SECONDS,
     ROLLBACK_NOTE,
@@ -66,6 +66,7 @@ class SystemClock:
     """
 
     def __init__(self, slice_seconds: float = POLL_SECONDS) -> None:
+        check_number("SystemClock takes", slice_seconds)
         self._slice_seconds = slice_seconds
 
     def monotonic(self) -> float:
@@ -93,7 +94,8 @@ class CancelScope(AbstractContextManager["CancelScope"]):
     """
 
     def __init__(self, *, timeout: float | None = None, clock: Clock | None = None) -> None:
-        self.clock: Clock = clock or SystemClock()
+        self.clock: Clock = SystemClock() if clock is None else clock
+        check_clock(self.clock)
         self.path = ""
         self.tell: Tell = lambda _call: None
         # A list for each scope, outermost scope first. Each list begins with the scope's deadline,
@@ -143,6 +145,7 @@ class CancelScope(AbstractContextManager["CancelScope"]):
 
     def within(self, outer: CancelScope) -> CancelScope:
         """Return a copy of this scope that also ends with another scope; used by `run_async`."""
+        checked_scope(outer)
         return self._with(_line=outer._line + self._line)
 
     def verdict(self) -> Cancelled | TimedOut | None:
@@ -193,10 +196,12 @@ class CancelScope(AbstractContextManager["CancelScope"]):
                 in the meantime.
             TimedOut: the scope's own deadline passed. Raised within 100 ms.
             TypeError: the object's type isn't supported.
+            ValueError: the number is NaN.
         """
         until = math.inf
         happened: Callable[[float], bool]
         if isinstance(what, (int, float)):
+            check_number("a wait takes", what)
             until = self.clock.monotonic() + what
             happened = threading.Event().wait  # this event never happens
         elif isinstance(what, threading.Event):
@@ -260,6 +265,17 @@ class CancelScope(AbstractContextManager["CancelScope"]):
         scope = copy(self)
         vars(scope).update(changed)
         return scope
+
+
+def checked_scope(value: CancelScope) -> CancelScope:
+    """Return the scope.
+
+    Raises:
+        TypeError: the value isn't a scope.
+    """
+    if not isinstance(value, CancelScope):
+        raise TypeError(f"expected a CancelScope as scope, not {value!r:.200}")
+    return value
 
 
 class Undo:

@@ -12,6 +12,7 @@ from operator import itemgetter
 from attrs import field, frozen
 
 from phases import Status
+from phases._checks import check_number
 
 __all__ = ["FakeClock", "RecordingObserver"]
 
@@ -36,6 +37,7 @@ class FakeClock:
     """
 
     def __init__(self, *, patience: float = 2.0) -> None:
+        check_number("FakeClock takes", patience)
         self._now = 0.0
         self._patience = patience
         self._calls: list[tuple[float, Callable[[], object]]] = []
@@ -47,11 +49,13 @@ class FakeClock:
 
     def call_at(self, when: float, function: Callable[[], object]) -> None:
         """Schedule a function call; calls for the same time run in the order of scheduling."""
+        check_number("FakeClock.call_at takes", when)
         with self._lock:
             insort(self._calls, (when, function), key=itemgetter(0))
 
     def advance(self, seconds: float) -> None:
         """Advance the time as a sleep would, running scheduled calls."""
+        check_number("FakeClock.advance takes", seconds)
         self.wait(lambda _seconds: False, self._now + seconds)
 
     def wait(self, happened: Callable[[float], bool], until: float) -> None:

@@ -70,7 +70,7 @@ from hostrouting.backend import (
 )
 from hostrouting.model.routes import Route6
 from hostrouting.report import CHECKS, UnknownReason
-from hostrouting.tasks import InstallRoutes, TryRoutes
+from hostrouting.tasks import InstallRoutes, RestoreOnFailure, TryRoutes
 from hostrouting.testing import FakeKernel, FakeSystemd
 from hostrouting.testing.conformance import NamespaceKernel
 from phases.testing import FakeClock
@@ -356,6 +356,57 @@ WRONG_VALUES: dict[str, tuple[Callable[[Any], object], object, str]] = {
         "kubelet.service",
         "takes a list of units, not 'kubelet.service'",
     ),
+    "a running unit's bytes": (
+        lambda it: FakeSystemd(Layout("/srv"), running=it),
+        [b"kubelet.service"],
+        r"running=…\) takes a list of units, not \[b'kubelet.service'\]",
+    ),
+    "the number of running units": (
+        lambda it: FakeSystemd(Layout("/srv"), running=it),
+        5,
+        "takes a list of units, not 5",
+    ),
+    "no task to restore after": (
+        lambda it: RestoreOnFailure(it, host=IN_MEMORY),
+        5,
+        r"expected a task, which has a name and do\(scope\), not 5",
+    ),
+    "a size's words": (
+        lambda it: judge([], CONFIG, max_mib=it),
+        "16",
+        r"judge\(max_mib=…\) takes a number of MiB, at least 1, not '16'",
+    ),
+    "a time of earlier snapshots": (
+        lambda it: judge([], CONFIG, since=it),
+        5,
+        r"judge\(since=…\) takes a path, not 5",
+    ),
+    "bytes to judge": (lambda it: judge(it, CONFIG), b"a.json", "takes a list of snapshots"),
+    "a root's number": (Layout, 5, r"Layout\(root=…\) takes a path, not 5"),
+    "a root's bytes": (Layout, b"/srv", r"Layout\(root=…\) takes a path, not b'/srv'"),
+    "an image's number": (Host.image, None, "takes a path, not null"),
+    "units of a number": (Systemctl, 5, r"Systemctl\(root=…\) takes a path, not 5"),
+    "a file's number": (Snapshot((), (), (), ()).save, 5, r"save\(path=…\) takes a path, not 5"),
+    "a kernel's number": (FakeKernel, 5.1, "a release of Linux, such as '5.10', not 5.1"),
+    "no checks": (lambda it: examine(checks=it), 5, "takes checks such as CHECKS, not 5"),
+    "a config's path": (
+        lambda it: examine(config_name=it, host=IN_MEMORY),
+        Path("a.json"),
+        r"examine\(config_name=…\) takes a str, not PosixPath",
+    ),
+    "a problem's words": (ConfigError, "no", "takes pairs of a path and a message, not 'no'"),
+    "a host's name to compare": (
+        lambda it: diff(Snapshot((), (), (), ()), Snapshot((), (), (), ()), host=it),
+        "node-7",
+        "a task takes host=Host",
+    ),
+    "a timeout to compare in": (
+        lambda it: diff(
+            Snapshot((), (), (), ()), Snapshot((), (), (), ()), host=IN_MEMORY, scope=it
+        ),
+        5,
+        r"expected scope=CancelScope\(…\), not 5",
+    ),
     "no backend to wrap": (ForwardingBackend, 5, "takes a RouteBackend, not 5"),
     "a destination's words": (Route, "10/8", "expected .* or IPv6Network as Route.destination"),
     "words of IPv6": (Route6, "fd00::/8", "expected .* as Route6.destination, not 'fd00::/8'"),
@@ -564,3 +615,24 @@ def test_a_hosts_repr_is_what_it_was_made_of(tmp_path: Path) -> None:
 def test_a_package_lists_its_public_names_only(module: ModuleType) -> None:
     names = {name for name in dir(module) if not name.startswith("_")}
     assert names == set(module.__all__)
+
+
+def test_a_comparison_ends_with_its_scope() -> None:
+    """Two snapshots are compared without a look at the host, but not after a cancellation."""
+    scope = phases.CancelScope()
+    scope.cancel("SIGTERM")
+    some = Snapshot((), (), (), ())
+    with pytest.raises(phases.Cancelled):
+        diff(some, some, host=IN_MEMORY, scope=scope)
+
+
+def test_a_file_may_have_a_size() -> None:
+    with pytest.raises(ValueError, match="at least 1, not 0"):
+        judge([], CONFIG, max_mib=0)
+
+
+def test_a_comparison_of_two_hosts_names_both() -> None:
+    a, b = (Snapshot((), (), (), (), host=name) for name in ("node-7", "node-8"))
+    report = diff(a, b)
+    assert (report.host_before, report.host) == ("node-7", "node-8")
+    assert (report.to_json()["hostBefore"], report.to_json()["host"]) == ("node-7", "node-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from hostrouting.boot import files
 from hostrouting.boot.installed_units import drop_ins, is_masked, settings, unit_files, unit_names
@@ -37,9 +38,7 @@ class FakeSystemd:
     def __init__(self, layout: Layout | None = None, *, running: Iterable[str] = ()) -> None:
         if not isinstance(layout, Layout | None):
             raise TypeError(f"FakeSystemd takes a Layout, such as Layout({shown(layout)})")
-        if isinstance(running, str):
-            raise TypeError(f"FakeSystemd(running=…) takes a list of units, not {running!r}")
-        self._running = tuple(running)
+        self._running = _to_units(running)
         if layout is None and self._running:
             raise TypeError(
                 "FakeSystemd(running=…) also takes the layout from which these units are loaded: "
@@ -198,6 +197,14 @@ class FakeSystemd:
                 names = sorted(path.name for path in links)
                 lists.setdefault(key.capitalize(), []).extend(names)
         return lists
+
+
+def _to_units(running: Any) -> tuple[str, ...]:
+    is_list = isinstance(running, Iterable) and not isinstance(running, (str, bytes))
+    units = tuple(running) if is_list else ()
+    if not is_list or not all(isinstance(unit, str) for unit in units):
+        raise TypeError(f"FakeSystemd(running=…) takes a list of units, not {shown(running)}")
+    return units
 
 
 def _words(values: Iterable[str]) -> list[str]:

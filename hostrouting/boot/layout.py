@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import attrs
 
-from hostrouting.model.opening import translate_errors
+from hostrouting.model.opening import check_path, translate_errors
 from hostrouting.model.values import frozen
 from hostrouting.model.verified_uplinks import VERIFIED_PATH
 
@@ -37,6 +37,7 @@ _LINKS_MAX = 40
 
 
 def _root(value: str | os.PathLike[str]) -> Path:
+    check_path(value, "Layout(root=…)")
     # Don't resolve symlinks: an image's root may be a symlink on purpose. abspath() keeps two
     # slashes at the beginning (POSIX). Strip them.
     return Path("/" + os.path.abspath(value).lstrip("/"))  # noqa: PTH100

@@ -16,6 +16,7 @@ from hostrouting.boot.installed_units import UNIT_PATH
 from hostrouting.boot.layout import SEARCH_PATH, Layout
 from hostrouting.boot.systemd import ANY_INSTANCE, RUNNING
 from hostrouting.model.errors import UnitError
+from hostrouting.model.opening import check_path
 from hostrouting.model.values import frozen
 from phases import Cancelled, CancelScope, TimedOut
 
@@ -75,6 +76,10 @@ class Systemctl:
     _root: str | os.PathLike[str] | None = None
     _scope: CancelScope = attrs.field(factory=CancelScope, kw_only=True, repr=False)
     _silence: Silence = attrs.field(factory=Silence, kw_only=True, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self._root is not None:
+            check_path(self._root, "Systemctl(root=…)")
 
     def __reduce__(self) -> tuple[type[Systemctl], tuple[str | os.PathLike[str] | None]]:
         # A copy in another process waits in a scope of its own.

@@ -508,8 +508,8 @@ def diff(options: argparse.Namespace, host: Host) -> Result:
         "diff",
         lambda scope: queries.diff(before, after, config, host=host, scope=scope),
     )
-    if before.host != found.host:
-        hosts = (clean(before.host or ""), clean(found.host or ""))
+    if found.host_before != found.host:
+        hosts = (clean(found.host_before or ""), clean(found.host or ""))
         complain(f"warning: A is a snapshot of {hosts[0]}, and B is of {hosts[1]}")
     if before.time and found.after and before.time > found.after:
         times = f"{before.time} and {found.after}"

@@ -193,6 +193,8 @@ def examine(
         phases.Cancelled, phases.TimedOut: the scope was cancelled.
         FileError: the host is a snapshot, which holds no files.
     """
+    if not isinstance(config_name, str):
+        raise TypeError(f"examine(config_name=…) takes a str, not {shown(config_name)}")
     config = None if config is None else to_config(config)
     checks = _to_checks(checks)
     host = to_host(host)
@@ -204,6 +206,8 @@ def examine(
 
 
 def _to_checks(values: Iterable[DoctorCheck]) -> tuple[DoctorCheck, ...]:
+    if not isinstance(values, Iterable):
+        raise TypeError(f"examine(checks=…) takes checks such as CHECKS, not {shown(values)}")
     checks = tuple(values)
     for each in checks:
         if not isinstance(each, DoctorCheck):

@@ -24,6 +24,7 @@ from hostrouting.config.routing import Config
 from hostrouting.fleet.groups import FleetReport, JudgedHost
 from hostrouting.kernel.snapshot import Snapshot
 from hostrouting.model.errors import ConfigError, HostRoutingError
+from hostrouting.model.opening import check_path
 from hostrouting.model.text import shortened, shown
 from hostrouting.model.values import frozen
 from hostrouting.overlap.check import unjudged
@@ -109,23 +110,38 @@ def judge(
             f"judge takes a Config, not {shown(config)}; "
             "make one with Config.load or Config.from_mapping"
         )
-    is_one = isinstance(snapshots, (str, os.PathLike, Mapping, Snapshot))
+    is_one = isinstance(snapshots, (str, bytes, os.PathLike, Mapping, Snapshot))
     if is_one or not isinstance(snapshots, Iterable):
         raise TypeError(f"judge takes a list of snapshots or paths, not {shown(snapshots)}")
     if not isinstance(executor, Executor | None):
         raise TypeError(
             f"judge takes a concurrent.futures.Executor as executor, not {shown(executor)}"
         )
-    if since is not None and not os.path.isdir(since):  # noqa: PTH112 - Path.is_dir raises an OSError without permission
-        raise HostRoutingError(
-            f"can't compare with the snapshots in {os.fspath(since)}: it isn't a folder"
-        )
+    _check_size(max_mib)
+    if since is not None:
+        _check_folder(since)
     earlier = set() if since is None else {*map(_stem, Path(since).glob("[!.]*.json"))}
     judging = _Judging(config, max_mib, since, _shared_names(snapshots))
     hosts = _reports(snapshots, judging, executor, to_scope(scope))
     report = FleetReport.of(hosts, time.time())
     later = {name.rpartition("/")[2] for group in report.groups for name in group.hosts}
     return attrs.evolve(report, gone=tuple(sorted(earlier - later)))
+
+
+def _check_size(max_mib: object) -> None:
+    wrong = f"judge(max_mib=…) takes a number of MiB, at least 1, not {shown(max_mib)}"
+    if not isinstance(max_mib, int):
+        raise TypeError(wrong)
+    if max_mib < 1:
+        raise ValueError(wrong)
+
+
+def _check_folder(since: str | os.PathLike[str]) -> None:
+    check_path(since, "judge(since=…)")
+    if not os.path.isdir(since):  # noqa: PTH112 - Path.is_dir raises an OSError without permission
+        raise HostRoutingError(
+            f"can't compare with the snapshots in {os.fspath(since)}: it isn't a folder"
+        )
 
 
 def _reports(

@@ -86,8 +86,11 @@ class FakeKernel(IpCommands, Kernel):
     family: Family = Family.IPV4
 
     def __init__(self, release: str | None = None) -> None:
+        wanted = f"expected a release of Linux, such as '5.10', not {shown(release)}"
+        if not isinstance(release, str | None):
+            raise TypeError(wanted)
         if release is not None and numbers_of(release) is None:
-            raise ValueError(f"expected a release of Linux, such as 5.10, not {shown(release)}")
+            raise ValueError(wanted)
         self._lock = threading.Lock()
         self._net = Net(release)
         self._changed = threading.Event()

@@ -61,7 +61,7 @@ from hostrouting.model.errors import ConfigError
 from hostrouting.model.family import Family, IpAddress
 from hostrouting.model.jsonable import in_json
 from hostrouting.model.links import Address, AddressLabel, Link
-from hostrouting.model.opening import translate_errors
+from hostrouting.model.opening import check_path, translate_errors
 from hostrouting.model.parsing import parse_address
 from hostrouting.model.routes import Route
 from hostrouting.model.rules import Rule
@@ -277,6 +277,7 @@ class Snapshot:
         Raises:
             FileError: the file can't be written. An existing file is left unchanged.
         """
+        check_path(path, "Snapshot.save(path=…)")
         target = Path(path)
         part = target.with_name(f".{target.name}.{os.getpid()}")
         with translate_errors(f"write the snapshot {target}"):

@@ -85,6 +85,9 @@ class ConfigError(HostRoutingError):
     """
 
     def __init__(self, problems: Iterable[tuple[str, str]]) -> None:
+        given: object = problems
+        if isinstance(given, str):
+            raise TypeError(f"ConfigError takes pairs of a path and a message, not {given!r}")
         self.problems: tuple[tuple[str, str], ...] = tuple(problems)
         super().__init__(
             "\n".join(f"{path}: {text}" if path else text for path, text in self.problems)

@@ -1,4 +1,4 @@
-"""Open files created by other programs, and translate the errors of the operating system."""
+"""Validate paths, open files created by other programs, and translate the system's errors."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterator
 
 from hostrouting.model.errors import FileError
+from hostrouting.model.text import shown
 
 
 class NotRegularError(OSError):
@@ -48,3 +49,9 @@ def only_regular(path: str, flags: int, *, dir_fd: int | None = None) -> int:
         return descriptor
     os.close(descriptor)
     raise NotRegularError("it is not a regular file")
+
+
+def check_path(value: object, argument: str) -> None:
+    """Raise a ``TypeError`` unless an argument, such as ``Layout(root=…)``, is a path."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"{argument} takes a path, not {shown(value)}")

@@ -112,12 +112,15 @@ class DiffReport(JsonObject):
         others: the changes of the host that explain none of ``changed``.
         reason: why some CIDRs couldn't be compared, or None.
         renamed: the NICs that have another name in the later snapshot.
+        host_before: the name of the earlier snapshot's host. If it isn't ``host``, two hosts were
+            compared, or the host was renamed.
     """
 
     schema: ClassVar[Literal[1]] = 1
     json_names = (
         "schema",
         "host",
+        "host_before",
         "before",
         "after",
         "differs",
@@ -136,6 +139,7 @@ class DiffReport(JsonObject):
     others: tuple[HostChange, ...] = ()
     reason: str | None = None
     renamed: tuple[RenamedNic, ...] = ()
+    host_before: str | None = None
 
     @property
     def differs(self) -> bool | None:
@@ -178,6 +182,7 @@ def compare(before: Snapshot, after: Snapshot, cidrs: Sequence[IpNetwork]) -> Di
         tuple(changed),
         reason=reason,
         renamed=renamed_nics(before.links, after.links),
+        host_before=before.host,
     )
     causes = {*report.causes}
     return attrs.evolve(report, others=tuple(each for each in changes if each not in causes))

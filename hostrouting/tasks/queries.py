@@ -196,19 +196,25 @@ def diff(
 
     Returns:
         The ranges of each CIDR whose lookup results differ, and the changes that explain each
-        difference. Other changes are in ``others``. If the snapshots lack the data to compare the
+        difference. Other changes are in ``others``. If the snapshots are of two hosts,
+        ``host_before`` isn't ``host``. If the snapshots lack the data to compare the
         CIDRs, the report has a reason.
 
     Raises:
         RouteError, FileError: as for ``snapshot``.
+        phases.Cancelled, phases.TimedOut: the scope was cancelled.
     """
     from hostrouting.overlap.difference import compare
 
     for given in (a,) if b is None else (a, b):
         check_snapshot(given, "diff")
-    later = snapshot(host=host, scope=scope) if b is None else b
     expected = () if config is None else to_config(config).route_overlap.expected_cidrs
-    return compare(a, later, [each.cidr for each in expected])
+    if host is not None:
+        to_host(host)
+    with to_scope(scope) as scope:
+        later = snapshot(host=host, scope=scope) if b is None else b
+        scope.check()
+        return compare(a, later, [each.cidr for each in expected])
 
 
 def render(config: Config) -> dict[str, str]:

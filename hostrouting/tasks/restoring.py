@@ -22,7 +22,7 @@ from hostrouting.routes.plan import find_missing
 from hostrouting.tasks.arguments import HostTask
 from hostrouting.tasks.configure import Configure
 from hostrouting.tasks.queries import installed_config
-from phases import CancelScope, Task, TimedOut, all_or_nothing, run_child
+from phases import CancelScope, Serial, Task, TimedOut, all_or_nothing, run_child
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -58,8 +58,9 @@ class RestoreOnFailure(HostTask, Generic[T_co]):
         """Refuse a task for another host, whose changes couldn't be undone here.
 
         Raises:
-            TypeError: the task, or one below it, is for another host.
+            TypeError: the task, or one below it, is for another host, or it isn't a task.
         """
+        Serial(self.task)  # only a task is accepted
         for each in _tasks_from(self.task):
             other = getattr(each, "host", self.host)
             if isinstance(other, Host) and other.layout != self.host.layout:

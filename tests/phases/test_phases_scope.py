@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import socket
@@ -9,12 +10,23 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 from nightly import by_day
 from recording_tasks import Blocking, Raising, handling, meanwhile
 
-from phases import Cancelled, CancelScope, Clock, Parallel, SystemClock, TimedOut, run
+from phases import (
+    Cancelled,
+    CancelScope,
+    Clock,
+    Parallel,
+    Serial,
+    SystemClock,
+    TimedOut,
+    run,
+    run_child,
+)
 from phases.testing import FakeClock
 
 if sys.version_info < (3, 11):
@@ -165,6 +177,40 @@ def test_wait_sees_what_another_thread_does() -> None:
 def test_wait_refuses_other_types() -> None:
     with pytest.raises(TypeError, match="can wait for seconds, an Event or a file, not for 'soon'"):
         CancelScope().wait("soon")  # type: ignore[arg-type]
+
+
+WRONG: dict[str, tuple[Callable[[Any], object], Any, type[Exception], str]] = {
+    "a clock's number": (lambda it: CancelScope(clock=it), 5, TypeError, "a clock, .* not 5"),
+    "a clock's words": (lambda it: CancelScope(clock=it), "", TypeError, "a clock, .* not ''"),
+    "a class": (lambda it: CancelScope(clock=it), FakeClock, TypeError, "a clock, .* not <class"),
+    "a timeout of NaN": (
+        lambda it: CancelScope(timeout=it),
+        math.nan,
+        ValueError,
+        "timeout .* nan",
+    ),
+    "a child's": (lambda it: CancelScope().child(timeout=it), math.nan, ValueError, "timeout"),
+    "a wait of NaN": (CancelScope().wait, math.nan, ValueError, "a wait takes .* not nan"),
+    "no outer scope": (CancelScope().within, 5, TypeError, "expected a CancelScope as scope, not"),
+    "a parent's scope": (
+        lambda it: run_child(Serial(), it),
+        5,
+        TypeError,
+        "expected a CancelScope as scope, not 5",
+    ),
+    "a slice's words": (SystemClock, "x", TypeError, "SystemClock takes a number .* not 'x'"),
+    "patience": (lambda it: FakeClock(patience=it), "x", TypeError, "FakeClock takes .* not 'x'"),
+    "an advance": (FakeClock().advance, None, TypeError, "advance takes a number .* not None"),
+    "a time": (lambda it: FakeClock().call_at(it, print), "x", TypeError, "call_at takes .* 'x'"),
+}
+
+
+@pytest.mark.parametrize(("call", "value", "kind", "message"), WRONG.values(), ids=WRONG)
+def test_a_wrong_argument_is_named(
+    call: Callable[[Any], object], value: Any, kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        call(value)
 
 
 @pytest.mark.parametrize("what", ["seconds", "event", "file", "process"])
