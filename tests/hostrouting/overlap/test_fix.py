@@ -152,6 +152,18 @@ ROWS = {
     "half of the address space": Row(
         HALVES, ("10.96.0.0/12",), ("10.96.0.0/12",), hints=("tun0 belongs to a VPN",)
     ),
+    "a part with InfiniBand's network, which a wider route wouldn't save": Row(
+        f"{HALVES}\naddr add 10.96.128.1/17 dev ib0",
+        ("10.96.0.0/16",),
+        ("10.96.0.0/17", "10.96.128.0/18", "10.96.192.0/18"),
+        hints=("tun0 belongs to a VPN",),
+    ),
+    "an unused route has the destination": Row(
+        "addr add 10.96.0.4/11 dev ib0\n"
+        "route add 10.96.0.0/12 dev eth1 tos 0x10 proto kernel scope link",
+        ("10.96.0.0/12",),
+        ("10.96.0.0/13", "10.104.0.0/13"),
+    ),
     "a network behind a tunnel": Row(
         f"{VPN}route add 10.9.0.0/16 via 10.8.8.1 dev tun0 proto static",
         ("10.9.0.0/16",),
