@@ -350,6 +350,18 @@ def test_the_go_packages_routes_become_ours(install: Installer) -> None:
 # FakeKernel holds a single route for each key.
 @pytest.mark.kernel
 @pytest.mark.parametrize("install", ["linux", 0], indirect=True)
+@pytest.mark.parametrize(("order", "gateway"), [("append", "10.1.0.1"), ("prepend", "10.1.0.2")])
+def test_of_default_routes_with_one_metric_the_first_counts(
+    install: Installer, order: str, gateway: str
+) -> None:
+    run_ip(f"route {order} default via 10.1.0.2 dev eth0 metric 100")
+    install(str(DESTINATION))
+    assert route_of(install.kernel).hops == (NextHop("eth0", IPv4Address(gateway)),)
+
+
+# FakeKernel holds a single route for each key.
+@pytest.mark.kernel
+@pytest.mark.parametrize("install", ["linux", 0], indirect=True)
 @pytest.mark.parametrize("order", ["append", "prepend"])
 @pytest.mark.parametrize("more", ["via 10.1.0.2 dev eth0", "via 10.1.0.1 dev eth0 proto static"])
 def test_a_route_beside_another_one_is_not_taken_over(
