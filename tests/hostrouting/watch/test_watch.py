@@ -41,7 +41,7 @@ from hostrouting.boot.trial_timer import TRIAL_HINT, times_of
 from hostrouting.config.routing import OverlapMode
 from hostrouting.kernel.port import Write, read_routes
 from hostrouting.model.errors import RouteError
-from hostrouting.model.lookups import RouteFailure
+from hostrouting.model.lookups import Lookup, RouteFailure
 from hostrouting.model.routes import DEFAULT_DESTINATION, NextHop, Protocol, Route, Table
 from hostrouting.model.rules import Rule
 from hostrouting.overlap.check import check_overlap
@@ -104,6 +104,11 @@ class World:
 
     def looks(self) -> int:
         return len([line for _, line in self.heard if line.startswith("STATUS=")])
+
+    def longest_silence(self) -> float:
+        """Return the longest time without a ping for systemd's watchdog."""
+        pings = [when for when, line in self.heard if line == "WATCHDOG=1"]
+        return max(later - earlier for earlier, later in pairwise(pings))
 
     def ours(self) -> list[Route]:
         return [route for route in read_routes(self.kernel, Table.MAIN) if route.is_ours]
@@ -313,10 +318,18 @@ def test_another_nic_with_the_uplinks_name_is_an_event(
         world.kernel.add_address("eth0", "10.1.0.4/24")
         assert not world.kernel.write(Write.ADD, [default()])
 
+    def fail(*_: object, **__: object) -> tuple[Lookup, ...]:
+        raise RouteError("can't look up routes: no memory")
+
     world.config = attrs.evolve(KEEPING, uplinks=uplinks)
+    world.backend = Altered(world.kernel, lookup=world.kernel.lookup)
     record(world, "eth0 00:0d:3a:00:00:01\n")
     world.at(5, replace)
-    world.watch(LOOK_SECONDS + 10)
+    world.at(20, lambda: world.backend.__dict__.update(lookup=fail))
+    world.at(20, world.lose)
+    world.at(30, lambda: world.backend.__dict__.update(lookup=world.kernel.lookup))
+    world.watch(LOOK_SECONDS + 40)
+    assert "STATUS=unknown" in " ".join(line for _, line in world.heard)
     ((_, event),) = world.of_kind(EventKind.UPLINK_MOVED)
     assert event.message.startswith("eth0 (00:0d:3a:00:00:02) counts as the uplink now, because")
     assert event.fields["DEV"] == ("eth0",)
@@ -523,6 +536,7 @@ def test_a_refused_route_is_retried_with_backoff(world: World) -> None:
     assert [route.destination for route in soon] == [WANTED]
     assert [route.destination for route in world.ours()] == [WANTED]
     assert 3 < len(tries) < 20
+    assert world.longest_silence() < LOOK_SECONDS + 1
     assert len(world.of_kind(EventKind.PROBLEM)) == 1
     assert world.of_kind(EventKind.ROUTES_CONTESTED) == []
 
@@ -811,6 +825,15 @@ def test_a_late_shadow_changes_marker_report_and_metrics(world: World) -> None:
     assert "192.168.0.0/16" in gone.message
 
 
+def test_a_check_that_is_removed_during_a_round_leaves_no_marker(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs = iter([config(cidrs=("172.16.0.0/16",))] * 2)
+    monkeypatch.setattr(world, "read", lambda: next(configs, config(cidrs=())))
+    world.watch(1)
+    assert world.marker() == {}
+
+
 def test_a_growing_failure_is_reported_again_and_not_as_gone(world: World) -> None:
     world.config = config(cidrs=("192.168.0.0/16",))
     world.at(10, lambda: world.kernel.add_address("ib0", "192.168.7.1/24"))
@@ -821,6 +844,17 @@ def test_a_growing_failure_is_reported_again_and_not_as_gone(world: World) -> No
     assert "192.168.8.0/24" not in failures[0]
     assert "192.168.8.0/24" in failures[1]
     assert EventKind.FAILURE_GONE not in world.kinds()
+
+
+def test_a_failure_without_a_verdict_in_between_is_reported_once(world: World) -> None:
+    world.config = config(cidrs=("192.168.0.0/16",))
+    world.kernel.add_address("ib0", "192.168.7.1/24")
+    world.at(10, lambda: world.kernel.write(Write.DELETE, [default()]))
+    world.at(20, lambda: put(world.kernel, default()))
+    world.watch(60)
+    assert len(world.of_kind(EventKind.FAILURE)) == 1
+    assert EventKind.FAILURE_GONE not in world.kinds()
+    assert "STATUS=unknown" in " ".join(line for _, line in world.heard)
 
 
 # --- when the watcher looks -----------------------------------------------------------------------
@@ -842,6 +876,20 @@ def test_a_flood_of_changes_causes_few_looks(world: World, seconds: float) -> No
     assert len(world.ours()) == 1
 
 
+def test_a_long_flood_delays_a_repair_by_seconds_and_no_later_one(world: World) -> None:
+    noise = Route(IPv4Network("192.0.2.0/24"), (NextHop("ib0"),), protocol=Protocol.STATIC)
+    for begin, end in ((10, 60), (80, 85)):
+        for number in range(20 * (end - begin)):
+            change = Write.DELETE if number % 2 else Write.ADD
+            world.at(begin + number / 20, partial(world.kernel.write, change, [noise]))
+    world.at(42, world.lose)
+    world.at(80, world.lose)
+    world.watch(90)
+    first, second = (when for when, _ in world.put_back())
+    assert 42 <= first < 51
+    assert 80 <= second < 82
+
+
 def test_an_idle_watcher_looks_once_a_minute(world: World) -> None:
     world.config = config()
     world.watch(600)
@@ -852,8 +900,7 @@ def test_it_pings_the_watchdog_and_sends_systemd_the_verdict(world: World) -> No
     world.watch(600)
     unit = read_asset(PACKAGE, "hostrouting-watch.service")
     watchdog_seconds = int(unit.partition("WatchdogSec=")[2].partition("\n")[0])
-    pings = [when for when, line in world.heard if line == "WATCHDOG=1"]
-    assert max(later - earlier for earlier, later in pairwise(pings)) <= watchdog_seconds / 3
+    assert world.longest_silence() <= watchdog_seconds / 3
     lines = [line for _, line in world.heard if line != "WATCHDOG=1"]
     assert lines[:2] == [
         "STATUS=ok: every expected CIDR leaves through eth0; static routes in place: 1",
