@@ -566,10 +566,8 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     )
     if on is not asked:
         said.append(_AS_AFTER_BOOT)
-    from hostrouting.routes.verify import ASK_FIX
-
-    start = _start_lines(_start_notes(result, _rehearsing(config, asked), chosen, asked))
-    said += (line.replace(ASK_FIX, "") for line in start)
+    rehearsed = _rehearsing(config, asked)
+    said += _start_lines(_start_notes(result, lambda: rehearsed().within_fix(), chosen, asked))
     said += unexpected_lines(config)
     for line in (*said, *_next_lines(result, on), *_contested_lines(result)):
         complain(line)
@@ -702,8 +700,8 @@ def _unfixed(config: Config, host: Host, *, has_config: bool) -> OverlapReport:
                 "check", lambda scope: naming_wrong(report, planned, config, scope)
             )
             run_function("check", lambda scope: refuse_needless(report, planned, config, scope))
-            planned.refuse_losing(report.fix, config)
-    except RouteError as error:
+    except RouteError as raised:
+        error = raised.within_fix()
         now = _check_on(_without_waits(config), host, None)
         if now.findings:
             later = run_function("check", lambda scope: fix_without_keep(config, host, scope))

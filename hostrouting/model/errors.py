@@ -105,17 +105,26 @@ class Refusal(NamedTuple):
     Args:
         message: the failed operation, the route, and why it failed.
         hint: suggested next step, or an empty string if there is none.
+        asks_fix: whether ``hostrouting fix`` says what helps.
     """
 
     message: str
     hint: str = ""
+    asks_fix: bool = False
 
     def __str__(self) -> str:
-        return with_hint(self.message, self.hint)
+        return with_hint(self.message, self.advice)
+
+    @property
+    def advice(self) -> str:
+        """Return the hint for an error of another command than ``hostrouting fix``."""
+        return f"hostrouting fix says what helps; {self.hint}" if self.asks_fix else self.hint
 
 
 class RouteError(HostRoutingError):
     """The error for routes that couldn't be read, resolved, installed, removed or verified."""
+
+    _refusals: tuple[Refusal, ...] = ()
 
     @classmethod
     def of(cls, refusals: Sequence[Refusal], *, errno: int | None = None) -> RouteError:
@@ -126,8 +135,17 @@ class RouteError(HostRoutingError):
             errno: errno from the kernel, if any.
         """
         message = shortened([refusal.message for refusal in refusals], "\n", NAMED_MAX)
-        hints = dict.fromkeys(refusal.hint for refusal in refusals[:NAMED_MAX] if refusal.hint)
-        return cls(message, hint="\n".join(hints), errno=errno)
+        advice = [refusal.advice for refusal in refusals[:NAMED_MAX] if refusal.advice]
+        error = cls(message, hint="\n".join(dict.fromkeys(advice)), errno=errno)
+        error._refusals = (*refusals,)
+        return error
+
+    def within_fix(self) -> RouteError:
+        """Return the error for ``hostrouting fix``, which doesn't advise to run that."""
+        if not any(refusal.asks_fix for refusal in self._refusals):
+            return self
+        bare = [refusal._replace(asks_fix=False) for refusal in self._refusals]
+        return RouteError.of(bare, errno=self.errno)
 
 
 class UnitError(HostRoutingError):

@@ -38,7 +38,7 @@ from hostrouting.overlap.proposals import Fix
 from hostrouting.overlap.uplinks import find_uplinks, ipv4_defaults_for
 from hostrouting.routes.install import refuse
 from hostrouting.routes.plan import RoutePlan, plan_or_raise
-from hostrouting.routes.policy import PolicyPlan
+from hostrouting.routes.policy import PolicyPlan, PolicyRouting
 from hostrouting.routes.printed import Printed
 from hostrouting.routes.verify import losing_routes, verify_routes
 from hostrouting.routes.verify_policy import verify_policy
@@ -112,12 +112,8 @@ class PlannedHost:
             after = as_installed(attrs.evolve(config, static_routes=static), self.host)
             for family, model in after.models.items():
                 verify_routes(_new_routes(after.plan.of(family)), model)
-            after.verify_rules()
-
-    def verify_rules(self) -> None:
-        """Raise a RouteError if another program's rule would decide before one of the plan's."""
-        for policy in self.plan.policies:
-            verify_policy(policy.wanted, self.backend(policy.family))
+            for policy in after.plan.policies:
+                verify_policy(policy.wanted, after.backend(policy.family))
 
     def moves(self, static: StaticRoutes) -> bool:
         """Return whether a static route that names no interface moves to another interface."""
@@ -166,16 +162,19 @@ class PlannedHost:
     def losing(self) -> list[str]:
         """Return a reason for each route or rule that wouldn't win and thus makes ``apply`` fail.
 
-        Of the routes, only new ones count.
+        Of the routes, only new ones count, and of the rules, those of no kept addresses, which
+        ``refuse_unkept`` has verified.
         """
         reasons: list[str] = []
         for family, model in self.models.items():
             losing = losing_routes(_new_routes(self.plan.of(family)), model)
             reasons += [refusal.message for _, refusal in losing]
-        try:
-            self.verify_rules()
-        except RouteError as error:
-            reasons += error.message.splitlines()
+        for policy in self.plan.policies:
+            rules = tuple(rule for rule in policy.wanted.rules if rule.source is None)
+            try:
+                verify_policy(PolicyRouting(rules), self.backend(policy.family))
+            except RouteError as error:
+                reasons += error.message.splitlines()
         return reasons
 
     @property

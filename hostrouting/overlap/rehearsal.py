@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import attrs
+
 from hostrouting.boot.go_package import routes_to_adopt
 from hostrouting.boot.host import Host
 from hostrouting.config.routing import Config
@@ -41,6 +43,11 @@ class Rehearsal:
     def reason(self) -> str:
         """Return the error and its hint as a clause, or an empty string."""
         return "" if self.error is None else "; ".join(self.error.clause.splitlines())
+
+    def within_fix(self) -> Rehearsal:
+        """Return the rehearsal for ``hostrouting fix``, whose error doesn't advise to run that."""
+        error = None if self.error is None else self.error.within_fix()
+        return attrs.evolve(self, error=error)
 
 
 def rehearse(config: Config, host: Host, scope: CancelScope) -> Rehearsal:

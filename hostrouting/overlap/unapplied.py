@@ -34,7 +34,6 @@ from hostrouting.overlap.proposals import Fix, Obstacle, Unfixable
 from hostrouting.overlap.summary import pasted_entries
 from hostrouting.routes.plan import RoutePlan, SwappedNamesError
 from hostrouting.routes.policy import PolicyPlan, PolicyRouting
-from hostrouting.routes.verify import ASK_FIX
 from phases import CancelScope
 
 # A clause names at most this many routes.
@@ -283,9 +282,9 @@ def refuse_needless(
     config: Config,
     scope: CancelScope,
 ) -> None:
-    """Raise a RouteError if the check passes, but one of the config's routes loses.
+    """Raise a RouteError if one of the config's routes loses, and no fix of the report helps.
 
-    The hint says to remove routes that lose to a policy rule, if the check passes without them.
+    The hint says to remove routes that lose to a policy rule, if nothing more fails without them.
 
     Args:
         report: the report on the host with all of the config's entries.
@@ -293,36 +292,60 @@ def refuse_needless(
         config: the config.
         scope: cancels the check of the model without these routes.
     """
-    if report.verdict is not Verdict.OK:
-        return
+    try:
+        planned.refuse_losing(report.fix, config)
+    except RouteError as error:
+        raise _with_removals(report, planned, config, scope) or error from None
+    if report.verdict is Verdict.OK:
+        needless = _with_removals(report, planned, config, scope)
+        if needless is not None:
+            raise needless
+
+
+def _with_removals(
+    report: OverlapReport,
+    planned: PlannedHost,
+    config: Config,
+    scope: CancelScope,
+) -> RouteError | None:
+    """Return an error that names the config's losing routes, and those to remove; or None."""
     try:
         losing = planned.losing_of_config
-        needless = [route for route, refusal in losing if refusal.hint.startswith(ASK_FIX)]
-        is_needless = _passes_without(needless, planned, config, scope)
+        failing = [part for finding in report.findings for part in finding.ranges]
+        beaten = [
+            route
+            for route, refusal in losing
+            if refusal.asks_fix and not any(map(route.destination.overlaps, failing))
+        ]
+        is_needless = _are_needless(beaten, report, planned, config, scope)
     except UnknownFactError:
-        return
+        return None
     refusals: list[Refusal] = []
     for route, refusal in losing:
-        removal = f"{_removal(route, planned)}; " if is_needless else ""
-        refusals.append(Refusal(refusal.message, refusal.hint.replace(ASK_FIX, removal)))
-    if refusals:
-        raise RouteError.of(refusals)
+        is_removed = is_needless and route in beaten
+        removal = f"{_removal(route, planned)}; " if is_removed else ""
+        refusals.append(Refusal(refusal.message, f"{removal}{refusal.hint}"))
+    return RouteError.of(refusals) if refusals else None
 
 
-def _passes_without(
+def _are_needless(
     routes: Sequence[Route],
+    report: OverlapReport,
     planned: PlannedHost,
     config: Config,
     scope: CancelScope,
 ) -> bool:
-    """Return whether the check passes if the config doesn't list these routes."""
+    """Return whether no more CIDR fails if the config doesn't list these routes."""
     if not routes:
         return False
     config = _without_routes(config, routes)
     without = as_installed(config, planned.host, scope)
     config = planned.host.with_verified(config)
     after = check_families(config, without.backend, scope, host=planned.host)
-    return after.verdict is Verdict.OK
+    failing = {*map(failure_key, report.findings)}
+    return after.verdict is not Verdict.UNKNOWN and failing.issuperset(
+        map(failure_key, after.findings)
+    )
 
 
 def _removal(route: Route, planned: PlannedHost) -> str:

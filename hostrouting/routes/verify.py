@@ -30,9 +30,6 @@ from hostrouting.routes.plan import halves_hint
 if TYPE_CHECKING:
     from hostrouting.kernel.fib import Fib
 
-# The hint on a route that another program's rule beats.
-ASK_FIX = "hostrouting fix says what helps; "
-
 # Packets to 0.0.0.0, :: and ::1 stay on the host, regardless of the tables (for IPv4, see
 # ip_route_output_key_hash_rcu in net/ipv4/route.c).
 _THIS_HOST = {Family.IPV4: (0, 32), Family.IPV6: (0, 127)}
@@ -217,7 +214,7 @@ def _beaten(route: Route, answer: Lookup, fib: Fib, backend: RouteBackend) -> Re
     family = route.family.value
     look = f"look at: ip -{family} rule; ip -{family} route show table all"
     is_of_rule = isinstance(winner, Route) and winner.table not in (Table.LOCAL, Table.MAIN)
-    return Refusal(reason, f"{ASK_FIX}{look}" if is_of_rule else look)
+    return Refusal(reason, look, asks_fix=is_of_rule)
 
 
 def gone_route(route: Route, backend: RouteBackend) -> Refusal:

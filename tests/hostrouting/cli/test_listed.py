@@ -1312,6 +1312,20 @@ def test_a_route_whose_cidr_may_now_go_through_a_vpn_is_to_be_removed(
     assert [run(word, path)[0] for word in ("fix", "apply", "check")] == [0, 0, 0]
 
 
+@pytest.mark.parametrize("fails", [False, True], ids=["another fails", "its CIDR fails, too"])
+def test_a_needless_route_is_to_be_removed_beside_failures(
+    run: Run, write: Any, kernel: FakeKernel, *, fails: bool
+) -> None:
+    """The fix doesn't advise to run the fix. If the route's own CIDR fails, it may be needed."""
+    assert kernel.write(Write.ADD, [VPN]) == ()
+    kernel.add_rule(BY_VPN)
+    cidrs = [EXPECTED, "10.9.0.0/16"] if fails else [EXPECTED]
+    path = write({"hostRouting": section("10.9.0.0/16", cidrs=cidrs)})
+    code, _, err = run("fix", path)
+    assert (code, "doesn't win" in err, "fix says" in err) == (1, True, False)
+    assert ("hint: remove 10.9.0.0/16 from" in err) is not fails
+
+
 def test_a_route_that_a_vpn_beats_in_part_is_not_to_be_removed(
     run: Run, write: Any, kernel: FakeKernel
 ) -> None:
