@@ -181,12 +181,19 @@ def _through_their_own(by_packets: Mapping[Loss, list[Loss]]) -> dict[Loss, list
     return by_carriers
 
 
-def _with_spared(found: Sequence[Loss]) -> Iterator[Loss]:
+def _with_spared(found: Sequence[Loss], bits: int) -> Iterator[Loss]:
     """Yield all losses of packets from this host, with ``spares_own``."""
-    unspared = {loss.sender for loss in found if _is_of_sender(loss, loss.before)}
+    taken: dict[str, list[IpNetwork]] = {}
     for loss in found:
-        spares_own = loss.is_intended or unspared.isdisjoint(loss.neighbours_of)
-        yield attrs.evolve(loss, spares_own=spares_own)
+        if _is_of_sender(loss, loss.before):
+            taken.setdefault(loss.sender, []).extend(loss.ranges)
+    unspared = {dev: PrefixSet(map(numbers, ranges), bits) for dev, ranges in taken.items()}
+    for loss in found:
+        devs = [dev for dev in loss.neighbours_of if dev in unspared]
+        if devs and loss.is_intended:
+            spans = [ends(numbers(part), bits) for part in loss.ranges]
+            devs = [dev for dev in devs if any(unspared[dev].overlaps(*span) for span in spans)]
+        yield attrs.evolve(loss, spares_own=not devs)
 
 
 def _is_of_sender(loss: Loss, carriers: tuple[str, ...]) -> bool:
@@ -371,7 +378,7 @@ class _Comparison:
         sent: list[Loss] = []
         for change, spans in groups.items():
             sent += self._losses(change, sorted(spans, key=_first))
-        return (*_with_spared(sent), *self._losses_of_incoming())
+        return (*_with_spared(sent, self._bits), *self._losses_of_incoming())
 
     def _places_with_equal_lookups(self) -> Collection[list[Place]]:
         """Return lists of places with equal lookups; comparing one place of each list is enough.

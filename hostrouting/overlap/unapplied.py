@@ -476,13 +476,37 @@ def _with_losses(fix: Fix, planned: PlannedHost, config: Config, scope: CancelSc
     lines = [*fix.consequences]
     try:
         found = planned.diverted(config, scope)
+        others = [line for each in found for line in each.others]
+        if others and (fix.routes or fix.rules):
+            others = _others_with(fix, planned, config, scope)
     except RouteError as error:
         return attrs.evolve(fix, consequences=(*lines, unknown_effects(error)))
+    facts = {_fact(line) for line in lines}
+    lines += [line for line in others if _fact(line) not in facts]
     for each in found:
         keep += [entry for entry in each.keep if entry not in keep]
-        lines += [line for line in each.others if line not in lines]
         lines += [f"{clause}; {_WITH_KEEP}" for clause in each.kept]
     return attrs.evolve(fix, keep=tuple(keep), consequences=tuple(lines))
+
+
+def _others_with(
+    fix: Fix,
+    planned: PlannedHost,
+    config: Config,
+    scope: CancelScope,
+) -> list[str]:
+    """Return a line on each kind of packets that a config and its fix divert together.
+
+    The fix may lead packets elsewhere that the config's own routes divert.
+    """
+    static = with_more(config.static_routes, fix.entries)
+    fixed = as_installed(attrs.evolve(config, static_routes=static), planned.host, scope)
+    return [line for each in fixed.diverted(config, scope) for line in each.others]
+
+
+def _fact(line: str) -> str:
+    """Return a caution without its details."""
+    return line.partition("; ")[0]
 
 
 def _may_help(static: StaticRoutes, findings: Iterable[Finding]) -> bool:

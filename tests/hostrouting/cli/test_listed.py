@@ -137,6 +137,50 @@ def test_what_the_listed_routes_take_away_is_told(
         assert LED_AWAY not in run(word, write(fixed))[2]
 
 
+def cautions(run: Run, path: Path) -> list[str]:
+    lines = run("check", path)[1].splitlines()
+    return [line for line in lines if line.startswith("caution: ")]
+
+
+def test_cautions_are_about_the_host_with_listed_rules_and_the_fix(
+    run: Run, write: Any, kernel: FakeKernel
+) -> None:
+    """CONFIG's rule alone would lead the VPN's packets to ib0, and the fix leads them on."""
+    kernel.ip("""\
+link add wg0
+address add 10.8.0.2/24 dev wg0
+route add default dev wg0 table 77
+rule add pref 5270 lookup 77""")
+    rules = [{"to": EXPECTED, "priority": 5000}]
+    path = write({"hostRouting": section(cidrs=[EXPECTED], rules=rules, uplinks=["eth0"])})
+    assert cautions(run, path) == [
+        (
+            f"caution: the node then sends to neighbours of ib0 in {EXPECTED} through eth0, "
+            "except from this interface's own addresses"
+        ),
+        (
+            f"caution: packets from the addresses of wg0 no longer go to {EXPECTED} through wg0, "
+            "but through eth0"
+        ),
+    ]
+
+
+def test_own_addresses_that_a_listed_rule_takes_are_not_excepted(
+    run: Run, write: Any, kernel: FakeKernel
+) -> None:
+    kernel.ip("route add 172.16.0.0/16 dev ib0 table 100")
+    kernel.ip("rule add pref 400 from 172.16.0.10 lookup 100")
+    rules = [{"to": HALVES[0], "priority": 300}]
+    path = write({"hostRouting": section(cidrs=[EXPECTED], rules=rules, uplinks=["eth0"])})
+    assert cautions(run, path)[:2] == [
+        f"caution: the node then sends to neighbours of ib0 in {EXPECTED} through eth0",
+        (
+            f"caution: packets from the addresses of ib0 no longer go to {HALVES[0]} through ib0, "
+            "but through eth0"
+        ),
+    ]
+
+
 @pytest.mark.parametrize("routes", [HALVES[:1], []], ids=["half", "none"])
 @pytest.mark.parametrize("keep", [["ib0"], []], ids=["kept", "unkept"])
 def test_a_fix_that_only_lists_what_is_installed_takes_nothing_away(
