@@ -156,6 +156,8 @@ def _policy_findings(policy: PolicyPlan, examined: ExaminedHost) -> Iterator[Doc
     for rule in policy.rule_steps.add:
         message = "it isn't in the kernel, or comes after another one of ours"
         yield DoctorFinding("rule-missing", rule_words(rule), message, repairing)
+    if not policy.wanted.pending:  # what waits has another finding
+        yield from _left_rules(policy, examined)
     for item in policy.wanted.left_out:
         if item.is_there:  # a missing one may exist on another host with this config
             message = f"it isn't kept: {item.reason}"
@@ -165,6 +167,16 @@ def _policy_findings(policy: PolicyPlan, examined: ExaminedHost) -> Iterator[Doc
         message = f"not kept yet: {', '.join(policy.wanted.pending)}"
         hint = f"when it is ready: {repairing}; hostrouting watch does that by itself"
         yield DoctorFinding("not-kept-yet", "kept interfaces", message, hint, Severity.RISK)
+
+
+def _left_rules(policy: PolicyPlan, examined: ExaminedHost) -> Iterator[DoctorFinding]:
+    """Yield a finding for each of our rules that the installed config doesn't need."""
+    steps = policy.rule_steps
+    for rule in (*steps.remove_first, *steps.remove):
+        if rule not in policy.wanted.rules:
+            message = "it is ours, and the installed config doesn't need it: apply removes it"
+            hint = examined.repairing("apply")
+            yield DoctorFinding("rule-left", rule_words(rule), message, hint, Severity.RISK)
 
 
 # --- programs that may remove our routes ----------------------------------------------------------

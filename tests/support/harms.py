@@ -92,7 +92,7 @@ def harms(crowded: Crowded, root: Path) -> list[str]:
     ]
     if not printed:
         return []
-    before = _Before(crowded, built, report)
+    before = Before(crowded, built, report)
     found: list[str] = []
     for each in printed:
         again = _built(crowded, root)
@@ -107,7 +107,7 @@ def harms(crowded: Crowded, root: Path) -> list[str]:
     return found
 
 
-class _Before:
+class Before:
     """A host as it was, with the ways of its packets.
 
     Args:
@@ -161,7 +161,7 @@ class _Before:
         lost = losses(self._ways, ways, ranges, self._owners, after.default_devs, sources, networks)
         if printed.is_removal:  # the text names what is removed, whatever used it
             lost = (attrs.evolve(loss, is_only_by_source=False) for loss in lost)
-        lines = [*printed.text, *_told(then.fix if then else None)]
+        lines = [*printed.text, *told_by(then.fix if then else None)]
         keep = (*printed.keep, *(then.fix.keep if then else ()))
         unnamed = [
             loss
@@ -236,14 +236,14 @@ def _printed(crowded: Crowded, report: OverlapReport, offers: Sequence[str]) -> 
     wanted = fix.entries
     if wanted.is_wanted:
         apply = partial(_with_entries, section, wanted)
-        yield Printed("proposal", apply, _told(fix), failing, told, keep=fix.keep)
+        yield Printed("proposal", apply, told_by(fix), failing, told, keep=fix.keep)
     for line in (*fix.consequences, *offers):
         for text in _KEEP.findall(line):
             if "GATEWAY" not in text:
                 entries = StaticRoutes(enabled=True, keep=json.loads(f"[{text}]"))
                 both = attrs.evolve(wanted, enabled=True, keep=(*wanted.keep, *entries.keep))
                 apply = partial(_with_entries, section, both)
-                lines = (*_told(fix), "; ".join(brief(line)))
+                lines = (*told_by(fix), "; ".join(brief(line)))
                 yield Printed(f"keep {text}", apply, lines, failing, told, keep=both.keep)
     for command in _COMMAND.findall(report.reason or ""):
         run = partial(_with_command, crowded.config, command)
@@ -324,7 +324,7 @@ def _as_listed(
         yield Printed(name, apply, warnings, failing, _EVERYTHING, keep=keep, is_asked_for=True)
 
 
-def _told(fix: Fix | None) -> tuple[str, ...]:
+def told_by(fix: Fix | None) -> tuple[str, ...]:
     """Return a fix's cautions as they are told without -v."""
     return () if fix is None else tuple("; ".join(brief(line)) for line in fix.consequences)
 

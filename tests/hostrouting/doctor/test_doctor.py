@@ -502,6 +502,10 @@ FAULTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         ),
         *("route-left", "172.16.9.0/24", "hostrouting apply"),
     ),
+    "a rule that no config has": (
+        lambda n: n.kernel.ip("rule add pref 77 to 172.16.9.0/24 lookup main proto 217"),
+        *("rule-left", "172.16.9.0/24", "hostrouting apply"),
+    ),
     "networkd": (
         flush_by_networkd,
         "networkd-flushes",
@@ -556,6 +560,7 @@ RISKS = {
         "ordering-cycle",
         "overridden",
         "route-left",
+        "rule-left",
         "stale-gate",
         "tied",
     ),

@@ -72,16 +72,18 @@ def crowded(seed: int, family: Family) -> Crowded:
         drawing = _Drawing(chance)
         steps = [*drawing.steps(), *inside]
         section = drawing.config()
-        text = json.dumps([steps, section])
-        if family is Family.IPV6:
-            text = _ADDRESS.sub(_translated, text)
-        steps, section = json.loads(text)
+        steps, section = json.loads(in_family(json.dumps([steps, section]), family))
         host = Crowded(seed, family, tuple(steps), section, drawing.forwards)
         try:
             host.config  # noqa: B018
         except ConfigError:
             continue
         return host
+
+
+def in_family(text: str, family: Family) -> str:
+    """Return a text with its IPv4 addresses translated, if the family is IPv6."""
+    return _ADDRESS.sub(_translated, text) if family is Family.IPV6 else text
 
 
 def _inside(chance: random.Random) -> list[str]:

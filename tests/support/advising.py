@@ -1,0 +1,99 @@
+"""Do what the commands advise on a crowded host, and find what the advice doesn't settle."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shlex
+from collections.abc import Iterator
+from ipaddress import ip_network
+from typing import Any
+
+from sessions import Session, cidr_of
+
+_ADVICES = 3
+_APPLY_OR_FIX = re.compile(r"hostrouting (?:apply|fix --in-place|confirm|revert)\b[^;&,\n]*")
+# The host has no unit of the consumer, and the doctor asks about this machine.
+_OF_UNITS = frozenset(
+    ("consumer", "modes", "restart", "ordering", "tools", "networkd", "networkmanager")
+)
+
+
+def advised(on: Session, when: str) -> Iterator[str]:
+    """Do what the doctor and the check advise, and yield advice that goes round in a circle."""
+    done: list[str] = []
+    for _ in range(_ADVICES):
+        told = [*_advice(on)]
+        if not told:
+            return
+        command, why = told[0]
+        done.append(command)
+        state = on.state
+        ended = on.run(*shlex.split(command)[1:])
+        if on.state == state and [*_advice(on)] == told:
+            yield f"{when}: {command} ends with {ended.code}, and leaves {why}"
+            return
+    if told := [*_advice(on)]:
+        yield f"{when}: after {done}, this is advised: {told[0]}"
+
+
+def _advice(on: Session) -> Iterator[tuple[str, str]]:
+    """Yield each command that is advised, with the text that it is in."""
+    for each in _broken(on):
+        if command := _command_in(each["hint"]):
+            yield command, str(each)
+    for line in on.run("check").out.splitlines():
+        if command := _command_in(line):
+            yield command, line
+
+
+def _broken(on: Session) -> Iterator[Any]:
+    """Yield what the doctor finds broken, without what belongs to this machine."""
+    for each in on.json("doctor").document["findings"]:
+        if each["check"] not in _OF_UNITS and each["severity"] != "risk":
+            yield each
+
+
+def _command_in(hint: str) -> str:
+    found = _APPLY_OR_FIX.search(hint.partition("\n")[0])
+    return found[0].strip() if found else ""
+
+
+def answered(on: Session, chance: random.Random, when: str) -> Iterator[str]:
+    """Give an answer that the check offers, fix and apply; yield what it then doesn't settle."""
+    asked = [each for each in on.check()["unfixable"] if each["answers"]]
+    if not asked:
+        return
+    each = chance.choice(asked)
+    answer = chance.choice(each["answers"])
+    document = json.loads(on.config.read_text())
+    section = document["hostRouting"]
+    for more in answer.get("expectedCidrs", ()):
+        overlap = section["routeOverlap"]
+        others = [cidr for cidr in overlap["expectedCidrs"] if cidr_of(cidr) != more["cidr"]]
+        overlap["expectedCidrs"] = [*others, more]
+    if "uplinks" in answer:
+        section["uplinks"] = answer["uplinks"]
+    on.config.write_text(json.dumps(document, indent=2))
+    clauses = [
+        clause
+        for clause in re.split(r"; (?=if |expect |set )", each["reason"])
+        if all(json.dumps(value) in clause for value in answer.get("expectedCidrs", ()))
+        and json.dumps(answer.get("uplinks", "")) in clause
+    ]
+    fixed = on.run("fix", "--in-place", str(on.config))
+    applied = on.json("apply", str(on.config))
+    report = on.check()
+    left = [
+        text
+        for finding in report["findings"]
+        for text in finding["ranges"]
+        if any(ip_network(text).overlaps(ip_network(part)) for part in each["ranges"])
+    ]
+    is_told = any("fail" in clause for clause in clauses)
+    if (left or report["verdict"] == "unknown") and not is_told:
+        yield (
+            f"{when}: the answer {answer} ends with fix {fixed.code}, apply {applied.code} "
+            f"{report['verdict']} {report['reason']} {left}, and was told as {each['reason']}"
+        )
