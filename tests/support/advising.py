@@ -13,7 +13,7 @@ from typing import Any
 from sessions import Session, cidr_of
 
 _ADVICES = 3
-_APPLY_OR_FIX = re.compile(r"hostrouting (?:apply|fix --in-place|confirm|revert)\b[^;&,\n]*")
+_APPLY_OR_FIX = re.compile(r"hostrouting (?:apply|fix --in-place|confirm|revert)\b(?: /[^\s;,]+)?")
 # The host has no unit of the consumer, and the doctor asks about this machine.
 _OF_UNITS = frozenset(
     ("consumer", "modes", "restart", "ordering", "tools", "networkd", "networkmanager")
@@ -31,10 +31,11 @@ def advised(on: Session, when: str) -> Iterator[str]:
         done.append(command)
         state = on.state
         ended = on.run(*shlex.split(command)[1:])
-        if on.state == state and [*_advice(on)] == told:
+        # A command that fails says why itself.
+        if not ended.code and on.state == state and [*_advice(on)] == told:
             yield f"{when}: {command} ends with {ended.code}, and leaves {why}"
             return
-    if told := [*_advice(on)]:
+    if not ended.code and (told := [*_advice(on)]):
         yield f"{when}: after {done}, this is advised: {told[0]}"
 
 
@@ -56,8 +57,10 @@ def _broken(on: Session) -> Iterator[Any]:
 
 
 def _command_in(hint: str) -> str:
-    found = _APPLY_OR_FIX.search(hint.partition("\n")[0])
-    return found[0].strip() if found else ""
+    line = hint.partition("\n")[0]
+    # Before "then", something is left to a person.
+    found = None if "then" in line else _APPLY_OR_FIX.search(line)
+    return str(found[0]) if found else ""
 
 
 def answered(on: Session, chance: random.Random, when: str) -> Iterator[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from advising import advised, answered
+from crowding import Built
 from harms import Before, Printed, told_by
 from looking import (
     about_one_state,
@@ -19,12 +20,13 @@ from looking import (
     failing,
 )
 from meddling import meddle
+from nightly import by_day
 from sessions import Session, entries_of
 from worlds.crowded import Crowded
 
-from hostrouting import Config, check
+from hostrouting import Config, OverlapReport, check
 
-_ROUNDS = 3
+_ROUNDS = by_day(1, by_night=3)
 
 
 def contradictions(crowded: Crowded, root: Path) -> Iterator[str]:
@@ -112,15 +114,25 @@ def _fixed_and_applied(on: Session, when: str) -> Generator[str, None, bool]:
     if on.listed != written:
         yield f"{when}: the second fix wrote {on.listed} after {written}"
     is_done = yield from _applied(on, when, is_fixed=fixed.code == 0)
-    fix = report.fix
+    yield from (f"{when}: {line}" for line in _unnamed(on, config, report, packets))
+    return is_done
+
+
+def _unnamed(on: Session, config: Config, report: OverlapReport, before: Before) -> Iterator[str]:
+    """Yield what is lost by ``fix`` and ``apply``, and no caution names."""
     ranges = tuple(part for each in report.findings for part in each.ranges)
     if report.reason_kind is not None:
         ranges = tuple(each.cidr for each in config.route_overlap.expected_cidrs)
-    told = told_by(fix)
-    done = Printed("fix", print, told, ranges, keep=fix.keep)
+    keep = (*report.fix.keep, *config.static_routes.keep)
     after = check(config, host=on.built.host)
-    yield from (f"{when}: {line}" for line in packets.unnamed(done, on.built, after, None))
-    return is_done
+
+    def apply(_: Built) -> tuple[OverlapReport, None]:
+        return after, None
+
+    is_asked_for = config.static_routes.is_wanted
+    told = told_by(report.fix)
+    done = Printed("fix", apply, told, ranges, keep=keep, is_asked_for=is_asked_for)
+    return before.unnamed(done, on.built, after, None)
 
 
 def _applied(on: Session, when: str, *, is_fixed: bool = False) -> Generator[str, None, bool]:

@@ -1,4 +1,4 @@
-"""What other programs and operators do to an installed host, drawn at random."""
+"""Draw what other programs and operators do to an installed host."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import json
 import random
 from collections.abc import Callable
 from ipaddress import ip_network
-from itertools import islice
 from typing import Any
 
 from sessions import Session, cidr_of
 from worlds.crowded import in_family
+
+from hostrouting.model.family import IpNetwork
 
 # IPv6 hosts fail at most of it, and go on.
 _PROGRAMS = (
@@ -112,7 +113,9 @@ def _step(on: Session, chance: random.Random) -> str:
     section = json.loads(on.config.read_text())["hostRouting"]
     expected = section["routeOverlap"]["expectedCidrs"]
     cidr = ip_network(cidr_of(chance.choice(expected)))
-    part = chance.choice([*islice(cidr.subnets(min(2, cidr.max_prefixlen - cidr.prefixlen)), 4)])
+    deeper = min(2, cidr.max_prefixlen - cidr.prefixlen)
+    parts: list[IpNetwork] = [*cidr.subnets(deeper)]
+    part = chance.choice(parts)
     dev = chance.choice(sorted(on.built.crowded.devs))
     router = in_family(chance.choice(("10.1.0.1", "10.1.0.9")), on.built.crowded.family)
     where = chance.choice((f"dev {dev}", f"dev {dev}", f"via {router} dev eth0"))
@@ -213,7 +216,8 @@ def _edit(on: Session, chance: random.Random) -> str:
 
 
 def _static(section: dict[str, Any]) -> dict[str, Any]:
-    return section.setdefault("staticRoutes", {"enabled": True})
+    static: dict[str, Any] = section.setdefault("staticRoutes", {"enabled": True})
+    return static
 
 
 def _drop_entry(section: dict[str, Any], chance: random.Random) -> str:

@@ -160,7 +160,7 @@ class Session:
     @property
     def is_strict(self) -> bool:
         document = json.loads(self.config.read_text())
-        return document["hostRouting"]["routeOverlap"]["mode"] == "STRICT"
+        return bool(document["hostRouting"]["routeOverlap"]["mode"] == "STRICT")
 
     @property
     def listed(self) -> dict[str, list[str]]:
@@ -196,4 +196,4 @@ def entries_of(document: Any) -> dict[str, list[str]]:
 
 def cidr_of(expected: Any) -> str:
     """Return the CIDR of an item of expectedCidrs."""
-    return expected["cidr"] if isinstance(expected, dict) else expected
+    return str(expected["cidr"] if isinstance(expected, dict) else expected)
