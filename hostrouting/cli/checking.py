@@ -63,11 +63,12 @@ from hostrouting.overlap.findings import (
     UnknownReason,
     Verdict,
 )
+from hostrouting.overlap.printed_on_host import listed_on, printed_on
 from hostrouting.overlap.proposals import Fix
 from hostrouting.overlap.summary import advice, summary
 from hostrouting.overlap.taken_networks import taken_networks
 from hostrouting.routes import formats
-from hostrouting.routes.printed import printed_sentence, read_printed
+from hostrouting.routes.printed import printed_sentence
 from hostrouting.tasks import queries
 
 if TYPE_CHECKING:
@@ -236,13 +237,11 @@ def _start_notes(
 def _about_printed(chosen: Chosen, host: Host) -> str:
     """Return why what ``fix --format ip`` printed can't stay as it is, or an empty string."""
     config = chosen.config
-    printed = read_printed(host.checked_backends(config))
+    printed = printed_on(host)
+    if not printed:
+        return ""
     fix = _in_place(config, chosen.document)
-    if not printed or host.snapshot is not None:  # a snapshot doesn't include files
-        return printed_sentence(printed, fix=fix)
-    from hostrouting.boot.manifest import installed_routes
-
-    return printed_sentence(printed, installed_routes(config, host.layout), fix)
+    return printed_sentence(printed, listed_on(host, config), fix)
 
 
 def _in_place(config: Config, document: dict[str, Any] | None) -> str:
@@ -605,7 +604,7 @@ _AS_AFTER_BOOT = "note: this is about the host without what hostrouting fix --fo
 def _without_printed(config: Config, host: Host) -> Host:
     """Return the host without what ``fix --format ip`` printed, so that a fix replaces that."""
     try:
-        printed = read_printed(host.checked_backends(config))
+        printed = printed_on(host)
     except RouteError:  # the check reports this error, too
         return host
     if not printed:

@@ -179,6 +179,9 @@ def _counts(report: FleetReport) -> str:
     return f"{counted(count, 'snapshot')}: {words}{failing}"
 
 
+_PRINTED = "what hostrouting fix --format ip printed, which goes at the next boot"
+
+
 def _remarks(report: FleetReport, *, is_verbose: bool) -> list[str]:
     """Return lines on odd snapshots (by time or host), and on hosts without a later snapshot."""
     newest = f"more than a day older than the newest ({clean(report.newest or '')})"
@@ -189,6 +192,7 @@ def _remarks(report: FleetReport, *, is_verbose: bool) -> list[str]:
         (report.ahead, "warning: ", "snapshot", ("is", "are"), "from the future: a clock is ahead"),
         (report.outdated, "", "snapshot", ("is", "are"), newest),
         (report.untimed, "", "snapshot", ("has", "have"), "no time"),
+        (report.printed, "", "host", ("has", "have"), _PRINTED),
         (report.gone, "", "host", ("has", "have"), "a snapshot in --since, but none among these"),
     )
     lines: list[str] = []

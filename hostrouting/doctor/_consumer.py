@@ -21,8 +21,9 @@ from hostrouting.model.errors import FileError, RouteError, UnitError
 from hostrouting.model.links import is_infiniband
 from hostrouting.overlap.check import check_families
 from hostrouting.overlap.findings import Note, NoteKind, UnknownReason, Verdict
+from hostrouting.overlap.printed_on_host import printed_on
 from hostrouting.overlap.summary import reasons
-from hostrouting.routes.printed import about_printed, printed_hint, read_printed
+from hostrouting.routes.printed import about_printed, printed_hint
 
 
 def consumer(examined: ExaminedHost) -> Iterator[DoctorFinding]:
@@ -195,7 +196,7 @@ def _printed(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Yield a finding if anything is left of what ``fix --format ip`` printed."""
     if examined.report.verdict is Verdict.UNKNOWN:
         return
-    printed = read_printed(examined.host.checked_backends(examined.manifest.config))
+    printed = printed_on(examined.host)
     installed = examined.manifest.config.static_routes
     if message := about_printed(printed, installed):
         fix, apply = (examined.command(words) for words in ("fix --in-place", "apply"))

@@ -98,6 +98,7 @@ class JudgedHost:
         is_new: whether there is no earlier snapshot.
         is_of_another: whether the earlier snapshot is of another host.
         taken: when the snapshot was taken (RFC 3339); None if that isn't known.
+        has_printed: whether anything is left of what ``fix --format ip`` printed.
     """
 
     name: str
@@ -106,6 +107,7 @@ class JudgedHost:
     is_new: bool = False
     is_of_another: bool = False
     taken: str | None = None
+    has_printed: bool = False
 
 
 @frozen
@@ -187,6 +189,8 @@ class FleetReport(JsonObject):
         ahead: the hosts whose clock is ahead: their snapshots are from more than an hour after the
             judging.
         untimed: the hosts whose snapshots have no time (RFC 3339).
+        printed: the hosts with anything left of what ``fix --format ip`` printed, which the next
+            boot doesn't add again.
     """
 
     schema: ClassVar[Literal[1]] = 1
@@ -201,6 +205,7 @@ class FleetReport(JsonObject):
         "since_of_another",
         "ahead",
         "untimed",
+        "printed",
         "groups",
     )
 
@@ -212,6 +217,7 @@ class FleetReport(JsonObject):
     since_of_another: tuple[str, ...] = ()
     ahead: tuple[str, ...] = ()
     untimed: tuple[str, ...] = ()
+    printed: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, hosts: Iterable[JudgedHost], now: float = math.inf) -> FleetReport:
@@ -226,6 +232,7 @@ class FleetReport(JsonObject):
         times = array("d")
         ahead: list[str] = []
         untimed: list[str] = []
+        printed: list[str] = []
         since_newer: list[str] = []
         since_of_another: list[str] = []
         for host in hosts:
@@ -233,6 +240,8 @@ class FleetReport(JsonObject):
                 since_newer.append(host.name)
             if host.is_of_another:
                 since_of_another.append(host.name)
+            if host.has_printed:
+                printed.append(host.name)
             taken = unix_time(host.taken)
             if taken is not None and taken > now + _SECONDS_AHEAD:
                 ahead.append(host.name)
@@ -256,6 +265,7 @@ class FleetReport(JsonObject):
             since_of_another=tuple(since_of_another),
             ahead=tuple(ahead),
             untimed=tuple(untimed),
+            printed=tuple(printed),
         )
 
     @property

@@ -30,6 +30,7 @@ from hostrouting.model.values import frozen
 from hostrouting.overlap.check import unjudged
 from hostrouting.overlap.difference import DiffReport
 from hostrouting.overlap.findings import UnknownReason
+from hostrouting.overlap.printed_on_host import printed_on
 from hostrouting.overlap.unapplied import with_next_start
 from hostrouting.tasks.arguments import to_scope
 from hostrouting.tasks.queries import check_and_plan, diff
@@ -223,7 +224,8 @@ class _Judging:
         report, planned = check_and_plan(self.config, host, CancelScope())
         if planned is not None:
             report = with_next_start(report, planned, self.config)
-        judged = JudgedHost(name, report, taken=snapshot.time)
+        has_printed = bool(printed_on(host))
+        judged = JudgedHost(name, report, taken=snapshot.time, has_printed=has_printed)
         if self.since is None:
             return judged
         earlier = Path(self.since) / f"{snapshot.host}.json"

@@ -45,6 +45,7 @@ from hostrouting.model.verified_uplinks import (
 from hostrouting.overlap.check import Checked, check_families, nothing_expected, unjudged_image
 from hostrouting.overlap.findings import OverlapReport, RouteOverlapError, UnknownReason, Verdict
 from hostrouting.overlap.markers import write_markers
+from hostrouting.overlap.printed_on_host import printed_on
 from hostrouting.overlap.summary import error_text
 from hostrouting.routes.install import converge
 from hostrouting.routes.plan import (
@@ -54,7 +55,7 @@ from hostrouting.routes.plan import (
     plan_since,
     read_policy,
 )
-from hostrouting.routes.printed import printed_sentence, read_printed
+from hostrouting.routes.printed import printed_sentence
 from hostrouting.tasks.arguments import ConfigTask, HostTask
 from hostrouting.tasks.install_routes import (
     wait_for_network,
@@ -476,7 +477,7 @@ class Run:
         if self.host.is_image:
             return overlap
         if overlap.verdict is not Verdict.UNKNOWN:
-            printed = read_printed(self.host.checked_backends(self.config))
+            printed = printed_on(self.host)
             installed = self.config.static_routes
             self.warnings += (printed_sentence(printed, installed),) if printed else ()
         gated = [part.name for part in self.wanted.parts if part.is_gated]

@@ -10,7 +10,6 @@ import attrs
 from hostrouting.boot.break_glass import why_open
 from hostrouting.boot.host import Host
 from hostrouting.boot.installation import require_systemd
-from hostrouting.boot.manifest import installed_routes
 from hostrouting.boot.parts import Wanted
 from hostrouting.boot.plan import BootPlan, plan_next_boot
 from hostrouting.config.routing import Config, OverlapMode
@@ -22,11 +21,12 @@ from hostrouting.model.text import shortened
 from hostrouting.model.values import frozen
 from hostrouting.overlap.check import check_families
 from hostrouting.overlap.findings import NoteKind, OverlapReport, UnknownReason, Verdict
+from hostrouting.overlap.printed_on_host import listed_on, printed_on
 from hostrouting.overlap.rehearsal import Rehearsal, rehearse
 from hostrouting.overlap.summary import brief
 from hostrouting.overlap.uplinks import awaited_devs
 from hostrouting.routes.plan import RoutePlan, RoutesReport
-from hostrouting.routes.printed import printed_sentence, read_printed
+from hostrouting.routes.printed import printed_sentence
 from hostrouting.tasks.arguments import to_config, to_host, to_scope
 from hostrouting.tasks.configure import change_to_record, warnings_of
 from hostrouting.tasks.install_routes import why_no_default6
@@ -229,12 +229,9 @@ def _decisions(config: Config, outcome: _Outcome) -> Iterator[str]:
 
 def _about_printed(config: Config, host: Host, outcome: _Outcome) -> Iterator[str]:
     """Yield a sentence if anything is left of what ``fix --format ip`` printed."""
-    if isinstance(outcome, OverlapReport) and outcome.verdict is not Verdict.UNKNOWN:
-        printed = read_printed(host.checked_backends(config))
-        if printed and host.snapshot is None:
-            yield printed_sentence(printed, installed_routes(config, host.layout))
-        elif printed:  # a snapshot doesn't include files
-            yield printed_sentence(printed)
+    is_known = isinstance(outcome, OverlapReport) and outcome.verdict is not Verdict.UNKNOWN
+    if is_known and (printed := printed_on(host)):
+        yield printed_sentence(printed, listed_on(host, config))
 
 
 def _effects(

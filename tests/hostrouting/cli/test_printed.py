@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dual_stack
 import pytest
 from emergency import DELETING, delete_printed
 from wanted import section
@@ -222,6 +223,45 @@ def test_a_snapshot_has_what_was_printed(
     code, out, _ = run("fix", path, "--snapshot", snapshot)
     assert code == 0
     assert json.loads(out)["hostRouting"]["staticRoutes"]["keep"] == ["ib0"]
+
+
+def test_judge_names_the_hosts_that_have_what_was_printed(
+    run: Run, write: Any, kernel: FakeKernel, tmp_path: Path
+) -> None:
+    cidrs = h200(kernel)
+    (tmp_path / "before.json").write_text(run("snapshot")[1])
+    path = pasted(run, write, kernel, cidrs)
+    (tmp_path / "after.json").write_text(run("snapshot")[1])
+    given = ("judge", path, tmp_path / "before.json", tmp_path / "after.json")
+    assert json.loads(run(*given, "--output", "json")[1])["printed"] == ["after"]
+    told = "1 host has what hostrouting fix --format ip printed, which goes at the next boot: after"
+    assert told in run(*given)[1].splitlines()
+
+
+def test_a_snapshots_sentence_is_about_what_config_lists(
+    run: Run, write: Any, kernel: FakeKernel, tmp_path: Path
+) -> None:
+    """The advice is right, installed or not."""
+    path = pasted(run, write, kernel, h200(kernel))
+    snapshot = tmp_path / "after.json"
+    snapshot.write_text(run("snapshot")[1])
+    assert run("fix", "--in-place", path)[0] == 0
+    for word in ("check", "fix"):
+        said = "".join(run(word, path, "--snapshot", snapshot)[1:])
+        told = f"{BESIDE}: {DELETING} && hostrouting apply"
+        assert (told in said, TOLD in said) == (True, False), word
+
+
+def test_printed_ipv6_routes_are_told_though_ipv4_alone_is_expected(
+    run: Run, write: Any, tmp_path: Path
+) -> None:
+    snapshot = tmp_path / "node-6.json"
+    dual_stack.host(dual_stack.DEFAULT, "fd00:10::/64 dev eth0 proto 216").save(snapshot)
+    path = write({"hostRouting": section(cidrs=[SERVICES], uplinks=["eth0"])})
+    for word in ("check", "fix", "plan"):
+        said = "".join(run(word, path, "--snapshot", snapshot)[1:])
+        assert (said.count(TOLD), "ip -6 route flush table all proto 216" in said) == (1, True)
+    assert "printed, which goes at the next boot: node-6" in run("judge", path, snapshot)[1]
 
 
 def test_another_programs_routes_and_rules_arent_printed_ones(
