@@ -160,7 +160,7 @@ def _check_text(
     lines = [overlap_text(report, width=width, config=chosen.name, is_verbose=is_verbose)]
     if chosen.document is None and not report.cidrs:
         lines.append(f"no CONFIG is named, and there is no {host.layout.config}")
-    lines += _start_lines(start)
+    lines += _start_lines(report, start)
     lines += unexpected_lines(chosen.config)
     lines += _next_lines(report, host)
     if host.snapshot is not None:
@@ -212,8 +212,10 @@ def _rehearsing(config: Config, host: Host) -> Callable[[], Rehearsal]:
     return rehearsed
 
 
-def _start_lines(notes: Iterable[Note]) -> list[str]:
-    return [f"note: {clean(note.message)}" for note in notes]
+def _start_lines(report: OverlapReport, notes: Iterable[Note]) -> list[str]:
+    """Return a line for each note that isn't one of the report's cautions."""
+    cautions = report.fix.consequences
+    return [f"note: {clean(note.message)}" for note in notes if note.message not in cautions]
 
 
 def _start_notes(
@@ -227,7 +229,7 @@ def _start_notes(
     If nothing fails, there is also a note if the routes aren't installed. If anything is left of
     what ``fix --format ip`` printed, there is one in any case.
     """
-    about_start = _about_trial(chosen, host) or _about_start(report, rehearsed, chosen)
+    about_start = _about_trial(chosen, host) or _about_start(report, rehearsed, chosen, host)
     is_known = report.verdict is not Verdict.UNKNOWN
     about_printed = _about_printed(chosen, host) if is_known else ""
     messages = (about_start, about_printed)
@@ -267,7 +269,12 @@ def _about_trial(chosen: Chosen, host: Host) -> str:
     return f"a trial is in progress until {until}, and a start ends it: {TRIAL_HINT}"
 
 
-def _about_start(report: OverlapReport, rehearsed: Callable[[], Rehearsal], chosen: Chosen) -> str:
+def _about_start(
+    report: OverlapReport,
+    rehearsed: Callable[[], Rehearsal],
+    chosen: Chosen,
+    host: Host,
+) -> str:
     """Return the message of ``_start_notes``, or an empty string."""
     if not _is_admitted(report):
         return ""
@@ -279,9 +286,11 @@ def _about_start(report: OverlapReport, rehearsed: Callable[[], Rehearsal], chos
     except RouteError as error:
         return f"whether the next start is held isn't known: {error.message}"
     if told := _about_installation(rehearsal):
-        return told
+        return told if _is_installed(chosen, host) else f"with CONFIG installed, {told}"
     if report.findings:
         return ""  # the failure's fix says what the host lacks
+    if report.fix.would_fail:
+        return report.fix.consequences[0]
     if failure := _failure_afterwards(report, rehearsal, chosen.config):
         return f"the next start that the gate checks is held: {failure}"
     overdue = rehearsal.planned.overdue(chosen.config)
@@ -303,11 +312,20 @@ def _about_installation(rehearsal: Rehearsal) -> str:
     return ""
 
 
+def _is_installed(chosen: Chosen, host: Host) -> bool:
+    """Return whether the next start installs the chosen routes; True if that isn't known."""
+    if host.snapshot is not None or chosen.document is None:
+        return True
+    try:
+        return _installed(host).static_routes == chosen.config.static_routes
+    except FileError:  # the doctor reports this error
+        return True
+
+
 def _failure_afterwards(report: OverlapReport, rehearsal: Rehearsal, config: Config) -> str:
     """Return why a STRICT check would fail after the rehearsed changes, or an empty string."""
     planned = rehearsal.planned
-    may_fail = report.fix.would_fail or planned.takes_any
-    if not may_fail or report.mode is not OverlapMode.STRICT:
+    if not planned.takes_any or report.mode is not OverlapMode.STRICT:
         return ""
     config = planned.host.with_verified(config)
     return run_function("check", lambda scope: planned.failure(config, scope))
@@ -566,7 +584,8 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     if on is not asked:
         said.append(_AS_AFTER_BOOT)
     rehearsed = _rehearsing(config, asked)
-    said += _start_lines(_start_notes(result, lambda: rehearsed().within_fix(), chosen, asked))
+    start = _start_notes(result, lambda: rehearsed().within_fix(), chosen, asked)
+    said += _start_lines(result, start)
     said += unexpected_lines(config)
     for line in (*said, *_next_lines(result, on), *_contested_lines(result)):
         complain(line)

@@ -571,7 +571,8 @@ def with_nothing_proposed(
     """
     is_known = not isinstance(error, UnknownFactError)
     told = "apply would fail" if is_known else "whether apply would fail isn't known"
-    hint = f"{told}: {'; '.join(error.clause.splitlines())}"
+    first = "first fix why " if is_known else ""
+    hint = f"{first}{told}: {'; '.join(error.clause.splitlines())}"
     fix = Fix(
         unfixable=report.fix.unfixable,
         hints=(*report.fix.hints, hint),

@@ -43,7 +43,8 @@ class RestoreOnFailure(HostTask, Generic[T_co]):
     Nothing is done if that config is still installed, and the failed task has left no changes. A
     cancellation or a Ctrl-C is a failure, too; another one doesn't end the restoration. Changes of
     a program's own tasks stay. If another program has changed what is installed since, or has begun
-    a trial, nothing is restored.
+    a trial, nothing is restored. An ``apply`` of exactly the config that the task installed changes
+    nothing, so it isn't noticed, and the former config is restored.
 
     Args:
         task: the task to run, such as ``phases.Serial(Configure(config), start_node)``. It, and all

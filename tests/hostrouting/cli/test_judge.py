@@ -469,7 +469,11 @@ PLAIN = "10.99.1.0/24"
 TOLD = {
     "a hint, and a question": ("docker0", [], ("hint: docker0 ", "nothing is proposed for ")),
     "a question": ("eth1", [], ("nothing is proposed for ",)),
-    "an error": ("docker0", [{"destination": PLAIN, "dev": "eth9"}], ("hint: apply would fail: ",)),
+    "an error": (
+        "docker0",
+        [{"destination": PLAIN, "dev": "eth9"}],
+        ("hint: first fix why apply would fail: ",),
+    ),
 }
 
 

@@ -303,7 +303,7 @@ def test_printed_rules_are_to_be_deleted(
     path = write(with_policy(given, rules=[]).to_mapping())
     out = run("check", path)[1]
     assert re.search(r"(would fail|can't install .*): can't keep 172\.16\.0\.10 on ib0", out)
-    held = "note: the next start that the gate checks is held: can't keep 172.16.0.10 on ib0"
+    held = "note: with CONFIG installed, the next start that the gate checks is held: can't keep "
     assert (held in out) is not has_gateway
     assert "hostrouting apply " + str(path) not in out
     assert check(Config.load(path), host=host).fix.would_fail
