@@ -466,6 +466,17 @@ def test_a_foreign_route_in_our_place_is_kept(world: World) -> None:
     assert len(world.of_kind(EventKind.PROBLEM_OVER)) == 1
 
 
+def test_an_equal_foreign_route_that_a_rule_precedes_is_a_problem(world: World) -> None:
+    hop = NextHop("eth0", IPv4Address("10.1.0.1"))
+    vpn = Route(DEFAULT_DESTINATION, (NextHop("ib0"),), table=52, protocol=Protocol.STATIC)
+    theirs = Route(WANTED, (hop,), protocol=Protocol.STATIC)
+    assert not world.kernel.write(Write.ADD, [theirs, vpn])
+    world.kernel.add_rule(Rule(100, table=52))
+    host = Host(world.kernel, world.units, world.layout)
+    (problem,) = Reconciler().repair(lambda: KEEPING, host, world.scope).problems
+    assert problem.startswith(f"{theirs} is in the table but doesn't win")
+
+
 def test_a_link_that_flaps_gets_its_routes_back_without_blame(world: World) -> None:
     def up() -> None:
         world.kernel.set_link("eth0", up=True)
@@ -539,6 +550,16 @@ def test_a_refused_route_is_retried_with_backoff(world: World) -> None:
     assert world.longest_silence() < LOOK_SECONDS + 1
     assert len(world.of_kind(EventKind.PROBLEM)) == 1
     assert world.of_kind(EventKind.ROUTES_CONTESTED) == []
+
+
+def test_a_refused_route_does_not_count_as_waiting(world: World) -> None:
+    """For a waiting route, the report of the check has the fix of the watcher."""
+    backend = FailingBackend(world.kernel, {"add": dict.fromkeys(range(1, 10), 12)})
+    host, reconciler = Host(backend, world.units, world.layout), Reconciler()
+    for _ in range(3):
+        repair = reconciler.repair(lambda: KEEPING, host, world.scope)
+    assert reconciler.due is not None
+    assert (len(repair.problems), repair.waiting) == (1, ())
 
 
 def test_a_failed_repair_is_rolled_back_and_retried(world: World) -> None:
