@@ -102,6 +102,14 @@ ANSWERS: list[tuple[str, dict[str, Any], list[str]]] = [
     (f"route add blackhole {BLOCK} proto bird", {}, ["BLACKHOLE "]),
     (f"{PEER} proto bird\nroute add blackhole {BLOCK} proto bird", {}, ["CNI-DISCARD "]),
     (f"{PEER} proto 80\nroute add blackhole {BLOCK} proto 80", {}, ["CNI-DISCARD "]),
+    (
+        (
+            f"{PEER} proto 80\nroute add blackhole {BLOCK} proto 80\n"
+            "route add blackhole 172.20.9.0/26 proto 80"
+        ),
+        {},
+        ["CNI-DISCARD ", "CNI-DISCARD "],
+    ),
     (f"{PEER} proto 80\nroute add blackhole {BLOCK} proto bird", {}, ["BLACKHOLE "]),
     (f"{PEER} proto static\nroute add blackhole {BLOCK} proto static", {}, ["BLACKHOLE "]),
     (
@@ -133,6 +141,16 @@ ANSWERS: list[tuple[str, dict[str, Any], list[str]]] = [
         {"expectedCidrs": ["168.63.0.0/16"]},
         ["OVERLAP veth1", "CONTAINER veth1"],
     ),
+    # Networks of pods in an uplink's subnet have a note of their own.
+    (
+        (
+            "addr add 10.64.0.4/11 dev eth0\nlink add cni0\n"
+            "route add 10.65.1.0/24 dev cni0\nroute add 10.244.1.0/24 dev cni0"
+        ),
+        {"expectedCidrs": ["10.0.0.0/8"], "uplinks": ["eth*"]},
+        ["LOCAL eth0,eth1", "BROADCAST eth0,eth1", "CONTAINER cni0", "CONTAINER cni0"],
+    ),
+    ("route add broadcast 172.20.5.0/24 dev ib0", {}, ["OVERLAP ib0"]),
     # A default route that discards isn't a CNI's block.
     (
         "route add blackhole default proto bird table 100\nrule add pref 100 lookup 100",

@@ -158,6 +158,21 @@ ROWS = {
         ("10.96.0.0/17", "10.96.128.0/18", "10.96.192.0/18"),
         hints=("tun0 belongs to a VPN",),
     ),
+    "a gap between two CIDRs": Row(
+        HALVES,
+        ("10.96.0.0/15", "10.102.0.0/15"),
+        ("10.96.0.0/15", "10.102.0.0/15"),
+        hints=("tun0 belongs to a VPN",),
+    ),
+    "the last of two CIDRs that fail decides": Row(
+        "route add 10.8.0.0/14 via 10.2.0.1 dev eth1\n"
+        "route add 10.9.0.0/16 via 172.16.0.1 dev ib0 proto static",
+        (
+            {"cidr": "10.9.0.0/16", "devs": ["eth0", "eth1"]},
+            {"cidr": "10.9.0.0/17", "devs": ["eth1"]},
+        ),
+        ("10.9.0.0/17 via 10.2.0.1 dev eth1", "10.9.128.0/17"),
+    ),
     "an unused route has the destination": Row(
         "addr add 10.96.0.4/11 dev ib0\n"
         "route add 10.96.0.0/12 dev eth1 tos 0x10 proto kernel scope link",
