@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Address
 from typing import Any
 
@@ -307,7 +308,8 @@ def test_printed_rules_are_to_be_deleted(
     assert (held in out) is not has_gateway
     assert "hostrouting apply " + str(path) not in out
     assert check(Config.load(path), host=host).fix.would_fail
-    (judged,) = judge([take_snapshot(host.routes)], Config.load(path)).groups
+    with ThreadPoolExecutor() as executor:
+        (judged,) = judge([take_snapshot(host.routes)], Config.load(path), executor).groups
     assert judged.would_fail
     cautions = [line.partition(": ")[0] for line in judged.cautions]
     assert cautions == ([] if has_gateway else ["hostrouting apply would fail"])
