@@ -77,6 +77,16 @@ ANSWERS: list[tuple[str, dict[str, Any], list[str]]] = [
     ),
     # Patterns in the config replace the defaults.
     (f"route add {CIDR} dev ib0", GIVEN, ["ALLOWED ib0"]),
+    (
+        f"route add {CIDR} dev ib0",
+        {"expectedCidrs": [{"cidr": CIDR, "devs": ["eth0"]}], "allowedDevs": ["ib0"]},
+        ["OVERLAP ib0"],
+    ),
+    (
+        f"link add veth1\nroute add {CIDR} nexthop dev veth1 nexthop dev ib0",
+        {"allowedDevs": ["ib0"]},
+        ["ALLOWED ib0,veth1"],
+    ),
     (f"link add pod1\nroute add {CIDR} dev pod1", GIVEN, ["CONTAINER pod1"]),
     (f"link add veth1\nroute add {CIDR} dev veth1", GIVEN, ["OVERLAP veth1"]),
     # The default route's interface never counts as a container interface.
@@ -149,6 +159,14 @@ ANSWERS: list[tuple[str, dict[str, Any], list[str]]] = [
         ),
         {"expectedCidrs": ["10.0.0.0/8"], "uplinks": ["eth*"]},
         ["LOCAL eth0,eth1", "BROADCAST eth0,eth1", "CONTAINER cni0", "CONTAINER cni0"],
+    ),
+    (
+        (
+            "addr add 10.64.0.4/11 dev eth0\nlink add cni0\n"
+            "route add 10.65.1.9 dev cni0\nroute add 10.244.1.0/24 dev cni0"
+        ),
+        {"expectedCidrs": ["10.0.0.0/8"], "uplinks": ["eth*"]},
+        ["LOCAL eth0,eth1", "BROADCAST eth0,eth1", "CONTAINER cni0"],
     ),
     ("route add broadcast 172.20.5.0/24 dev ib0", {}, ["OVERLAP ib0"]),
     # A default route that discards isn't a CNI's block.
