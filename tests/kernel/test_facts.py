@@ -10,6 +10,13 @@ from hostrouting.kernel.namespace import NamespaceKernel
 from hostrouting.kernel.port import Kernel, read_routes
 
 LOOKUPS = {
+    "for an entry with scope host, the source may be 127.0.0.1, which may not leave": """
+        link add x0
+        route add 172.16.0.0/16 dev x0 scope host
+        get 172.16.1.1 -> EINVAL
+        route add 172.17.0.0/16 dev x0 scope link
+        get 172.17.1.1 -> 172.17.0.0/16 dev x0 proto hostrouting scope link
+    """,
     "the first rule with an answer wins, even with a short prefix": """
         route add 172.16.5.1/32 via 10.1.0.1 dev eth0
         route add 172.0.0.0/8 via 10.2.0.1 dev ib0 table 100
