@@ -59,6 +59,7 @@ IN_BOTH = (
     f"{NO_DEFAULT}\nroute add default nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.1 dev eth1"
 )
 
+FORESEEN = {"foreseen": ["172.20.5.0/24"]}
 ANSWERS: list[tuple[str, dict[str, Any], list[str]]] = [
     ("", {}, []),
     *(
@@ -168,7 +169,28 @@ ANSWERS: list[tuple[str, dict[str, Any], list[str]]] = [
         {"expectedCidrs": ["10.0.0.0/8"], "uplinks": ["eth*"]},
         ["LOCAL eth0,eth1", "BROADCAST eth0,eth1", "CONTAINER cni0"],
     ),
+    ("link add cni0\nroute add 172.0.0.0/8 dev cni0", {}, ["CONTAINER cni0"]),
+    ("link add cni0\nroute add 172.0.0.0/7 dev cni0", {}, ["OVERLAP cni0"]),
     ("route add broadcast 172.20.5.0/24 dev ib0", {}, ["OVERLAP ib0"]),
+    # A foreseen network would shadow routes with its prefix or a shorter one, if main decides.
+    ("", FORESEEN, ["FORESEEN "]),
+    ("route add 172.20.5.0/24 via 10.1.0.1 dev eth0", FORESEEN, ["FORESEEN "]),
+    (
+        (
+            "route add 172.20.5.0/25 via 10.1.0.1 dev eth0\n"
+            "route add 172.20.5.128/25 via 10.1.0.1 dev eth0"
+        ),
+        FORESEEN,
+        [],
+    ),
+    (
+        (
+            "route add default via 10.1.0.1 dev eth0 table 100\n"
+            "rule add pref 100 to 172.20.0.0/16 lookup 100"
+        ),
+        FORESEEN,
+        [],
+    ),
     # A default route that discards isn't a CNI's block.
     (
         "route add blackhole default proto bird table 100\nrule add pref 100 lookup 100",
@@ -194,6 +216,18 @@ def test_an_answer_is_classified(scenario: str, more: dict[str, Any], told: list
     report = answered(scenario, **more)
     items: list[Finding | Note] = [*report.findings, *report.notes]
     assert [f"{each.kind} {','.join(each.devs)}" for each in items] == told
+
+
+@pytest.mark.parametrize(
+    ("following", "behind"),
+    [("ib1 metric 9", ("ib1",)), ("ib0 metric 9", ()), ("ib1 tos 0x10 metric 9", ())],
+)
+def test_a_failure_names_the_interface_behind_its_route(
+    following: str, behind: tuple[str, ...]
+) -> None:
+    report = answered(f"link add ib1\nroute add {CIDR} dev ib0\nroute add {CIDR} dev {following}")
+    (found,) = report.findings
+    assert (found.devs, found.behind) == (("ib0",), behind)
 
 
 @pytest.mark.parametrize(
