@@ -468,6 +468,18 @@ def test_an_observers_error_disturbs_no_task_and_is_raised_last() -> None:
     ]
 
 
+def test_of_an_observers_errors_the_first_is_raised() -> None:
+    class Failing(RecordingObserver):
+        def started(self, *_: object) -> None:
+            raise ValueError("first")
+
+        def finished(self, *_: object) -> None:
+            raise ValueError("last")
+
+    with pytest.raises(ValueError, match="first"):
+        run(Returning("task", 1), observers=[Failing()])
+
+
 def test_an_observers_error_is_noted_on_the_runs_failure() -> None:
     with pytest.raises(ValueError, match="no") as caught:
         run(Raising("task", ValueError("no")), observers=[Broken()])
