@@ -112,15 +112,16 @@ class Bounds:
         self.bits = family.bits
         self._widths = _WIDTHS[family]
         self._locals = {address.local for address in addresses}
-        self._reasons: dict[Route, str] = {}
+        self._reasons: dict[Prefix, str] = {}
 
     def why_beyond(self, route: Route, address: IpAddress) -> str:
         """Return why a route through a pod's interface can't lead to pods, or an empty string."""
         if reason := _why_of_platform(route, address):
             return reason
-        if route not in self._reasons:
-            self._reasons[route] = self._why_beyond(route.destination)
-        return self._reasons[route]
+        prefix = numbers(route.destination)
+        if prefix not in self._reasons:
+            self._reasons[prefix] = self._why_beyond(route.destination)
+        return self._reasons[prefix]
 
     def _why_beyond(self, network: IpNetwork) -> str:
         """Return why a network can't be one of pods, or an empty string."""

@@ -16,7 +16,6 @@ from hostrouting.model.routes import Table, destination_words
 from hostrouting.model.text import shortened, with_runs
 from hostrouting.overlap._ask import asks_local_first
 from hostrouting.overlap._fewest_prefixes import networks_of, summary_of
-from hostrouting.overlap._host_notes import notes_on_host
 from hostrouting.overlap._places import Judgement, Places, Span
 from hostrouting.overlap._state import State
 from hostrouting.overlap.findings import Finding, FindingKind, Note, NoteKind
@@ -38,7 +37,7 @@ def findings_and_notes(
     state: State,
     places: Places,
 ) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:
-    """Return a check's findings and notes.
+    """Return a check's findings, and its notes on places. ``notes_on_host`` has the others.
 
     Args:
         overlap: the expected CIDRs.
@@ -69,7 +68,7 @@ def findings_and_notes(
             else:
                 notes.append(_note(expected, group, state, ranges, shown))
         notes += _foreseen(expected, foreseen, state, places)
-    return tuple(findings), (*dict.fromkeys(notes), *notes_on_host(overlap, state, places))
+    return tuple(findings), tuple(dict.fromkeys(notes))
 
 
 def without_listed(notes: Iterable[Note], static: StaticRoutes) -> tuple[Note, ...]:

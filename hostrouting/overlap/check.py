@@ -35,6 +35,7 @@ from hostrouting.model.routes import Table
 from hostrouting.model.text import shortened
 from hostrouting.model.values import frozen
 from hostrouting.overlap._group import findings_and_notes, without_listed
+from hostrouting.overlap._host_notes import notes_on_host
 from hostrouting.overlap._judge import Judge
 from hostrouting.overlap._read import Moment, read_host
 from hostrouting.overlap._state import State
@@ -387,12 +388,13 @@ def _judged(config: Config, moment: Moment, host: Host | None) -> OverlapReport:
     if swapped:
         return unjudged(overlap, UnknownReason.SWAPPED, _why_swapped(swapped, config, state))
     verdict = Verdict.OVERLAP if findings else Verdict.OK
+    about_host = notes_on_host(overlap, state, moment.places)
     return attrs.evolve(
         _without_findings(overlap, verdict),
         default_devs=state.uplinks.devs,
         verified_since=state.uplinks.since,
         findings=findings,
-        notes=without_listed(notes, config.static_routes),
+        notes=without_listed((*notes, *about_host), config.static_routes),
         default_expires=state.default_expires,
     )
 

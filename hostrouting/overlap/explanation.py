@@ -23,6 +23,7 @@ from hostrouting.model.rules import Rule, RuleAction
 from hostrouting.model.values import frozen
 from hostrouting.overlap._ask import is_modelled, modelled_lookups
 from hostrouting.overlap._group import findings_and_notes, without_listed
+from hostrouting.overlap._host_notes import notes_on_host
 from hostrouting.overlap._judge import Judge, sends_packets
 from hostrouting.overlap._places import Judgement, SocketLookup
 from hostrouting.overlap._read import read_once, watched
@@ -205,6 +206,7 @@ def explain(
         if is_judged:
             judge.judge(moment.places)
             findings, notes = findings_and_notes(judged, whole, moment.places)
+            notes = (*notes, *notes_on_host(judged, whole, moment.places))
             notes = without_listed(notes, config.static_routes)
         lookups = [
             _explained(each, whole.fib, backend, sends=sends_packets(each.lookup, place.lookups))

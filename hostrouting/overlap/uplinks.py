@@ -217,8 +217,15 @@ def _contested(
         return tuple(live)
     if live and is_vpn_instead(config.verified, [*links], live[0].devs):
         return (live[0],)
-    of_others = container_devs(config.route_overlap, links) | _vpn_devs(links)
+    carriers = _carriers(live, links)
+    of_others = container_devs(config.route_overlap, carriers) | _vpn_devs(carriers)
     return _won_through(of_others, defaults, live) or tuple(contested_defaults(defaults))
+
+
+def _carriers(routes: Iterable[Route], links: Iterable[Link]) -> list[Link]:
+    """Return the links through which some routes lead."""
+    devs = {dev for route in routes for dev in route.devs}
+    return [link for link in links if link.name in devs]
 
 
 def _won_through(
