@@ -591,25 +591,24 @@ def _to_add(later: Fix) -> Iterator[str]:
 
 def _with_each_reason(report: OverlapReport, why: Obstacle) -> OverlapReport:
     """Return a report in which a reason is given for the failures that no entry fixes."""
-    left = _unexplained(report)
+    left = [*_unexplained(report)]
     if not left:
         return report
-    ranges = tuple(dict.fromkeys(part for finding in left for part in finding.ranges))
-    devs = tuple(sorted({dev for finding in left for dev in finding.devs}))
+    ranges = tuple(dict.fromkeys(part for part, _ in left))
+    devs = tuple(sorted({dev for _, finding in left for dev in finding.devs}))
     unfixable = Unfixable(ranges, devs, why)
     fix = attrs.evolve(report.fix, unfixable=(*report.fix.unfixable, unfixable))
     return attrs.evolve(report, fix=fix)
 
 
-def _unexplained(report: OverlapReport) -> list[Finding]:
-    """Return the failures for which a report has neither an entry nor a reason."""
-    unfixed = [each for each in report.findings if not (each.fix or each.rules)]
+def _unexplained(report: OverlapReport) -> Iterator[tuple[IpNetwork, Finding]]:
+    """Yield the failing ranges for which a report has neither an entry nor a reason."""
     told = [part for each in report.fix.unfixable for part in each.ranges]
-    return [
-        finding
-        for finding in unfixed
-        if not any(part.overlaps(other) for part in finding.ranges for other in told)
-    ]
+    for finding in report.findings:
+        if not (finding.fix or finding.rules):
+            for part in finding.ranges:
+                if not any(map(part.overlaps, told)):
+                    yield part, finding
 
 
 def _without_listed(report: OverlapReport, config: Config, hint: str) -> OverlapReport:

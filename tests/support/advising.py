@@ -14,6 +14,13 @@ from sessions import Session, cidr_of
 
 _ADVICES = 3
 _APPLY_OR_FIX = re.compile(r"hostrouting (?:apply|fix --in-place|confirm|revert)\b(?: /[^\s;,]+)?")
+_HALVES = re.compile(
+    r"remove (?P<whole>\S+) from hostRouting\.staticRoutes\.routes and name its halves instead, "
+    r"(?P<first>\S+) and (?P<second>[^\s,;]+)"
+)
+_TOLD_APART = re.compile(
+    r"(hostrouting config set .*|hostrouting apply(?: /\S+)?)(?=$|;|,| installs)"
+)
 # The host has no unit of the consumer, and the doctor asks about this machine.
 _OF_UNITS = frozenset(
     ("consumer", "modes", "restart", "ordering", "tools", "networkd", "networkmanager")
@@ -47,6 +54,42 @@ def _advice(on: Session) -> Iterator[tuple[str, str]]:
     for line in on.run("check").out.splitlines():
         if command := _command_in(line):
             yield command, line
+
+
+def halved(on: Session, when: str) -> Iterator[str]:
+    """Name the halves of a route instead of it, if a hint says so, and yield why that fails."""
+    warnings = on.json("plan").document.get("warnings", ())
+    found = next(filter(None, map(_HALVES.search, warnings)), None)
+    if found is None:
+        return
+    document = json.loads(on.config.read_text())
+    routes = document["hostRouting"]["staticRoutes"]["routes"]
+    old = next(each for each in routes if each["destination"] == found["whole"])
+    halves = [{**old, "destination": found[name]} for name in ("first", "second")]
+    routes[:] = [each for each in routes if each != old] + halves
+    on.config.write_text(json.dumps(document, indent=2))
+    plan = on.json("plan").document
+    if "error" in plan or any(found["whole"] in line for line in plan["warnings"]):
+        yield f"{when}: after {found[0]}, plan says {plan.get('error') or plan['warnings']}"
+
+
+def told_apart(on: Session, chance: random.Random, when: str) -> Iterator[str]:
+    """Do a thing that the doctor advises where CONFIG isn't what is installed, or files differ."""
+    findings = [*_broken(on)]
+    lines = [
+        (each["kind"], found[1])
+        for each in findings
+        if each["kind"] == "another-config" or each["check"] == "files"
+        for line in each["hint"].splitlines()
+        if (found := _TOLD_APART.search(line))
+    ]
+    if not lines:
+        return
+    kind, command = chance.choice(lines)
+    ended = on.run(*shlex.split(command)[1:])
+    left = [each for each in _broken(on) if each["kind"] == kind]
+    if left and not ended.code:
+        yield f"{when}: {command} ends with {ended.code}, and leaves {left}"
 
 
 def _broken(on: Session) -> Iterator[Any]:

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-from advising import advised, answered
+from advising import advised, answered, halved, told_apart
 from crowding import Built
 from harms import Before, Printed, told_by
 from looking import (
@@ -68,7 +68,7 @@ def _meddled(on: Session, chance: random.Random) -> Iterator[str]:
     yield from about_the_doctor(on, when)
     if chance.random() < 0.5:
         yield from about_the_next_start(on, when)
-    way = chance.choice(("fix", "apply", "advice", "answer", ""))
+    way = chance.choice(("fix", "apply", "advice", "answer", "either", "either", ""))
     if way == "fix":
         yield from _fixed_and_applied(on, when)
     elif way == "apply":
@@ -77,6 +77,9 @@ def _meddled(on: Session, chance: random.Random) -> Iterator[str]:
         yield from advised(on, when)
     elif way == "answer":
         yield from answered(on, chance, when)
+        yield from halved(on, when)
+    elif way == "either":
+        yield from told_apart(on, chance, when)
 
 
 def _in_an_emergency(on: Session) -> Iterator[str]:
@@ -113,12 +116,16 @@ def _fixed_and_applied(on: Session, when: str) -> Generator[str, None, bool]:
     on.run("fix", "--in-place", str(on.config))
     if on.listed != written:
         yield f"{when}: the second fix wrote {on.listed} after {written}"
+    warnings = on.json("plan").document.get("warnings", ())
+    told = (*told_by(report.fix), *warnings)
     is_done = yield from _applied(on, when, is_fixed=fixed.code == 0)
-    yield from (f"{when}: {line}" for line in _unnamed(on, config, report, packets))
+    yield from (f"{when}: {line}" for line in _unnamed(on, config, report, packets, told))
     return is_done
 
 
-def _unnamed(on: Session, config: Config, report: OverlapReport, before: Before) -> Iterator[str]:
+def _unnamed(
+    on: Session, config: Config, report: OverlapReport, before: Before, told: tuple[str, ...]
+) -> Iterator[str]:
     """Yield what is lost by ``fix`` and ``apply``, and no caution names."""
     ranges = tuple(part for each in report.findings for part in each.ranges)
     if report.reason_kind is not None:
@@ -130,7 +137,6 @@ def _unnamed(on: Session, config: Config, report: OverlapReport, before: Before)
         return after, None
 
     is_asked_for = config.static_routes.is_wanted
-    told = told_by(report.fix)
     done = Printed("fix", apply, told, ranges, keep=keep, is_asked_for=is_asked_for)
     return before.unnamed(done, on.built, after, None)
 

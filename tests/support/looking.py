@@ -37,7 +37,40 @@ def about_one_state(on: Session, when: str) -> Iterator[str]:
     if nagios.code not in codes:
         yield f"{when}: {verdict}, nagios: {nagios}"
     yield from _about_addresses(on, report, when)
+    yield from _about_the_fix(on, report, when)
+    yield from _about_each_failure(report, when)
     yield from _about_plans(on, snapshot, when)
+
+
+def _about_the_fix(on: Session, report: Any, when: str) -> Iterator[str]:
+    """Yield where ``fix`` contradicts the check."""
+    said = on.json("fix", str(on.config))
+    if when == "in an emergency" or "error" in said.document:  # what it printed counts as gone
+        return
+    fix = said.document["fix"]
+    checked = said.document["overlap"]
+    for key in ("verdict", "reason", "unfixable", "hints", "unapplied", "unlisted", "keep"):
+        there = checked[key]
+        if there != report[key]:
+            yield f"{when}: check has {key} {report[key]}, and fix {there}"
+    unfixable = [each["ranges"] for each in report["unfixable"]]
+    if fix and [each["ranges"] for each in fix["unfixable"]] != unfixable:
+        yield f"{when}: check can't fix {unfixable}, and fix says {fix['unfixable']}"
+    codes = {"ok": (0, 1), "unknown": (2,), "overlap": (1,) if unfixable else (0, 1)}
+    if said.code not in codes[report["verdict"]]:
+        yield f"{when}: {report['verdict']} {unfixable}, and fix ends with {said.code}"
+
+
+def _about_each_failure(report: Any, when: str) -> Iterator[str]:
+    """Yield the failing ranges with neither a fix nor a reason."""
+    if report["unapplied"] is not None:
+        return
+    told = [ip_network(part) for each in report["unfixable"] for part in each["ranges"]]
+    for finding in report["findings"]:
+        parts = [] if finding["fix"] or finding["rules"] else finding["ranges"]
+        left = [part for part in parts if not any(map(ip_network(part).overlaps, told))]
+        if left:
+            yield f"{when}: neither a fix nor a reason for {left}, but {report['unfixable']}"
 
 
 def _about_addresses(on: Session, report: Any, when: str) -> Iterator[str]:

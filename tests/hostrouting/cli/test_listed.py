@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable
-from ipaddress import IPv4Network
+from ipaddress import IPv4Network, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -876,6 +876,21 @@ def test_a_removal_that_takes_something_away_points_to_plan(
     told = "removes 1 installed route, not listed in CONFIG"
     assert (code, told in out, f"hostrouting plan {path} says what" in out) == (0, True, loses)
     assert ("no longer go" in "".join(run("plan", path)[1:])) is loses
+
+
+def test_each_failing_range_has_a_reason_while_apply_would_fail(
+    run: Run, write: Any, kernel: FakeKernel
+) -> None:
+    """A gateway inside the failing CIDR has a reason of its own."""
+    kernel.ip("route add 10.99.0.0/24 via 172.16.0.1 dev ib0")
+    kernel.ip("route add 172.16.0.0/17 dev ib0 proto static")
+    path = write({"hostRouting": section(*HALVES, cidrs=[EXPECTED])})
+    document = json.loads(run("check", path, "--output", "json")[1])
+    told = [ip_network(part) for each in document["unfixable"] for part in each["ranges"]]
+    (finding,) = document["findings"]
+    failing = [ip_network(part) for part in finding["ranges"]]
+    assert [part for part in failing if not any(map(part.overlaps, told))] == []
+    assert len(document["unfixable"]) == 2
 
 
 @pytest.mark.parametrize("listed", [[*HALVES], [*HALVES, "10.96.0.0/17", "10.96.128.0/17"]])
