@@ -117,7 +117,9 @@ def answered(on: Session, chance: random.Random, when: str) -> Iterator[str]:
     section = document["hostRouting"]
     for more in answer.get("expectedCidrs", ()):
         overlap = section["routeOverlap"]
-        others = [cidr for cidr in overlap["expectedCidrs"] if cidr_of(cidr) != more["cidr"]]
+        named = ip_network(more["cidr"])
+        expected = overlap["expectedCidrs"]
+        others = [cidr for cidr in expected if ip_network(cidr_of(cidr)) != named]
         overlap["expectedCidrs"] = [*others, more]
     if "uplinks" in answer:
         section["uplinks"] = answer["uplinks"]

@@ -47,6 +47,9 @@ def _about_the_fix(on: Session, report: Any, when: str) -> Iterator[str]:
     said = on.json("fix", str(on.config))
     if when == "in an emergency" or "error" in said.document:  # what it printed counts as gone
         return
+    plan = on.json("plan").document
+    if plan.get("routes") or plan.get("rules"):  # what apply removes counts as gone, too
+        return
     fix = said.document["fix"]
     checked = said.document["overlap"]
     for key in ("verdict", "reason", "unfixable", "hints", "unapplied", "unlisted", "keep"):

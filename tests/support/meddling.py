@@ -245,7 +245,7 @@ def _disable(section: dict[str, Any], chance: random.Random) -> str:
 def _mode(section: dict[str, Any], chance: random.Random) -> str:
     del chance
     overlap = section["routeOverlap"]
-    overlap["mode"] = "WARN" if overlap["mode"] == "STRICT" else "STRICT"
+    overlap["mode"] = "WARN" if overlap.get("mode") == "STRICT" else "STRICT"
     return f"mode {overlap['mode']}"
 
 

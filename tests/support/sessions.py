@@ -160,7 +160,7 @@ class Session:
     @property
     def is_strict(self) -> bool:
         document = json.loads(self.config.read_text())
-        return bool(document["hostRouting"]["routeOverlap"]["mode"] == "STRICT")
+        return bool(document["hostRouting"]["routeOverlap"].get("mode") == "STRICT")
 
     @property
     def listed(self) -> dict[str, list[str]]:
