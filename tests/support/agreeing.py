@@ -103,6 +103,8 @@ def _fixed_and_applied(on: Session, when: str) -> Generator[str, None, bool]:
     Returns:
         Whether ``apply`` succeeds.
     """
+    # An operator who edits CONFIG asks for what its entries take away.
+    is_edited = on.is_installed and on.json("plan").document.get("files")
     printed = on.run("fix", str(on.config))
     before = on.listed
     config = Config.load(on.config)
@@ -120,7 +122,7 @@ def _fixed_and_applied(on: Session, when: str) -> Generator[str, None, bool]:
     told = (*told_by(report.fix), *plan.get("warnings", ()))
     is_done = yield from _applied(on, when, is_fixed=fixed.code == 0)
     # What inherits follows a gateway that moves.
-    if not any("was" in each for each in plan.get("routes", ())):
+    if not is_edited and not any("was" in each for each in plan.get("routes", ())):
         yield from (f"{when}: {line}" for line in _unnamed(on, config, report, packets, told))
     return is_done
 
