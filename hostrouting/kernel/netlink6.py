@@ -7,7 +7,6 @@ import os
 import socket
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from ipaddress import IPv6Address
-from pathlib import Path
 
 import attrs
 
@@ -165,10 +164,10 @@ class NetlinkBackend6(NetlinkBackend):
         The kernel considers the interfaces in the order of their registration. Only the list of
         multicast groups shows this order.
         """
-        path = Path("/proc/thread-self/net/igmp6")
+        path = "/proc/thread-self/net/igmp6"
         groups: list[bytes] = []  # without procfs, assume the order of the indexes
-        with translate_errors(f"read {path}", errnos.ENOENT):
-            groups = path.read_bytes().splitlines()
+        with translate_errors(f"read {path}", errnos.ENOENT), open(path, "rb") as file:
+            groups = file.read().splitlines()
         names = dict.fromkeys(os.fsdecode(line.split()[1]) for line in groups)
         order = {name: position for position, name in enumerate(names)}
         return tuple(
