@@ -25,7 +25,7 @@ from make_reference import arguments
 
 import hostrouting.backend
 import hostrouting.report
-from hostrouting import Config, ConfigError, OverlapReport, StaticRoutes, StaticRule
+from hostrouting import Config, ConfigError, Keep, OverlapReport, StaticRoutes, StaticRule
 from hostrouting.azure import HostNetworking
 from hostrouting.config import values
 from hostrouting.config.routing import KEEP_PRIORITIES
@@ -33,7 +33,7 @@ from hostrouting.config.validation import Section, key_fields, rule_of
 from hostrouting.model import parsing
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import JsonObject, StrEnum, json_key, to_json_text
-from hostrouting.report import FamilyVerdict, Finding
+from hostrouting.report import FamilyVerdict, Finding, FindingKind, NoteKind
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -91,6 +91,8 @@ MISSPELT = {
         "properties": {"staticRoutes": False, "routeOverlap": False},
     },
 }
+# A later release may add kinds.
+GROWING = (FindingKind, NoteKind)
 SOME, NONE, NULL = {"minItems": 1}, {"maxItems": 0}, {"type": "null"}
 VERDICTS = {
     "ok": {"findings": NONE, "reason": NULL},
@@ -176,10 +178,9 @@ class Definitions(dict[str, Any]):
             "description": (inspect.getdoc(cls) or "").partition("\n")[0],
             "type": "object",
         }
-        told |= {
-            "additionalProperties": False,
-            "required": [key for key in keys if key not in optional],
-        }
+        if not self._is_report:  # a later release may add keys to a report
+            told["additionalProperties"] = False
+        told["required"] = [key for key in keys if key not in optional]
         return told | {"properties": keys} | ({"allOf": MADE[cls]} if cls in MADE else {})
 
     def _key(self, cls: type, type_: Any, field: attrs.Attribute[Any] | None) -> dict[str, Any]:
@@ -229,7 +230,8 @@ class Definitions(dict[str, Any]):
             return {"type": "boolean"} if type_ is bool else {"type": "integer", "minimum": 0}
         if origin is None and issubclass(type_, StrEnum):
             if self._is_report:
-                return {"enum": [*type_]}
+                kinds = {"enum": [*type_]}
+                return {"anyOf": [kinds, {"type": "string"}]} if type_ in GROWING else kinds
             any_case = "|".join(
                 "".join(f"[{letter}{letter.lower()}]" for letter in word) for word in type_
             )
@@ -241,6 +243,8 @@ class Definitions(dict[str, Any]):
             }
         if origin is None and issubclass(type_, Section | JsonObject):
             reference = self.reference(type_)
+            if self._is_report and type_ is Keep:  # an entry that has only a pattern is a string
+                return {"anyOf": [{"type": "string", "minLength": 1}, reference]}
             return (
                 {"anyOf": [{"type": "string", "pattern": f"^({rules[0]})$"}, reference]}
                 if rules
@@ -308,15 +312,11 @@ def report_schema() -> dict[str, Any]:
     definitions = Definitions(is_report=True)
     title = {"$schema": DRAFT, "title": "Result of a hostrouting check"}
     report = definitions.definition(OverlapReport)
-    # An entry of keep that has only a pattern is a string.
-    keep = report["properties"]["keep"]
-    keep["items"] = {"anyOf": [{"type": "string", "minLength": 1}, keep["items"]]}
     # The only key that isn't in every report.
     report["properties"]["families"] = {
         "title": "Families",
         "description": "The verdict on the CIDRs of each family, if IPv6 CIDRs are expected.",
         "type": "object",
-        "additionalProperties": False,
         "properties": {
             str(family).lower(): definitions.reference(FamilyVerdict)
             | {"description": f"The verdict on {family}."}

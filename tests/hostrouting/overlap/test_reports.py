@@ -22,8 +22,8 @@ import pytest
 from backends import Altered
 from hypothesis import given
 from hypothesis import strategies as st
-from jsonschema import Draft202012Validator
 from node import build_links, shadowed_kernel
+from report_schema import OPEN, VALIDATOR, problems
 from scenario import play
 
 import phases
@@ -56,11 +56,6 @@ from hostrouting.overlap.summary import error_text
 from hostrouting.report import FleetReport, GroupFailure, UnknownReason
 from hostrouting.testing import FakeKernel
 from phases.testing import RecordingObserver
-
-SCHEMA = json.loads(
-    (Path(__file__).parents[3] / "hostrouting/overlap/route-overlap.schema.json").read_text()
-)
-VALIDATOR = Draft202012Validator(SCHEMA, format_checker=Draft202012Validator.FORMAT_CHECKER)
 
 EVERYTHING: list[str | dict[str, Any]] = [
     *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "203.0.113.0/24"),
@@ -108,10 +103,6 @@ def checked(*cidrs: str | dict[str, Any]) -> OverlapReport:
     found = check_overlap(config, kernel, phases.CancelScope())
     notes = notes_on({"node": {"kubelet": {"nodeIP": "10.2.0.4"}}}, found, kernel)
     return attrs.evolve(found, notes=(*found.notes, *notes))
-
-
-def problems(document: object) -> list[str]:
-    return [f"{error.json_path}: {error.message}" for error in VALIDATOR.iter_errors(document)]
 
 
 # --- valid reports --------------------------------------------------------------------------------
@@ -222,6 +213,18 @@ def test_a_contradictory_report_is_invalid(
     document = report_of_all.to_json()
     (document if key in document else document["findings"][0])[key] = value
     assert problems(document)
+
+
+def test_a_later_release_may_add_keys_and_kinds(report_of_all: OverlapReport) -> None:
+    document = report_of_all.to_json()
+    fixed = next(finding for finding in document["findings"] if finding["fix"])
+    for place in (document, fixed, document["notes"][0], fixed["fix"][0]):
+        place["more"] = 1
+    fixed["kind"] = document["notes"][0]["kind"] = "NEW"
+    assert OPEN.is_valid(document)
+    assert problems(document)
+    document["verdict"] = "new"
+    assert not OPEN.is_valid(document)
 
 
 # --- addresses of the node and of DNS -------------------------------------------------------------
