@@ -301,7 +301,7 @@ class _Change(NamedTuple):
         is_intended: see ``Loss``.
         homes: see ``_Comparison._homes``; without ``ties``.
         ties: see ``_Comparison._ties``.
-        is_by_source: whether packets without a source stay where they are.
+        is_by_source: whether packets without a source stay, or are led elsewhere than these.
     """
 
     senders: Senders
@@ -440,8 +440,8 @@ class _Comparison:
         """Return the sources whose packets a change loses; None for packets without a source.
 
         - A change that isn't intended loses the packets from all sources.
-        - An intended change that only moves packets with a source, as ``keep`` does, loses those
-          from other interfaces than the cluster's.
+        - An intended change that only moves packets with a source, as ``keep`` does, or moves them
+          elsewhere than others, loses those from other interfaces than the cluster's.
         - An intended change of packets to neighbours loses those from near sources, except from
           the cluster's interfaces.
         - An intended change of packets that this host has received itself loses none if they go to
@@ -532,7 +532,8 @@ class _Comparison:
                         before = _result(self._old, flow)
                 if self._is_loss(place.probe, before, after):
                     change = self._change(place, each, before, after)
-                    yield change._replace(is_by_source=plain_before == plain_after)
+                    is_plain = plain_before != plain_after == after
+                    yield change._replace(is_by_source=not is_plain)
 
     def _is_loss(self, address: IpAddress, before: _Result, after: _Result) -> bool:
         """Return whether a change diverts or drops packets that were sent before.

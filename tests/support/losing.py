@@ -113,7 +113,9 @@ def losses(
         is_meant = way.dev != "lo" and any(packet.to in part for part in ranges)
         # The check judges packets from the addresses of uplinks and lo.
         is_judged = owner in (*uplinks, "lo") or packet.source in sources
-        is_by_source = owner == way.dev and not is_judged
+        plain = after.get(attrs.evolve(packet, source=None), now)
+        is_kept = owner == now.dev != plain.dev
+        is_by_source = (owner == way.dev or is_kept) and not is_judged
         is_near = packet.source is None and any(
             packet.to in network for network in networks.get(way.dev, ())
         )

@@ -55,6 +55,10 @@ NEIGHBOURS = (
     " also from this interface's own addresses"
 )
 FROM_IB0 = "packets from the addresses of ib0 no longer go to"
+FROM_ETH1 = (
+    "packets from the addresses of eth1 no longer go to 172.16.77.0/24 through eth1,"
+    " but through eth0"
+)
 FROM_WG0 = "packets from the addresses of wg0 no longer go to"
 PODS = """
 link add cni0
@@ -172,6 +176,13 @@ ROWS = {
         (f"{FROM_IB0} 172.16.128.0/20 through br0, but through ib0",),
         rules=("pref 50 from 172.16.0.10 lookup 101",),
         intended=("172.16.128.0/20",),
+    ),
+    "what keep takes from a failing range that is led elsewhere": Row(
+        "route add 172.16.77.0/24 via 10.2.0.1 dev eth1 proto static",
+        (f"{FROM_IB0} 172.16.77.0/24 through eth1, but through ib0", FROM_ETH1),
+        routes=("172.16.77.0/24 via 10.1.0.1 dev eth0", "172.16.0.0/16 dev ib0 table 101"),
+        rules=("pref 50 from 172.16.0.10 lookup 101",),
+        intended=("172.16.77.0/24",),
     ),
     "an own address as it comes in": Row(
         LATE_LOCAL,
