@@ -81,7 +81,9 @@ def _chart(report: DiffReport, width: int | None) -> Page:
 
 def _others(report: DiffReport, *, is_verbose: bool) -> Iterator[str]:
     """Yield the number of changes that explain no difference; if verbose, the changes, too."""
-    counts = Counter(change.kind for change in report.others)
+    counts = Counter[str]()
+    for change in report.others:
+        counts[str(change.kind)] += change.count
     if not counts:
         return
     words = (counted(count, kind) for kind, count in counts.items())

@@ -293,7 +293,9 @@ def _changes(causes: Iterable[HostChange]) -> list[str]:
     new = [each for each in changes if each.is_ours and not each.before]
     others = [words for each in changes if each not in new for words in cause_lines(each)]
     told = [shortened(others, ", ", _SHOWN_CAUSES)] if others else []
-    counts = Counter(str(each.kind) for each in new)
+    counts = Counter[str]()
+    for each in new:
+        counts[str(each.kind)] += each.count
     return [*told, *(f"+ {counted(count, kind)} of hostrouting" for kind, count in counts.items())]
 
 

@@ -80,6 +80,11 @@ class HostChange(JsonObject):
     keys: tuple[ChangeKey, ...] = attrs.field(default=(), repr=False)
     is_ours: bool = attrs.field(default=False, repr=False)
 
+    @property
+    def count(self) -> int:
+        """Return the number of values that have changed, such as all rules of a preference."""
+        return max(len(self.before), len(self.after))
+
 
 @frozen
 class RenamedNic(JsonObject):

@@ -155,6 +155,14 @@ def test_counts_have_their_plurals(run: Run, kernel: FakeKernel, recorded: Path)
     assert said in run("diff", recorded, "--cidr", "172.16.0.0/16")[1]
 
 
+def test_rules_of_one_preference_are_counted_one_by_one(
+    run: Run, kernel: FakeKernel, recorded: Path
+) -> None:
+    play(kernel, "\n".join(f"rule add pref 2170 from 10.9.0.{n} lookup 77" for n in range(1, 9)))
+    said = "explain nothing here: 8 rules\n"
+    assert said in run("diff", recorded, "--cidr", "172.16.0.0/16")[1]
+
+
 def test_a_range_with_exceptions_is_shown_as_such(
     run: Run, kernel: FakeKernel, recorded: Path
 ) -> None:

@@ -362,6 +362,18 @@ def test_our_own_new_routes_are_counted_after_other_changes(tmp_path: Path) -> N
     assert len(report.groups[0].causes or ()) == 9
 
 
+def test_our_own_new_rules_are_counted_one_by_one(tmp_path: Path) -> None:
+    """The rules of kept addresses have the same preference."""
+    kernel = shadowed_kernel()
+    attrs.evolve(take_snapshot(kernel), host="a").save(tmp_path / "a.json")
+    play(kernel, "route add default via 10.1.0.9 dev eth0 table 2170000")
+    rules = "rule add pref 2170 to 10.96.{}.0/24 lookup 2170000 proto 217"
+    play(kernel, "\n".join(map(rules.format, range(2))))
+    later = attrs.evolve(take_snapshot(kernel), host="a").to_document()
+    report = judge([later], Config.from_mapping(CONFIG), since=tmp_path)
+    assert "+ 2 rules of hostrouting" in fleet_text(report, None)
+
+
 def test_hosts_that_differ_in_our_new_routes_are_a_group(tmp_path: Path) -> None:
     halves = [*IPv4Network("172.16.0.0/16").subnets()]
     parts = {"a": halves, "b": [part for half in halves for part in half.subnets()]}
