@@ -120,12 +120,15 @@ class Done:
         changes: the changes made so far, without those rolled back.
         attempted: the changes that the run is making. If one fails, all of these are rolled back.
         left: the part of ``changes`` that a rollback couldn't undo.
+        unconfirmed: the part of ``changes`` of which it isn't known whether a rollback has undone
+            it.
         are_routes_back: whether a rollback has restored all routes and rules.
     """
 
     changes: Changes = attrs.field(factory=Changes)
     attempted: Changes = attrs.field(factory=Changes)
     left: Changes = attrs.field(factory=Changes)
+    unconfirmed: Changes = attrs.field(factory=Changes)
     are_routes_back: bool = False
 
     def add(self, made: Iterable[Changes]) -> None:
@@ -133,11 +136,13 @@ class Done:
         for changes in made:
             self.changes |= changes
 
-    def fail(self, left: Changes) -> None:
-        """Add the changes that are still in place after the rollback of an attempt."""
-        self.changes |= left
+    def fail(self, left: Changes, unconfirmed: Changes) -> None:
+        """Add the changes that are still in place, or may be, after the rollback of an attempt."""
+        remaining = left | unconfirmed
+        self.changes |= remaining
         self.left |= left
-        self.are_routes_back = bool(self.attempted.of_kernel) and not left.of_kernel
+        self.unconfirmed |= unconfirmed
+        self.are_routes_back = bool(self.attempted.of_kernel) and not remaining.of_kernel
         self.attempted = Changes()
 
     def succeed(self, made: Changes) -> None:
@@ -169,8 +174,7 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_installing: bool) -> Ite
             yield done
     except HostRoutingError as error:
         error.changes = done.changes
-        if done.left:
-            error.hint = "\n".join(filter(None, (error.hint, _what_to_do_about(done.left))))
+        error.hint = "\n".join(filter(None, (error.hint, *_what_to_do(done))))
         raise
     except OSError as error:
         # All other OSErrors are translated where they occur. So this OSError comes from an import
@@ -203,13 +207,21 @@ def _run_lock(
     return locked(host.layout.run_lock, scope, seconds=_RUN_WAIT_SECONDS)
 
 
-def _what_to_do_about(left: Changes) -> str:
-    changes = (*left.routes, *left.rules, *left.files, *left.units)
-    named = [f"{change.what} ({change.action})" for change in changes]
-    return (
-        f"the rollback failed, too, and has left {shortened(named, ', ', NAMED_MAX)}: "
-        "run the same again, or remove all: hostrouting remove"
-    )
+def _what_to_do(done: Done) -> Iterator[str]:
+    for changes, what in (
+        (done.left, "the rollback failed, too, and has left"),
+        (
+            done.unconfirmed,
+            "after the rollback, it can't be read whether these changes were undone:",
+        ),
+    ):
+        named = [
+            f"{change.what} ({change.action})"
+            for change in (*changes.routes, *changes.rules, *changes.files, *changes.units)
+        ]
+        if named:
+            advice = "run the same again, or remove all: hostrouting remove"
+            yield f"{what} {shortened(named, ', ', NAMED_MAX)}: {advice}"
 
 
 def _instead_of(error: BaseException, raised: E, changes: Changes) -> E:

@@ -44,7 +44,7 @@ class HostRoutingError(Exception):
         hint: suggested next step, or an empty string if there is none. It may name commands, such
             as ``hostrouting apply``; a program runs a task instead, such as ``Configure``.
         errno: errno from the kernel, if any.
-        changes: changes that the failed run hasn't rolled back.
+        changes: changes that the failed run hasn't rolled back, or of which this isn't known.
     """
 
     def __init__(

@@ -12,6 +12,7 @@ from hostrouting.config.routing import Config
 from hostrouting.kernel.port import read_routes
 from hostrouting.kernel.selection import Selection
 from hostrouting.model.changes import Change, Changes
+from hostrouting.model.errors import HostRoutingError
 from hostrouting.model.routes import Protocol, Route, Table
 from hostrouting.model.rules import rule_words
 from hostrouting.routes.install import route_of_each_hop
@@ -22,7 +23,7 @@ _OURS_IN_ALL_TABLES = Selection(protocol=Protocol.HOSTROUTING)
 
 
 def record_remaining(done: Done, host: Host) -> None:
-    """Add the attempted changes that are still in place to a run's changes.
+    """Add the attempted changes that are still in place, or may be, to a run's changes.
 
     A run pushes this function as its first rollback step, so it is called last.
 
@@ -31,13 +32,21 @@ def record_remaining(done: Done, host: Host) -> None:
         FileError: a file can't be read.
     """
     attempted = done.attempted
-    left = Changes(
-        files=tuple(change for change in attempted.files if _is_file_in_place(change, host)),
-        units=tuple(change for change in attempted.units if _is_unit_in_place(change, host)),
-    )
-    if attempted.of_kernel:
-        left |= _routes_in_place(attempted, host)
-    done.fail(left)
+    left = Changes()
+    unconfirmed = Changes()
+    errors: list[HostRoutingError] = []
+    for part, find in (
+        (attempted.of_boot, _files_in_place),
+        (attempted.of_kernel, _routes_in_place),
+    ):
+        try:
+            left |= find(part, host)
+        except HostRoutingError as error:
+            unconfirmed |= part
+            errors.append(error)
+    done.fail(left, unconfirmed)
+    if errors:
+        raise errors[0]
 
 
 @contextmanager
@@ -59,6 +68,13 @@ def final_note(done: Done) -> Iterator[None]:
         raise
 
 
+def _files_in_place(attempted: Changes, host: Host) -> Changes:
+    return Changes(
+        files=tuple(change for change in attempted.files if _is_file_in_place(change, host)),
+        units=tuple(change for change in attempted.units if _is_unit_in_place(change, host)),
+    )
+
+
 def _is_file_in_place(change: Change, host: Host) -> bool:
     """Return whether a change of a file hasn't been undone."""
     path = host.layout.of(str(change.what))
@@ -74,6 +90,8 @@ def _is_unit_in_place(change: Change, host: Host) -> bool:
 
 
 def _routes_in_place(attempted: Changes, host: Host) -> Changes:
+    if not attempted:
+        return attempted
     rules: set[str] = set()
     hops: set[Route] = set()
     for backend in host.planned_backends(Config()):

@@ -44,7 +44,19 @@ from hostrouting import (
     check,
     plan,
 )
-from hostrouting.backend import Hardware, NextHop, Route, RouteFailure, Scope, Write, read_routes
+from hostrouting.backend import (
+    EVERYTHING,
+    Facts,
+    ForwardingBackend,
+    Hardware,
+    NextHop,
+    Route,
+    RouteBackend,
+    RouteFailure,
+    Scope,
+    Write,
+    read_routes,
+)
 from hostrouting.boot import installation
 from hostrouting.boot._switch import put
 from hostrouting.boot.layout import CHECK
@@ -58,7 +70,7 @@ from hostrouting.overlap.findings import OverlapReport, UnknownReason, Verdict
 from hostrouting.overlap.markers import write_markers
 from hostrouting.overlap.may_divert import HasHops
 from hostrouting.report import Change, Changes, ChangesObserver, OverdueRun, StoppedRun, changes_of
-from hostrouting.tasks import installed_config
+from hostrouting.tasks import installed_config, remaining
 from hostrouting.testing import FakeKernel, FakeSystemd
 from phases.testing import FakeClock, RecordingObserver
 
@@ -668,6 +680,69 @@ def test_what_a_failed_rollback_leaves_is_reported(
     step = "failed configure/configure-static-routes"
     (logged,) = (vars(each) for each in caplog.records if each.message == step)
     assert (are_back in logged["error"]) is (are_back in notes)
+
+
+class Dying(ForwardingBackend):
+    """A backend whose connection dies during a write that the kernel carries out."""
+
+    def __init__(self, inner: RouteBackend, writes: int) -> None:
+        super().__init__(inner)
+        self.left = writes
+
+    def _require(self) -> None:
+        if not self.left:
+            raise RouteError("the agent is gone")
+
+    def facts(self) -> Facts:
+        self._require()
+        return super().facts()
+
+    def entries(self, wanted: Selection = EVERYTHING) -> Entries:
+        self._require()
+        return super().entries(wanted)
+
+    def write(self, change: Write, routes: Sequence[Route]) -> tuple[RouteFailure, ...]:
+        self._require()
+        failures = super().write(change, routes)
+        self.left -= 1
+        self._require()
+        return failures
+
+
+@pytest.mark.parametrize("writes", [1, 2])
+def test_what_a_rollback_cannot_confirm_is_reported(
+    writes: int, kernel: FakeKernel, units: FakeSystemd, layout: Layout
+) -> None:
+    collected = ChangesObserver()
+    task = Configure(
+        config(SHADOWED, keep=["ib0"], cidrs=()), host=Host(Dying(kernel, writes), units, layout)
+    )
+    with pytest.raises(RouteError) as caught:
+        phases.run(task, observers=[collected])
+    left = differences({}, state_of(kernel))
+    assert len(left) == writes
+    for changes in (caught.value.changes, collected.changes):
+        told = {(str(change.what), change.action) for change in (*changes.routes, *changes.rules)}
+        assert told >= {*left}
+        assert not changes.of_boot
+    assert "the rollback failed" not in caught.value.hint
+    unconfirmed = caught.value.hint.partition("whether these changes were undone: ")[2]
+    assert all(f"{what} ({action})" in unconfirmed for what, action in left)
+
+
+def test_a_file_that_a_rollback_cannot_look_at_is_reported(
+    host: Host, units: ActingSystemd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> bool:
+        raise FileError(f"can't look at {path}: Input/output error")
+
+    monkeypatch.setattr(remaining, "is_present", refuse)
+    units.act = refusing("enable", "static-routes.service")
+    with pytest.raises(UnitError) as caught:
+        phases.run(Configure(WATCHED, host=host))
+    assert caught.value.changes.files
+    assert "whether these changes were undone: /etc/" in caught.value.hint
+    assert "Input/output" in "".join(caught.value.__notes__)
 
 
 def test_a_file_that_a_rollback_cannot_remove_is_reported(
