@@ -266,6 +266,17 @@ def test_a_route_stays_on_its_interface(
     assert event.kind.priority == LOG_ERR
 
 
+def test_a_route_that_waits_stays_on_its_interface(world: World) -> None:
+    default_at_metric_100(world)
+    for when in (5, 6, 7, 8, 9):
+        world.at(when, world.lose)
+    world.at(10, lambda: second_nic_takes_over(world.kernel))
+    world.watch(LOOK_SECONDS * 2 + 10)
+    assert world.ours() == []
+    ((_, event),) = world.of_kind(EventKind.ROUTES_NOT_MOVED)
+    assert event.fields["DEV"] == ("eth0",)
+
+
 def test_routes_that_did_not_move_are_in_place_once_the_vpn_is_gone(world: World) -> None:
     default_at_metric_100(world)
     world.at(5, lambda: vpn_comes_up(world.kernel))
