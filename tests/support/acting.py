@@ -12,6 +12,7 @@ from typing import Any
 
 from wanted import MACHINE
 
+import phases
 from hostrouting import Layout, UnitError
 from hostrouting.testing import FakeSystemd
 
@@ -34,6 +35,26 @@ class ActingSystemd(FakeSystemd):
     def _call(self, name: str, call: Callable[..., Any], *given: object) -> Any:
         self.act(name, *given)
         return call(*given)
+
+    def within(self, scope: phases.CancelScope) -> Any:
+        """Return this systemd with calls that fail once the scope is cancelled."""
+        return _BoundSystemd(self, scope)
+
+
+class _BoundSystemd:
+    """A systemd whose calls fail once a scope is cancelled, as those of ``Systemctl`` do."""
+
+    def __init__(self, units: ActingSystemd, scope: phases.CancelScope) -> None:
+        self._units = units
+        self._scope = scope
+        self.within = units.within
+
+    def __getattr__(self, name: str) -> Any:
+        return partial(self._call, name)
+
+    def _call(self, name: str, *given: Any, **named: Any) -> Any:
+        self._scope.check()
+        return getattr(self._units, name)(*given, **named)
 
 
 def at(name: str, act: Callable[[], object]) -> Callable[..., None]:

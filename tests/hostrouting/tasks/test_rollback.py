@@ -251,6 +251,14 @@ def test_a_rolled_back_task_leaves_nothing(
     assert (outside_run(layout.root), host.our_routes()) == (before, ())
 
 
+def test_a_cancelled_run_leaves_no_unit_enabled(host: Host, units: ActingSystemd) -> None:
+    scope = phases.CancelScope()
+    units.act = at("enable", lambda: scope.cancel("SIGTERM"))
+    with pytest.raises(phases.Cancelled):
+        phases.run(Configure(WATCHED, host=host), scope=scope)
+    assert units.enabled == set()
+
+
 # --- the state before -----------------------------------------------------------------------------
 
 

@@ -559,7 +559,7 @@ ENDS: dict[
     str, tuple[Callable[[phases.CancelScope, FakeClock], object], type[BaseException], str]
 ] = {
     "systemd refuses": (lambda *_: refusing("restart")("restart"), UnitError, "timed out"),
-    "systemd's caller fails": (fail, UnitError, "ActingSystemd.restart failed: Too many open"),
+    "systemd's caller fails": (fail, UnitError, "BoundSystemd.restart failed: Too many open"),
     "a cancel": (lambda scope, _: scope.cancel("SIGTERM"), StoppedRun, "SIGTERM"),
     "a deadline": (lambda _, clock: clock.advance(5), OverdueRun, "4 s"),
     "a Ctrl-C": (lambda *_: interrupt(), KeyboardInterrupt, "SIGINT"),
