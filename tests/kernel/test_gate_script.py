@@ -239,6 +239,18 @@ def test_a_start_follows_an_update_made_meanwhile(sandbox: Sandbox) -> None:
     assert codes(sandbox, *cases) == [*UPDATES.values()]
 
 
+def test_an_update_made_by_a_later_step_repeats_the_earlier_ones(sandbox: Sandbox) -> None:
+    """The check replaces the list, in which the script of the routes then has another checksum."""
+    updated = "sed -i s/0123/4567/ /etc/hostrouting/gate.list"
+    prepare = installed(
+        f"{ROUTES} required\n{CHECK} required",
+        static_routes=PASS,
+        check_route_overlap=f"{updated}\n{PASS}",
+    )
+    done = run(sandbox, prepare)
+    assert (done.returncode, done.stderr.count(ROUTES)) == (0, 2)
+
+
 def test_a_failure_is_retried_and_reported_once(sandbox: Sandbox) -> None:
     again = "[ -e /run/tried ] && exit 0; : >/run/tried; exit 1"
     prepare = installed(f"{ROUTES} required", static_routes=again)
