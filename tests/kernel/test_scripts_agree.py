@@ -200,9 +200,25 @@ _WITH_ALL_KEYS = Story(
     ),
 )
 
+_EACH_KEY_ALONE = Story(
+    seldom.question("""
+        addr add 10.0.0.4/24 dev eth0
+        addr add 192.0.2.4/24 dev eth1
+        route add default via 10.0.0.1 dev eth0 proto dhcp
+        expect 172.16.1.0/24
+    """),
+    tuple(
+        _installing([{"destination": "172.16.1.0/24", key: value}])
+        for key, values in _VALUES.items()
+        for value in dict.fromkeys(values)
+        if value
+    ),
+)
+
 
 @_SOME
 @example(story=_WITH_ALL_KEYS, awk="mawk")
+@example(story=_EACH_KEY_ALONE, awk="mawk")
 @given(
     story=st.one_of(questions(), questions(has_objects=True)).flatmap(_stories),
     awk=st.sampled_from(AWKS),

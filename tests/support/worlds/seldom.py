@@ -20,7 +20,9 @@ def question(text: str) -> Question:
         kind: [] for kind in ("addr add", "nexthop add", "route add", "rule add", "expect")
     }
     for line in lines(text):
-        kind = next(kind for kind in found if line.startswith(kind))
+        kind = next((kind for kind in found if line.startswith(kind)), None)
+        if kind is None:
+            raise ValueError(f"a scenario of a question has only {', '.join(found)}, not {line!r}")
         found[kind].append(line.removeprefix(f"{kind} "))
     world = World(
         tuple(map(_address, found["addr add"])),
