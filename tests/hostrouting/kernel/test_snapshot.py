@@ -147,6 +147,14 @@ def test_links_and_addresses_as_ip_words_them(infiniband: str) -> None:
     )
 
 
+def test_an_optimistic_address_is_usable_before_it_is_verified() -> None:
+    plain = {"family": "inet6", "prefixlen": 64, "tentative": True}
+    infos = [plain | {"local": "fd00::1"}, plain | {"local": "fd00::2", "optimistic": True}]
+    found = read(addresses=[{"ifname": "eth0", "addr_info": infos}], rules6=[], routes6=[])
+    assert found.ipv6 is not None
+    assert [each.is_usable for each in found.ipv6.addresses] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("name", "hardware"),
     [("gre6", 823), ("netlink", 824), ("can", 280), ("ieee802.15.4", 804), ("fcfb12", 799)],
