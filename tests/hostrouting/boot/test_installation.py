@@ -39,6 +39,7 @@ from hostrouting import (
     plan,
 )
 from hostrouting.backend import NextHop, Protocol, Route, Write, read_our_routes, read_routes
+from hostrouting.boot import files
 from hostrouting.boot.bundle import ignition, rendered_files
 from hostrouting.boot.gate import DROP_INS
 from hostrouting.boot.go_package import hand_over, routes_to_adopt
@@ -393,6 +394,25 @@ def test_a_rollback_makes_systemd_forget_the_gate_first(kernel: FakeKernel, layo
     with pytest.raises(RouteError):
         apply(Host(routes=kernel, units=ActingSystemd(layout, look), layout=layout))
     assert seen == [(True, True), (False, True), (False, False)]
+
+
+def test_no_drop_in_that_can_not_be_seen_is_left_behind(
+    host: Host, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would block every start once the gate's script is gone."""
+    apply(host)
+    (folder,) = {path.parent for path in layout.units.glob("*.d/*hostrouting.conf")}
+    exists = files.exists
+
+    def refuse(path: Path) -> bool:
+        if path.parent == folder:
+            raise FileError(f"can't look at {path}: Permission denied")
+        return exists(path)
+
+    monkeypatch.setattr(files, "exists", refuse)
+    with pytest.raises(FileError, match=f"look at {folder}"):
+        phases.run(RemoveHostRouting(host=host))
+    assert layout.gate_script.exists()
 
 
 def test_a_rollback_restores_the_old_scripts(host: Host, layout: Layout) -> None:
