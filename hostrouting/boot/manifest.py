@@ -144,6 +144,14 @@ class Manifest:
         return cls.load(layout) if files.exists(layout.manifest) else _reconstruct(layout)
 
     @property
+    def is_being_removed(self) -> bool:
+        """Return whether a run was stopped while it removed everything, so that no config is left.
+
+        A manifest that was reconstructed from files has no config, either.
+        """
+        return bool(self.parts) and not any(part.config for part in self.parts.values())
+
+    @property
     def has_gate(self) -> bool:
         """Return whether the gate runs any scripts."""
         return any(part.is_gated for part in self.parts.values())

@@ -227,12 +227,13 @@ def _start_notes(
     """Return a note if a start would be held, although nothing fails or the mode is WARN.
 
     If nothing fails, there is also a note if the routes aren't installed. If anything is left of
-    what ``fix --format ip`` printed, there is one in any case.
+    what ``fix --format ip`` printed, there is one in any case, and also if no manifest lists what
+    is there.
     """
     about_start = _about_trial(chosen, host) or _about_start(report, rehearsed, chosen, host)
     is_known = report.verdict is not Verdict.UNKNOWN
     about_printed = _about_printed(chosen, host) if is_known else ""
-    messages = (about_start, about_printed)
+    messages = (about_start, about_printed, _about_manifest(report, chosen, host))
     return tuple(Note(NoteKind.START, each.replace("\n", "; ")) for each in messages if each)
 
 
@@ -244,6 +245,36 @@ def _about_printed(chosen: Chosen, host: Host) -> str:
         return ""
     fix = _in_place(config, chosen.document)
     return printed_sentence(printed, listed_on(host, config), fix)
+
+
+def _about_manifest(report: OverlapReport, chosen: Chosen, host: Host) -> str:
+    """Return that routes or files of ours are there, but not installed, or an empty string.
+
+    While anything fails, its fix says whether apply helps.
+    """
+    if host.snapshot is not None:
+        return ""
+    from hostrouting.boot.incomplete import incomplete
+    from hostrouting.boot.manifest import Manifest
+    from hostrouting.boot.trial_timer import trial_deadline
+
+    apply = f"hostrouting apply {chosen.name or _applicable(chosen)}".rstrip()
+    try:
+        if left := incomplete(host.layout, apply):
+            return f"{left.message}; {left.hint}"
+        is_installed = Manifest.load(host.layout).parts or trial_deadline(host.layout.trial)
+        if is_installed or not (routes := host.our_routes()):
+            return ""
+    except (FileError, RouteError):  # the doctor reports these errors
+        return ""
+    count = counted(len(routes), "route")
+    lacking = f"nothing is installed, so the next boot lacks our {count} in the kernel"
+    return lacking if report.findings else f"{lacking}: {apply}"
+
+
+def _applicable(chosen: Chosen) -> str:
+    """Return the CONFIG to name if the default CONFIG can't be applied, or an empty string."""
+    return "" if chosen.document and SECTION in chosen.document else "CONFIG"
 
 
 def _in_place(config: Config, document: dict[str, Any] | None) -> str:

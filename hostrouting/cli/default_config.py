@@ -15,6 +15,7 @@ import attrs
 
 from hostrouting.boot.files import exists, is_present, read_text
 from hostrouting.boot.host import Host
+from hostrouting.boot.incomplete import incomplete
 from hostrouting.boot.manifest import Manifest
 from hostrouting.boot.parts import differing_parts
 from hostrouting.config.routing import SECTION, Config
@@ -40,7 +41,8 @@ def refuse_to_remove(document: Mapping[str, Any], host: Host) -> None:
     layout = host.layout
     if SECTION in document:
         return
-    parts = Manifest.load(layout).parts
+    manifest = Manifest.load(layout)
+    parts = manifest.parts
     if not parts and not host.is_image and host.our_routes():
         message = f"it has no key {SECTION}, so applying it would remove our routes"
         unnamed = ConfigError([(str(layout.config), message)])
@@ -49,9 +51,14 @@ def refuse_to_remove(document: Mapping[str, Any], host: Host) -> None:
     installed = [name for name, part in parts.items() if part.is_gated]
     if not any(exists(layout.script(name)) for name in installed):
         return
+    root = f" --root {quote(str(layout.root))}" if host.is_image else ""
+    left = incomplete(layout, f"hostrouting apply{root} CONFIG", f"hostrouting remove{root}")
+    if left is not None:
+        error = ConfigError([(str(layout.config), f"it has no key {SECTION}, and {left.message}")])
+        error.hint = left.hint
+        raise error
     message = f"it has no key {SECTION}, so applying it would remove {' and '.join(installed)}"
     error = ConfigError([(str(layout.config), message)])
-    root = f" --root {quote(str(layout.root))}" if host.is_image else ""
     error.hint = (
         "to keep what is installed, and record it in CONFIG: "
         f"{_recording(host, str(layout.manifest))}\n"
@@ -76,11 +83,12 @@ def refuse_in_place(document: Mapping[str, Any], config: Config, host: Host) -> 
     """
     layout = host.layout
     manifest = Manifest.load(layout)
-    source = str(layout.manifest) if manifest.parts else "CONFIG"
+    has_config = manifest.parts and not manifest.is_being_removed
+    source = str(layout.manifest) if has_config else "CONFIG"
     if SECTION in document:
         static = manifest.config.static_routes
         others = differing_parts(manifest, attrs.evolve(config, static_routes=static), layout)
-        if not (manifest.parts and others):
+        if not (has_config and others):
             return
         problem = f"it asks for something else than is installed: {' and '.join(others)}"
         hint = (
@@ -135,6 +143,9 @@ def note_on_default(host: Host, applied: str = "") -> str:
         return f"{what}, can't be used: {error.clause}"
     if not differing:
         return ""
+    if not manifest.parts or manifest.is_being_removed:
+        asks = f"{layout.config}, the default CONFIG, asks for something else"
+        return f"{asks}, and nothing is installed; to install it: hostrouting apply"
     how = _recording(host, applied or str(layout.manifest))
     return (
         f"{layout.config}, the default CONFIG, asks for something else; "

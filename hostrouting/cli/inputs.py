@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from shlex import quote
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -15,7 +16,7 @@ from hostrouting.boot.host import Host
 from hostrouting.cli.output import bad, complain
 from hostrouting.config.documents import read_config
 from hostrouting.config.routing import SECTION, Config, ExpectedCidr, InstalledUplinkRecord
-from hostrouting.model.errors import ConfigError, HostRoutingError
+from hostrouting.model.errors import ConfigError, FileError, HostRoutingError
 from hostrouting.model.opening import translate_errors
 from hostrouting.model.parsing import parse_any_cidr
 from hostrouting.model.text import clean
@@ -271,8 +272,11 @@ def _hint_on_config(options: argparse.Namespace, host: Host) -> str:
 def _has_manifest(host: Host) -> bool:
 
     from hostrouting.boot.files import exists
+    from hostrouting.boot.manifest import Manifest
 
-    return exists(host.layout.manifest)
+    with suppress(FileError):  # a run says what to do about a broken one
+        return exists(host.layout.manifest) and not Manifest.load(host.layout).is_being_removed
+    return True
 
 
 def _is_cidr(word: str) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hostrouting.boot.files import read_state, read_text
 from hostrouting.boot.go_package import go_package_links
+from hostrouting.boot.incomplete import incomplete
 from hostrouting.boot.installed_units import UNIT_PATH, is_masked
 from hostrouting.boot.layout import CHECK, WATCH, Layout
 from hostrouting.boot.locks import locked
@@ -60,6 +61,15 @@ def installed(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     layout = examined.layout
     apply = examined.command("apply")
     subject = layout.relative(layout.manifest)
+    left = incomplete(
+        layout,
+        apply if examined.config.is_gated else examined.naming("apply", "CONFIG"),
+        examined.naming("remove"),
+    )
+    if left is not None:
+        kind = "interrupted" if manifest.parts else "not-installed"
+        yield DoctorFinding(kind, subject, left.message, left.hint)
+        return
     if not manifest.parts:
         message = "nothing is installed: no node is held back"
         hint = apply
@@ -300,6 +310,7 @@ def leftovers(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             hint += f"; by hand: rm {link}; systemctl daemon-reload"
         yield DoctorFinding("go-package-link", link, message, hint, severity)
     gates = {*layout.units.glob("*.service.d/*hostrouting*.conf")}
+    unlisted = {*examined.unlisted.files(layout)}
     for path in sorted(gates - {*examined.manifest.files(layout)}):
         if is_masked(path):
             continue  # ``gate`` reports masked drop-ins
@@ -308,13 +319,10 @@ def leftovers(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             "a gate that isn't in the manifest: it holds its unit back with scripts that may be "
             "gone"
         )
-        yield DoctorFinding(
-            "stale-gate",
-            gate,
-            message,
-            f"rm {gate}; systemctl daemon-reload",
-            Severity.RISK,
-        )
+        hint = f"rm {gate}; systemctl daemon-reload"
+        if path in unlisted:
+            hint = examined.removing
+        yield DoctorFinding("stale-gate", gate, message, hint, Severity.RISK)
     for part in CONFIGURED:
         yield from stale_files(examined, part)
 

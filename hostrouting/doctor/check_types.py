@@ -178,9 +178,9 @@ class ExaminedHost:
 
     @property
     def has_installation(self) -> bool:
-        """Return whether anything is installed, or True if the manifest can't be read."""
+        """Return whether a config is installed, or True if the manifest can't be read."""
         try:
-            return bool(self.manifest.parts)
+            return bool(self.manifest.parts) and not self.manifest.is_being_removed
         except FileError:
             return True
 
@@ -225,6 +225,16 @@ class ExaminedHost:
         """Return an instance's name, or the template's name for a template's dummy instance."""
         return self.consumer if f"@{ANY_INSTANCE}." in instance else instance
 
+    @cached_property
+    def unlisted(self) -> Manifest:
+        """Return a manifest of our files that no manifest lists; empty if there is a manifest."""
+        return Manifest() if self.manifest.parts else Manifest.of_host(self.layout)
+
+    @property
+    def removing(self) -> str:
+        """Return a hint for files of ours that no manifest lists."""
+        return f"{self.naming('remove')} removes it, and what else is left"
+
     @property
     def writing_anew(self) -> str:
         """Return a hint for files that differ from what hostrouting would write."""
@@ -239,7 +249,11 @@ class ExaminedHost:
 
     def command(self, verb: str) -> str:
         """Return a hostrouting command line that can be copied and pasted."""
-        return f"hostrouting {verb}{self._root} {self.config_name}".rstrip()
+        return self.naming(verb, self.config_name)
+
+    def naming(self, verb: str, config: str = "") -> str:
+        """Return a hostrouting command line with another CONFIG, or without one."""
+        return f"hostrouting {verb}{self._root} {config}".rstrip()
 
     @property
     def _root(self) -> str:
@@ -303,6 +317,7 @@ def stale_files(examined: ExaminedHost, part: str) -> Iterator[DoctorFinding]:
     """Yield findings for a part's unit and script that exist, but aren't in the manifest."""
     layout = examined.layout
     known = set(examined.manifest.files(layout))
+    unlisted = set(examined.unlisted.files(layout))
     # It is safe to stop the watcher, but not a oneshot. A machine of an older installation may
     # require the oneshot, and would stop with it.
     disable = "systemctl disable --now" if part == WATCH else "systemctl disable"
@@ -312,6 +327,8 @@ def stale_files(examined: ExaminedHost, part: str) -> Iterator[DoctorFinding]:
                 "it isn't in the manifest: the Go package, or an earlier run, has left it behind"
             )
             hint = f"{disable} {part}.service; rm {layout.relative(path)}; systemctl daemon-reload"
+            if path in unlisted:
+                hint = examined.removing
             if not examined.manifest.parts and is_go_package_script(
                 read_text(layout.script(part)) or ""
             ):

@@ -229,3 +229,85 @@ def test_an_images_own_default_counts(run: Any, write: Any, tmp_path: Path) -> N
     assert ["remove", "--root", str(root)] in commands_in(err)
     assert run(*record)[0] == 0
     assert run("apply", "--root", root)[0] == 0
+
+
+class Killed(BaseException):
+    """The end of a process that can't clean up."""
+
+
+@pytest.fixture
+def half_removed(
+    run: Any, host: Host, write: Any, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Any]:
+    """Kill a removal after routes and drop-ins, and return the default CONFIG."""
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    whole = GIVEN | OTHERS
+    write_default(host, whole)
+    assert run("apply")[0] == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("hostrouting.boot.installation._remove_results", killed)
+        patch.setattr("hostrouting.boot.installation._finish_manifest", killed)
+        with pytest.raises(Killed):
+            run("remove")
+    assert host.layout.manifest.exists()
+    return whole
+
+
+def test_a_stopped_removal_is_taken_back_or_finished(
+    run: Any, host: Host, kernel: FakeKernel, half_removed: dict[str, Any]
+) -> None:
+    """No command of the hints takes keys out of the default CONFIG."""
+    hints = doctors(run)
+    assert hints.keys() == {"interrupted"}
+    back, finish = commands_in(hints["interrupted"])
+    assert (back, finish) == (["apply"], ["remove"])
+    assert run(*back)[0] == 0
+    assert (json.loads(host.layout.config.read_text()), len(ours(kernel))) == (half_removed, 1)
+    assert run("remove")[0] == 0
+    assert doctors(run).keys() == {"not-installed"}
+
+
+@pytest.mark.parametrize("words", [("apply",), ("plan",), ("fix", "--in-place")])
+def test_after_a_stopped_removal_nothing_is_recorded_in_the_default_config(
+    run: Any, host: Host, half_removed: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    write_default(host, OTHERS)
+    hint = doctors(run)["interrupted"]
+    assert commands_in(hint) == [["apply", "CONFIG"], ["remove"]]
+    _, out, err = run(*words)
+    assert "--from /" not in out + err
+
+
+def test_after_a_removal_by_an_empty_config_the_default_one_is_offered(
+    run: Any, host: Host, half_removed: dict[str, Any]
+) -> None:
+    code, out, _ = run("apply", host.layout.manifest)
+    assert (code, "--from" in out) == (0, False)
+    assert commands_in(out) == [["apply"]]
+
+
+def test_a_lost_manifest_is_said_while_its_gate_is_there(run: Any, host: Host, given: Path) -> None:
+    host.layout.manifest.unlink()
+    hints = doctors(run)
+    assert commands_in(hints["not-installed"]) == [["apply", "CONFIG"], ["remove"]]
+    assert not any("rm /" in hint for hint in hints.values())
+    code, out, _ = run("check", "--cidr", SHADOWED, "--output", "nagios")
+    assert (code, "the gate still decides on each start" in out) == (1, True)
+
+
+def test_routes_of_an_emergency_are_no_installation(
+    run: Any, host: Host, write: Any, kernel: FakeKernel
+) -> None:
+    """A monitor learns that the next boot has nothing."""
+    path = write(GIVEN)
+    assert run("apply", "--routes-only", path)[0] == 0
+    code, out, _ = run("check", path, "--output", "nagios")
+    assert code == 1
+    assert f"the next boot lacks our 1 route in the kernel: hostrouting apply {path}" in out
+    notes = json.loads(run("check", path, "--output", "json")[1])["notes"]
+    assert [each["kind"] for each in notes if "next boot" in each["message"]] == ["START"]
+    assert run("apply", path)[0] == 0
+    assert run("check", "--output", "nagios")[0] == 0

@@ -689,7 +689,11 @@ def test_infiniband_with_the_only_default_route_is_found(node: Node, mode: str) 
 def test_a_watcher_missing_from_the_manifest_is_found(node: Node) -> None:
     watched = attrs.evolve(config(SHADOWED, keep=KEEP), watch={"enabled": True})
     phases.run(Configure(watched, host=node.host))
-    node.layout.manifest.unlink()
+    names = ("hostrouting-watch", "static-routes")
+    texts = {name: node.read(f"{UNITS}/{name}.service") for name in names}
+    phases.run(RemoveHostRouting(host=node.host))
+    for name, text in texts.items():
+        node.write(f"{UNITS}/{name}.service", text.replace("# Written by hostrouting", "# old"))
     findings = examine(config(SHADOWED, keep=KEEP), host=node.host).findings
     found = {each.subject: each.hint for each in findings if each.kind == "stale-file"}
     watch = found[f"/{UNITS}/hostrouting-watch.service"]
