@@ -9,6 +9,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import cache, partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -317,16 +318,30 @@ def _about_start(
     except RouteError as error:
         return f"whether the next start is held isn't known: {error.message}"
     if told := _about_installation(rehearsal):
-        return told if _is_installed(chosen, host) else f"with CONFIG installed, {told}"
+        if _is_installed(chosen, host):
+            return _unless_unpredicted(told, host)
+        return f"with CONFIG installed, {told}"
     if report.findings:
         return ""  # the failure's fix says what the host lacks
     if report.fix.would_fail:
         return report.fix.consequences[0]
     if failure := _failure_afterwards(report, rehearsal, chosen.config):
-        return f"the next start that the gate checks is held: {failure}"
+        return _unless_unpredicted(f"the next start that the gate checks is held: {failure}", host)
     overdue = rehearsal.planned.overdue(chosen.config)
     apply = f"hostrouting apply {chosen.name}".rstrip()
     return f"{', and '.join(overdue)}: {apply}" if overdue else ""
+
+
+def _unless_unpredicted(told: str, host: Host) -> str:
+    """Return a prediction of the next start, or that the gate's files have changed."""
+    if host.snapshot is not None:
+        return told
+    from hostrouting.doctor.examine import why_unpredicted
+
+    with suppress(FileError):  # the doctor reports this error
+        if why := run_function("check", lambda scope: why_unpredicted(host, scope)):
+            return f"whether the next start is held isn't known: {why}"
+    return told
 
 
 def _about_installation(rehearsal: Rehearsal) -> str:

@@ -14,6 +14,7 @@ from hostrouting.boot.installation import KUBELET, has_free_kubelet, is_there
 from hostrouting.boot.installed_units import UNIT_PATH, drop_ins, environment_names, settings
 from hostrouting.boot.layout import GATE_NAMES, SEARCH_PATH, Layout
 from hostrouting.boot.trial_timer import trial_deadline
+from hostrouting.doctor._files import changed_gate_files
 from hostrouting.doctor.check_types import DoctorFinding, ExaminedHost, Severity
 from hostrouting.kernel.default_routes import unicast_defaults
 from hostrouting.kernel.port import read_default_routes
@@ -204,10 +205,17 @@ def _printed(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         yield DoctorFinding("not-lasting", examined.consumer, message, hint, Severity.RISK)
 
 
+UNPREDICTED = "whether its next start is held isn't known"
+
+
 def _next_start(examined: ExaminedHost) -> str:
     """Return a clause that says whether the gate admits the next start after a failed check."""
-    if why := why_open(examined.layout):
+    changed = changed_gate_files(examined)
+    why = why_open(examined.layout)
+    if why and examined.layout.relative(examined.layout.gate_script) not in changed:
         return f"its next start is let through unchecked, because {why}"
+    if changed and not _bare_instances(examined):
+        return f"{UNPREDICTED}, because {' and '.join(changed)} isn't as installed"
     is_strict = examined.manifest.is_strict
     is_admitted = _is_admitted(examined)
     if is_admitted and not is_strict:

@@ -122,6 +122,18 @@ def rendered(examined: ExaminedHost) -> Iterator[DoctorFinding]:
             yield DoctorFinding("file-mode", name, message, f"chmod {file.mode:04o} {name}")
 
 
+def changed_gate_files(examined: ExaminedHost) -> list[str]:
+    """Return the scripts of the gate, and their list, that aren't as ``apply`` has written them.
+
+    What the gate decides with such a file can't be predicted.
+    """
+    layout = examined.layout
+    parts = (name for name, part in examined.manifest.parts.items() if part.is_gated)
+    paths = (layout.gate_script, layout.gate_list, *map(layout.script, parts))
+    found = {finding.subject for finding in rendered(examined)}
+    return [name for name in map(layout.relative, paths) if name in found]
+
+
 def units(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the oneshots are enabled, and that systemd has read their present files."""
     waits = "the gate still judges, but at boot nothing waits for the network"

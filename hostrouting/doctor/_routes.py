@@ -10,6 +10,7 @@ from typing import NamedTuple
 from hostrouting.boot.break_glass import why_open
 from hostrouting.boot.layout import WATCH
 from hostrouting.boot.trial_timer import TRIAL_HINT, is_overdue, trial_deadline
+from hostrouting.doctor._files import changed_gate_files
 from hostrouting.doctor.check_types import DoctorFinding, ExaminedHost, Severity
 from hostrouting.host_files.advertisements import ignored_advertisements
 from hostrouting.host_files.managers import (
@@ -142,6 +143,10 @@ def _starts_without_routes(examined: ExaminedHost) -> str:
     """Return a clause that says whether the gate admits starts while routes don't win."""
     if why := why_open(examined.layout):
         return f"starts are let through unchecked, because {why}"
+    if changed_gate_files(examined):
+        return (
+            f"whether the gate then holds {examined.consumer} isn't known: its files have changed"
+        )
     return f"until that is fixed, the gate holds each start of {examined.consumer}"
 
 

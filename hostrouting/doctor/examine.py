@@ -205,6 +205,17 @@ def examine(
         return DoctorReport({each: _look(each, examined) for each in made})
 
 
+def why_unpredicted(host: Host, scope: CancelScope) -> str:
+    """Return that a host's gate has changed, so that no start can be predicted; else "".
+
+    Raises:
+        FileError: a file can't be read.
+    """
+    changed = _files.changed_gate_files(ExaminedHost(host, host.layout, None, "", scope))
+    files = " and ".join(changed)
+    return f"the gate's {files} isn't as installed: hostrouting doctor" if changed else ""
+
+
 def _to_checks(values: Iterable[DoctorCheck]) -> tuple[DoctorCheck, ...]:
     if not isinstance(values, Iterable):
         raise TypeError(f"examine(checks=…) takes checks such as CHECKS, not {shown(values)}")

@@ -1189,6 +1189,45 @@ def test_the_verdict_is_the_gates(
     assert told[:30] in capsys.readouterr().out.splitlines()[0]
 
 
+def forgive(node: Node) -> None:
+    """The start is let through, whatever the check says."""
+    name = f"{STATE_DIR}/gate.list"
+    node.write(name, node.read(name).replace(" required", " forgiven"))
+
+
+@pytest.mark.parametrize("mode", ["STRICT", "WARN"])
+@pytest.mark.parametrize(
+    "change",
+    [edit_a_script, forgive, lambda node: node.remove(f"{STATE_DIR}/gate.list")],
+    ids=["script", "list", "no list"],
+)
+def test_a_start_is_not_predicted_while_the_gate_has_changed(
+    node: Node, capsys: Any, change: Callable[[Node], None], mode: str
+) -> None:
+    given = config(SHADOWED, keep=KEEP, mode=mode)
+    phases.run(Configure(given, host=node.host))
+    change(node)
+    node.delete_ours()
+    (finding,) = (each for each in examine(host=node.host).findings if each.kind == "shadowed")
+    assert finding.message.startswith("whether its next start is held isn't known, because /etc/")
+    node.divert("172.16.1.0/25", "172.16.1.128/25")
+    for found in examine(host=node.host).findings:
+        assert not re.search("the gate holds|is held back|is let through", found.message)
+    cli.main(["check"], host=node.host)
+    assert "is held: " not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("change", [edit_a_script, forgive], ids=["script", "list"])
+def test_an_open_gate_stays_open_with_other_files_changed(
+    node: Node, change: Callable[[Node], None]
+) -> None:
+    node.delete_ours()
+    node.write(f"{STATE_DIR}/gate.off", "")
+    change(node)
+    (finding,) = (each for each in examine(host=node.host).findings if each.kind == "shadowed")
+    assert finding.message.startswith("its next start is let through unchecked")
+
+
 def lose_the_routes_and_their_place(node: Node) -> None:
     """Once the routes are installed again, other routes win over them."""
     node.delete_ours()
