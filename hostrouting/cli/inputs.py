@@ -371,7 +371,12 @@ def _choose_installed(installed: Config, host: Host, verb: str) -> Chosen:
         if Config.from_mapping(document) == installed:
             return Chosen(document, installed, "")
         if SECTION in document:
-            ending = f", and not {path}, which differs: name it, or run hostrouting apply"
+            copy = f"{quote(str(path))} --from {quote(str(host.layout.manifest))}"
+            ending = (
+                f", and not {path}, which differs; to look at that, name it; "
+                "to change to it: hostrouting apply; "
+                f"to record there what is installed: hostrouting config set {copy}"
+            )
     except HostRoutingError as error:
         if os.path.lexists(path):
             ending = f", and not {path}, which can't be used: {error.clause}"

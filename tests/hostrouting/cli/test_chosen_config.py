@@ -60,7 +60,11 @@ def test_what_looks_takes_what_is_installed(
     assert (code, f"{TOLD} {verb}" in err) == (0, True)
     assert OTHER_CIDR not in out
     not_that = f"{verb}, and not {host.layout.config}, which"
-    differs = f"{not_that} differs: name it, or run hostrouting apply\n"
+    keep = f"config set {host.layout.config} --from {host.layout.manifest}"
+    ways = (
+        f"to change to it: hostrouting apply; to record there what is installed: hostrouting {keep}"
+    )
+    differs = f"{not_that} differs; to look at that, name it; {ways}\n"
     assert (differs in err) == (default is ANOTHER)
     assert (f"{not_that} can't be used: " in err) == (default == "{")
 
