@@ -345,7 +345,8 @@ def watcher(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         yield DoctorFinding("watcher-fails", _WATCHER, message, journal, Severity.RISK)
     elif properties["ActiveState"] != "active":
         message = f"it is installed and doesn't run: {so}"
-        yield DoctorFinding("watcher-down", _WATCHER, message, journal, Severity.RISK)
+        hint = f"{examined.repairing('apply')} starts it again; why it ended: {journal}"
+        yield DoctorFinding("watcher-down", _WATCHER, message, hint, Severity.RISK)
     textfile = examined.manifest.config.watch.textfile
     if textfile is not None:
         yield from _unwritten(examined, textfile, is_active=properties["ActiveState"] == "active")

@@ -712,7 +712,11 @@ def test_the_watcher_may_use_another_python_that_works(node: Node) -> None:
     node.write(f"{UNITS}/{unit}", text.replace(own, "/opt/venv/bin/python"))
     assert kinds(examine(watched, host=node.host)) == []
     node.units.stop(unit)
-    assert kinds(examine(watched, host=node.host)) == ["watcher-down"]
+    (down,) = examine(watched, host=node.host).findings
+    assert (down.kind, "hostrouting apply CONFIG starts it" in down.hint) == ("watcher-down", True)
+    assert (unit, "restarted") in (
+        (each.what, each.action) for each in plan(watched, host=node.host).changes.units
+    )
     node.units.properties[unit] = {
         "ActiveState": "activating",
         "SubState": "auto-restart",
