@@ -14,7 +14,7 @@ addresses, asks nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from hostrouting.config.routing import ExpectedCidr
@@ -84,12 +84,12 @@ class Diversions:
         """
         limited = {each.cidr for each in expected if each.devs is not None}
         unexpected: dict[str, None] = {}
-        unlimited: set[str] = set()
+        kinds: dict[str, set[bool]] = {}
         taking: set[str] = set()
         for finding in findings:
             unexpected |= dict.fromkeys(d for d in finding.devs if d not in finding.expected_devs)
-            if finding.cidr not in limited:
-                unlimited.update(finding.devs)
+            for dev in finding.devs:
+                kinds.setdefault(dev, set()).add(finding.cidr in limited)
             if any(map(self._bounds.has_pods, finding.ranges)):
                 taking.update(finding.devs)
         for dev in unexpected:
@@ -97,20 +97,19 @@ class Diversions:
                 advice = self._advice(dev)
                 yield from [f"{dev} {advice}"] if advice else []
             else:
-                yield from self._advice_on((dev,), is_limited=dev not in unlimited)
+                yield from self._advice_on((dev,), kinds[dev])
 
-    def _advice_on(self, devs: Iterable[str], *, is_limited: bool) -> tuple[str, ...]:
+    def _advice_on(self, devs: Iterable[str], kinds: Collection[bool]) -> tuple[str, ...]:
         """Return advice to the owner of each interface that isn't an uplink.
 
         Args:
             devs: interfaces through which packets leave.
-            is_limited: whether the expected CIDR names its interfaces. ``allowedDevs`` has no
+            kinds: for each failing CIDR, whether it names its interfaces. ``allowedDevs`` has no
                 effect then.
         """
         found = ((dev, self._advice(dev)) for dev in devs if dev not in self._uplinks)
         return tuple(
-            f"{dev} {advice}, or {_allowing(dev, is_limited=is_limited)}"
-            " if it may carry this traffic"
+            f"{dev} {advice}, or {_allowing(dev, kinds)} if it may carry this traffic"
             for dev, advice in found
             if advice
         )
@@ -161,7 +160,7 @@ class Diversions:
             return None
         if failure.devs:
             names = ",".join(failure.devs)
-            allow = "; ".join(_allowing(dev, is_limited=True) for dev in failure.devs)
+            allow = "; ".join(_allowing(dev, {True}) for dev in failure.devs)
             return Obstacle(f"{names} leads to pods of this host: {allow}", is_withheld=True)
         reason = (
             f"{failure.route} is a CNI's own block for pods of this host,"
@@ -178,9 +177,7 @@ class Diversions:
         """
         devs = self._diverting(failure)
         if devs and self._bridges.issuperset(devs) and self._is_connected(failure.route):
-            return Obstacle(
-                "; ".join(self._advice_on(devs, is_limited=is_limited)), is_withheld=True
-            )
+            return Obstacle("; ".join(self._advice_on(devs, {is_limited})), is_withheld=True)
         return None
 
     def taken_from_pods(self, failure: Judgement) -> str:
@@ -373,6 +370,8 @@ def _hops(routes: Iterable[Route]) -> Iterator[NextHop]:
         yield from route.hops
 
 
-def _allowing(dev: str, *, is_limited: bool) -> str:
+def _allowing(dev: str, kinds: Collection[bool]) -> str:
+    """Return what to set in CONFIG; for ``kinds``, see ``_advice_on``."""
     name = json.dumps(dev)
-    return f"add {name} to the CIDR's devs" if is_limited else f'set "allowedDevs": [{name}]'
+    ways = {False: f'set "allowedDevs": [{name}]', True: f"add {name} to the CIDR's devs"}
+    return " and ".join(way for is_limited, way in ways.items() if is_limited in kinds)

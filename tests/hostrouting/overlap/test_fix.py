@@ -152,6 +152,17 @@ ROWS = {
     "half of the address space": Row(
         HALVES, ("10.96.0.0/12",), ("10.96.0.0/12",), hints=("tun0 belongs to a VPN",)
     ),
+    "half of the address space, with a CIDR that names its interfaces": Row(
+        HALVES,
+        ("10.96.0.0/12", {"cidr": "10.9.0.0/16", "devs": ["eth0"]}),
+        ("10.9.0.0/16", "10.96.0.0/12"),
+        hints=(
+            (
+                "tun0 belongs to a VPN: have it take fewer routes, or set "
+                '"allowedDevs": ["tun0"] and add "tun0" to the CIDR\'s devs'
+            ),
+        ),
+    ),
     "a part with InfiniBand's network, which a wider route wouldn't save": Row(
         f"{HALVES}\naddr add 10.96.128.1/17 dev ib0",
         ("10.96.0.0/16",),
