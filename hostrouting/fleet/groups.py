@@ -122,8 +122,9 @@ class HostGroup(JsonObject):
         verdict: the verdict for each host. It is ``overlap`` if one family fails and the other has
             no verdict, although the verdict of ``report`` is then ``unknown``.
         failures: the failures that each host has.
-        would_fail: whether ``apply`` would fail on each host with the config as it is. If the hosts
-            pass, one of ``cautions`` says why, and otherwise one of ``hints`` or of ``unfixable``.
+        would_fail: whether ``apply`` would fail on each host with the config as it is; None if that
+            isn't known. If the hosts pass, one of ``cautions`` says why, and otherwise one of
+            ``hints`` or of ``unfixable``.
         fix: the static routes for all failures that routes can fix.
         rules: the policy rules that the fix needs where another rule decides before table main.
         keep: the entries of ``staticRoutes.keep`` that belong to the fix.
@@ -165,7 +166,7 @@ class HostGroup(JsonObject):
     decisions: tuple[Note, ...] = ()
     cautions: tuple[str, ...] = ()
     renamed: tuple[RenamedNic, ...] = ()
-    would_fail: bool = False
+    would_fail: bool | None = False
     unfixable: tuple[Unfixable, ...] = ()
     hints: tuple[str, ...] = ()
     unapplied: StaticRoutes | None = None
@@ -198,6 +199,7 @@ class FleetReport(JsonObject):
         "schema",
         "counts",
         "would_fail",
+        "may_fail",
         "outdated",
         "newest",
         "gone",
@@ -280,6 +282,11 @@ class FleetReport(JsonObject):
     def would_fail(self) -> int:
         """Return the number of hosts with a verdict on which ``apply`` would fail."""
         return sum(len(group.hosts) for group in self.groups if group.would_fail)
+
+    @property
+    def may_fail(self) -> int:
+        """Return the number of hosts with a verdict on which ``apply`` may fail or not."""
+        return sum(len(group.hosts) for group in self.groups if group.would_fail is None)
 
 
 def _outdated(names: Iterable[str], times: Sequence[float]) -> tuple[str, ...]:

@@ -239,9 +239,9 @@ class Fix(JsonObject):
             ``routes``, ``rules`` and ``keep`` have only what is needed in addition.
         unlisted: our routes and rules that cause failures, but that the config doesn't list. Then
             ``apply``, which removes them, is the fix.
-        would_fail: whether ``apply`` would fail with the config as it is. If the check passes, one
-            of ``consequences`` says why, and otherwise one of ``hints`` or of ``unfixable``. Not
-            included in the JSON.
+        would_fail: whether ``apply`` would fail with the config as it is; None if that isn't known.
+            If the check passes, one of ``consequences`` says why, and otherwise one of ``hints`` or
+            of ``unfixable``. Not included in the JSON.
     """
 
     json_names = (
@@ -263,7 +263,7 @@ class Fix(JsonObject):
     hints: tuple[str, ...] = ()
     unapplied: StaticRoutes | None = None
     unlisted: tuple[str, ...] = ()
-    would_fail: bool = False
+    would_fail: bool | None = False
 
     @property
     def needs_apply(self) -> bool:

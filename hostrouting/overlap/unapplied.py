@@ -123,7 +123,7 @@ def with_failure(report: OverlapReport, error: RouteError) -> OverlapReport:
         return _that_would_fail(report, "; ".join(error.clause.splitlines()))
     line = f"whether hostrouting apply would fail isn't known: {error.message}"
     lines = (line, *report.fix.consequences)
-    return attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=lines))
+    return attrs.evolve(report, fix=attrs.evolve(report.fix, consequences=lines, would_fail=None))
 
 
 def _that_would_fail(report: OverlapReport, why: str) -> OverlapReport:
@@ -576,7 +576,7 @@ def with_nothing_proposed(
     fix = Fix(
         unfixable=report.fix.unfixable,
         hints=(*report.fix.hints, hint),
-        would_fail=is_known,
+        would_fail=True if is_known else None,
     )
     findings = tuple(attrs.evolve(finding, fix=(), rules=()) for finding in report.findings)
     why = Obstacle(f"{told}, as the hint says", is_withheld=True, to_add=(*_to_add(later),))

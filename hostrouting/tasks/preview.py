@@ -101,7 +101,7 @@ class Plan:
         pending: InfiniBand interfaces for whose addresses the check would wait. Kept interfaces
             that a run would wait for are in ``routes.awaited``.
         would_fail: whether ``Configure`` can't install this on the host as it is. Then one of
-            ``warnings`` says why.
+            ``warnings`` says why. None if that isn't known.
     """
 
     host: str
@@ -111,7 +111,7 @@ class Plan:
     next_start: NextStart
     warnings: tuple[str, ...] = ()
     pending: tuple[str, ...] = ()
-    would_fail: bool = False
+    would_fail: bool | None = False
 
     @property
     def changes(self) -> Changes:
@@ -119,7 +119,7 @@ class Plan:
         return self.routes.changes | (self.boot or Changes())
 
     def __bool__(self) -> bool:
-        return self.would_fail or bool(self.changes)
+        return bool(self.would_fail or self.changes)
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON, in the format of ``hostrouting plan --output json``."""
@@ -174,7 +174,7 @@ def _plan(config: Config, host: Host, scope: CancelScope) -> Plan:
                 *_effects(config, outcome, rehearsal, scope),
             ),
             awaited_devs(config, host.routes),
-            isinstance(outcome, _Refused),
+            None if isinstance(outcome, UnknownFactError) else isinstance(outcome, _Refused),
         )
     if host.snapshot is not None:
         return planned

@@ -383,6 +383,10 @@ def test_a_snapshot_that_may_hide_selectors_predicts_no_start(
     told = "note: whether the next start is held isn't known: the snapshot doesn't show whether"
     code, out, _ = run("check", path, "--snapshot", snapshot)
     assert (code, told in out) == (0, True)
+    planned = json.loads(run("plan", path, "--snapshot", snapshot, "--output", "json")[1])
+    assert (planned["wouldFail"], planned["nextStart"]["admitted"]) == (None, None)
+    report = json.loads(run("judge", path, snapshot, "--output", "json")[1])
+    assert (report["wouldFail"], report["mayFail"]) == (0, 1)
 
 
 def test_a_snapshot_that_may_hide_selectors_leaves_open_what_is_kept(
