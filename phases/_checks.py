@@ -40,17 +40,15 @@ def check_task(_instance: object, _attribute: object, value: object) -> None:
     check_plain("a task is", do)
 
 
-def check_seconds(_instance: object, _attribute: object, value: object) -> None:
+def check_seconds(_instance: object, _attribute: object, value: Any) -> None:
     """Validate that the seconds of a `Timeout` are a number; for use as an attrs validator.
 
     Raises:
         TypeError: the value isn't a number.
+        ValueError: the value is NaN, with which nothing would ever end.
     """
-    if not isinstance(value, (int, float)):
-        raise TypeError(
-            "a Timeout takes the seconds and then the task, such as Timeout(5, task); "
-            f"the seconds are a number, not {value!r:.200}"
-        )
+    order = "a Timeout takes the seconds and then the task, such as Timeout(5, task)"
+    check_number(f"{order}; the limit is", value)
 
 
 def check_timeout(value: object) -> None:

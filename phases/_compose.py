@@ -362,12 +362,12 @@ class Timeout(Tree, Generic[T_co]):
     """A task that runs another task with a time limit.
 
     Args:
-        seconds: the limit in seconds, 0 or more.
+        seconds: the limit in seconds. If it isn't above 0, the time is up already, as in a scope.
         task: the task to run.
         name: the task's name in kebab-case.
     """
 
-    seconds: float = field(validator=[check_seconds, validators.ge(0)])
+    seconds: float = field(validator=check_seconds)
     task: Task[T_co] = field(validator=check_task)
     name: str = field(
         default="timeout",

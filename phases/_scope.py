@@ -89,7 +89,8 @@ class CancelScope(AbstractContextManager["CancelScope"]):
     such as `configure/check-route-overlap`, or empty outside a run.
 
     Args:
-        timeout: seconds until the deadline; None for no deadline.
+        timeout: seconds until the deadline, which has passed if they aren't above 0; None for no
+            deadline.
         clock: the clock to use; the real one by default.
     """
 

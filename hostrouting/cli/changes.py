@@ -84,11 +84,8 @@ def plan_text(plan: Plan, config: Config, *, is_verbose: bool) -> str:
     lines = [*_lines(changes.routes, marks), *_lines(changes.rules, marks, "rule "), *same]
     if plan.missing is not None:
         lines.append(f"would wait up to {config.wait_seconds} s for {clean(plan.missing)}")
-    limit = config.route_overlap.address_seconds
-    if plan.routes.awaited and limit:
-        listed = clean(", ".join(plan.routes.awaited))
-        lines.append(f"would wait up to {limit} s for {listed}")
     if plan.pending:
+        limit = config.route_overlap.address_seconds
         devs = clean(", ".join(plan.pending))
         lines.append(f"would wait up to {limit} s for an address on {devs}")
     if plan.boot is None:

@@ -98,8 +98,7 @@ class Plan:
         warnings: why ``Configure`` would fail on this host, why the installation can't work yet, or
             why the uplink may be the wrong one. Each is a sentence, or has a line for each of
             several reasons.
-        pending: InfiniBand interfaces for whose addresses the check would wait. Kept interfaces
-            that a run would wait for are in ``routes.awaited``.
+        pending: InfiniBand and kept interfaces for whose addresses a run would wait.
         would_fail: whether ``Configure`` can't install this on the host as it is. Then one of
             ``warnings`` says why. None if that isn't known.
     """
@@ -173,7 +172,7 @@ def _plan(config: Config, host: Host, scope: CancelScope) -> Plan:
                 *_about_printed(config, host, outcome),
                 *_effects(config, outcome, rehearsal, scope),
             ),
-            awaited_devs(config, host.routes),
+            _pending(config, host, rehearsal.plan),
             None if isinstance(outcome, UnknownFactError) else isinstance(outcome, _Refused),
         )
     if host.snapshot is not None:
@@ -195,6 +194,14 @@ def _plan(config: Config, host: Host, scope: CancelScope) -> Plan:
         warnings += why_no_default6(config, host)
     changes = boot.changes | _changes_to_record(config, host, outcome)
     return attrs.evolve(planned, boot=changes, warnings=tuple(warnings))
+
+
+def _pending(config: Config, host: Host, planned: RoutePlan) -> tuple[str, ...]:
+    """Return the interfaces for whose addresses a run would wait."""
+    if not config.route_overlap.address_seconds:
+        return ()
+    kept = (phrase.partition(" ")[0] for phrase in planned.awaited)
+    return tuple(dict.fromkeys((*awaited_devs(config, host.routes), *kept)))
 
 
 def predict_start(

@@ -306,10 +306,18 @@ def test_of_nested_timeouts_the_earliest_wins() -> None:
     assert run(Timeout(3, Serial(Returning("a", 1)))) == (1,)
 
 
-@pytest.mark.parametrize("seconds", [-1, float("nan")])
-def test_a_timeout_that_is_not_a_time_span_is_refused(seconds: float) -> None:
+def test_a_timeout_of_no_number_of_seconds_is_refused() -> None:
     with pytest.raises(ValueError, match="seconds"):
-        Timeout(seconds, Returning("a", 1))
+        Timeout(float("nan"), Returning("a", 1))
+
+
+@pytest.mark.parametrize("seconds", [-1, 0])
+def test_a_timeout_takes_the_seconds_of_a_scope(seconds: float) -> None:
+    """A program may pass the time that is left until its own deadline, which may have passed."""
+    with pytest.raises(TimedOut, match="0 s"):
+        run(Timeout(seconds, Blocking("b")))
+    with pytest.raises(TimedOut, match="0 s"):
+        run(Blocking("b"), scope=CancelScope(timeout=seconds))
 
 
 # describe, and other composites

@@ -485,11 +485,15 @@ def test_a_plan_tells_of_the_wait(
     (address,) = (each for each in kernel.facts().addresses if each.dev == "ib0")
     kernel.del_address("ib0", f"{address.local}/{address.prefix_length}")
     _, out, said = run("plan", write(POLICY.to_mapping()))
-    assert "would wait up to 60 s for ib0 (it has no address)\n" in out
+    assert "would wait up to 60 s for an address on ib0\n" in out
     assert "not kept yet: ib0 (it has no address)" in said
+    assert plan(POLICY, host=host).pending == ("ib0",)
+    in_warn = attrs.evolve(POLICY.route_overlap, mode="WARN")
+    assert plan(attrs.evolve(POLICY, route_overlap=in_warn), host=host).pending == ()
     kernel.set_link("ib0", up=False)
     _, out, said = run("plan", write(POLICY.to_mapping()))
     assert "would wait" not in out
+    assert plan(POLICY, host=host).pending == ()
     assert "not kept yet: ib0 (it is down)" in said
 
 
