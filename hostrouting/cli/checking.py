@@ -54,7 +54,7 @@ from hostrouting.model.changes import Changes
 from hostrouting.model.errors import ConfigError, FileError, HostRoutingError, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.jsonable import to_json_text
-from hostrouting.model.text import clean, counted, shortened
+from hostrouting.model.text import clean, counted
 from hostrouting.overlap.check import Checked
 from hostrouting.overlap.findings import (
     Note,
@@ -76,9 +76,6 @@ if TYPE_CHECKING:
     from hostrouting.overlap.planned_host import PlannedHost
     from hostrouting.overlap.rehearsal import Rehearsal
     from hostrouting.routes.plan import RoutePlan
-
-# The most routes that a line names.
-_SHOWN_ROUTES = 4
 
 
 def check(options: argparse.Namespace, host: Host) -> Result | int:
@@ -182,23 +179,15 @@ def _with_removals(
     try:
         if not host.our_routes():
             return report
+        from hostrouting.overlap.unapplied import with_removals
+
         planned = rehearsed().planned
-        removed = (str(route) for route in planned.plan.remove)
-        gone = [route for route in removed if route not in report.unlisted]
-        if not gone:
-            return report
-        config = host.with_verified(chosen.config)
-        loses = run_function("check", lambda scope: planned.loses(report, config, scope))
+        return run_function(
+            "check",
+            lambda scope: with_removals(report, planned, chosen.config, scope, chosen.name),
+        )
     except RouteError:  # other lines say why apply would fail
         return report
-    apply = f"hostrouting apply {chosen.name}".rstrip()
-    ours = counted(len(gone), "installed route")
-    listed = shortened(gone, ", ", _SHOWN_ROUTES)
-    plan_command = f"hostrouting plan {chosen.name}".rstrip()
-    see = f": {plan_command} says what that takes away" if loses else ""
-    line = f"{apply} removes {ours}, not listed in CONFIG{see}; {listed}"
-    fix = attrs.evolve(report.fix, consequences=(*report.fix.consequences, line))
-    return attrs.evolve(report, fix=fix)
 
 
 def _rehearsing(config: Config, host: Host) -> Callable[[], Rehearsal]:

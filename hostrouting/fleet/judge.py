@@ -23,15 +23,17 @@ from hostrouting.boot.host import Host
 from hostrouting.config.routing import Config
 from hostrouting.fleet.groups import FleetReport, JudgedHost
 from hostrouting.kernel.snapshot import Snapshot
-from hostrouting.model.errors import ConfigError, HostRoutingError
+from hostrouting.model.errors import ConfigError, HostRoutingError, RouteError
 from hostrouting.model.opening import check_path
 from hostrouting.model.text import shortened, shown
 from hostrouting.model.values import frozen
 from hostrouting.overlap.check import unjudged
 from hostrouting.overlap.difference import DiffReport
-from hostrouting.overlap.findings import UnknownReason
+from hostrouting.overlap.findings import OverlapReport, UnknownReason, Verdict
+from hostrouting.overlap.planned_host import PlannedHost
 from hostrouting.overlap.printed_on_host import printed_on
-from hostrouting.overlap.unapplied import with_next_start
+from hostrouting.overlap.rehearsal import rehearse
+from hostrouting.overlap.unapplied import with_next_start, with_removals
 from hostrouting.tasks.arguments import to_scope
 from hostrouting.tasks.queries import check_and_plan, diff
 from phases import CancelScope
@@ -224,6 +226,7 @@ class _Judging:
         report, planned = check_and_plan(self.config, host, CancelScope())
         if planned is not None:
             report = with_next_start(report, planned, self.config)
+        report = _with_removals(report, planned, self.config, host)
         has_printed = bool(printed_on(host))
         judged = JudgedHost(name, report, taken=snapshot.time, has_printed=has_printed)
         if self.since is None:
@@ -287,6 +290,26 @@ class _Judging:
                     why = f"the process that judged it died, for example for lack of memory: {said}"
                 reports.append(self._unjudged(*left[len(lines)], UnknownReason.CHECK_FAILED, why))
         return reports
+
+
+def _with_removals(
+    report: OverlapReport,
+    planned: PlannedHost | None,
+    config: Config,
+    host: Host,
+) -> OverlapReport:
+    """Return the report, with a caution on the routes that ``apply`` would remove."""
+    if config.is_as_installed or report.verdict is Verdict.UNKNOWN:
+        return report
+    scope = CancelScope()
+    try:
+        if not host.our_routes():
+            return report
+        if planned is None:
+            planned = rehearse(config, host, scope).planned
+        return with_removals(report, planned, config, scope, "CONFIG")
+    except RouteError:  # other lines say why apply would fail
+        return report
 
 
 def judge_stdin() -> None:

@@ -16,7 +16,7 @@ from hostrouting.kernel.known_host import UnknownFactError
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import IpNetwork
 from hostrouting.model.routes import Route
-from hostrouting.model.text import shortened
+from hostrouting.model.text import counted, shortened
 from hostrouting.overlap.check import Checked, check_families
 from hostrouting.overlap.findings import Finding, OverlapReport, Verdict
 from hostrouting.overlap.planned_host import (
@@ -158,6 +158,39 @@ def _with_cautions_first(report: OverlapReport, clauses: Iterable[str]) -> Overl
     """Return the report, with cautions that call for ``apply`` before its other cautions."""
     lines = (f"{clause}: hostrouting apply" for clause in clauses)
     fix = attrs.evolve(report.fix, consequences=(*lines, *report.fix.consequences))
+    return attrs.evolve(report, fix=fix)
+
+
+def with_removals(
+    report: OverlapReport,
+    planned: PlannedHost,
+    config: Config,
+    scope: CancelScope,
+    name: str,
+) -> OverlapReport:
+    """Return a report with a caution on the routes that ``apply`` would remove.
+
+    Args:
+        report: the report on the host as it is.
+        planned: the host with the config's routes.
+        config: the config.
+        scope: cancels the check of the model.
+        name: the config's name in commands; empty for the installed one.
+
+    Raises:
+        RouteError: what the removal takes away can't be found.
+    """
+    removed = (str(route) for route in planned.plan.remove)
+    gone = [route for route in removed if route not in report.unlisted]
+    if not gone:
+        return report
+    loses = planned.loses(report, planned.host.with_verified(config), scope)
+    apply = f"hostrouting apply {name}".rstrip()
+    ours = counted(len(gone), "installed route")
+    listed = shortened(gone, ", ", _SHOWN_ROUTES)
+    see = f": {f'hostrouting plan {name}'.rstrip()} says what that takes away" if loses else ""
+    line = f"{apply} removes {ours}, not listed in CONFIG{see}; {listed}"
+    fix = attrs.evolve(report.fix, consequences=(*report.fix.consequences, line))
     return attrs.evolve(report, fix=fix)
 
 

@@ -848,7 +848,7 @@ def test_a_config_without_routes_takes_none_away_silently(
     assert all(line in said for line in warned)
 
 
-def test_routes_that_apply_would_remove_are_named(run: Run, write: Any) -> None:
+def test_routes_that_apply_would_remove_are_named(run: Run, write: Any, tmp_path: Path) -> None:
     assert run("apply", "--routes-only", write(LISTED))[0] == 0
     others = [EXPECTED, {"cidr": "10.96.0.0/16", "devs": ["ib0"]}]
     path = write({"hostRouting": {"routeOverlap": {"expectedCidrs": others}, "waitSeconds": 0}})
@@ -857,6 +857,10 @@ def test_routes_that_apply_would_remove_are_named(run: Run, write: Any) -> None:
     loss = f"hostrouting plan {path} says what that takes away"
     caution = f"caution: hostrouting apply {path} {removes}: {loss}"
     assert (code, caution in out.splitlines()) == (1, True)
+    snapshot = write_file(tmp_path / "node.json", run("snapshot")[1])
+    assert f"caution: hostrouting apply CONFIG {removes}: " in run("judge", path, snapshot)[1]
+    assert "removes" not in run("judge", write(LISTED), snapshot)[1]
+    assert "removes" not in run("judge", "--cidr", EXPECTED, snapshot)[1]
     assert "removes" not in run("check", write(LISTED))[1]
     assert "removes" not in run("check", "--cidr", EXPECTED)[1]
 
@@ -867,7 +871,7 @@ def test_routes_that_apply_would_remove_are_named(run: Run, write: Any) -> None:
     ids=["expected", "other", "none"],
 )
 def test_a_removal_that_takes_something_away_points_to_plan(
-    run: Run, write: Any, kernel: FakeKernel, destination: str, loses: bool
+    run: Run, write: Any, kernel: FakeKernel, tmp_path: Path, destination: str, loses: bool
 ) -> None:
     """The route leads an expected CIDR, or other packets, or nothing, off an interface."""
     add_nics(kernel, eth1="10.100.0.5/24")
@@ -879,6 +883,10 @@ def test_a_removal_that_takes_something_away_points_to_plan(
     code, out, _ = run("check", path)
     told = "removes 1 installed route, not listed in CONFIG"
     assert (code, told in out, f"hostrouting plan {path} says what" in out) == (0, True, loses)
+    snapshot = write_file(tmp_path / "node.json", run("snapshot")[1])
+    out = run("judge", path, snapshot)[1]
+    see = "hostrouting plan CONFIG says what that takes away"
+    assert (f"caution: hostrouting apply CONFIG {told}" in out, see in out) == (True, loses)
     assert ("no longer go" in "".join(run("plan", path)[1:])) is loses
 
 
