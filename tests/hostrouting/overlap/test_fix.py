@@ -942,6 +942,13 @@ RULE_ROWS = {
         f"{BY_VPN}route add throw 10.9.0.0 proto static",
         why="apply would refuse a rule before it: the rule 5269: from all to 10.9.0.0/16 lookup",
     ),
+    "an own address that only the VPN's table delivers": RuleRow(
+        f"{TABLE_52}rule add pref 50 lookup 52\nrule add pref 100 lookup local\n"
+        "rule del pref 0 lookup local proto kernel\naddr add 10.9.1.1/32 dev lo\n"
+        "route del local 10.9.1.1 dev lo table local proto kernel scope host src 10.9.1.1\n"
+        "route add local 10.9.1.1 dev lo table 52",
+        why="with a rule before it, what comes in through eth0 for 10.9.1.1 is no longer delivered",
+    ),
     "no default route in main": RuleRow(
         f"{BY_VPN}route del default via 10.1.0.1 dev eth0 proto dhcp metric 100",
         why="missing is the default route on eth0",
