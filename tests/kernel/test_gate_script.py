@@ -22,7 +22,7 @@ pytestmark = pytest.mark.kernel
 FOLDER = "/etc/aks-flex-node"
 ROUTES, CHECK = f"{FOLDER}/static-routes.sh", f"{FOLDER}/check-route-overlap.sh"
 HELD = (
-    "the start is held until that is fixed; "
+    "the start is held: hostrouting doctor; "
     "to let it through unchecked: touch /etc/hostrouting/gate.off\n"
 )
 PASS, FAIL = "echo ran-$0-$*; exit 0", "exit 1"

@@ -230,7 +230,7 @@ fi
 until look && admit; do
   read_clock
   : "${FAILED:=$NOW}"
-  [ "$WORD" != hold ] || tell held "the start is held until that is fixed; to let it through unchecked: touch $GATE_OFF"
+  [ "$WORD" != hold ] || tell held "the start is held: hostrouting doctor; to let it through unchecked: touch $GATE_OFF"
   [ "$WORD" = hold ] || { [ $((NOW - FAILED)) -lt $((HOLD_SECONDS * 100)) ] && [ "$NOW" -lt "$END" ]; } || exit 255
   sleep 1
 done
