@@ -18,6 +18,7 @@ from hostrouting.overlap.findings import UnknownReason
 
 if TYPE_CHECKING:
     from hostrouting.config.routing import Config
+    from hostrouting.model.routes import Route
     from hostrouting.routes.plan import RoutePlan
     from hostrouting.tasks.preview import Plan
     from hostrouting.tasks.reports import ConfigureReport
@@ -197,7 +198,7 @@ def _unchanged_lines(
     is_verbose: bool,
 ) -> list[str]:
     """Return lines on our unchanged routes (or their number), and on other programs' routes."""
-    lines = [f"{clean(str(route))}  (another program's, already there)" for route in plan.foreign]
+    lines = [f"{clean(str(route))}  ({_owner(route)}, already there)" for route in plan.foreign]
     if is_verbose:
         routes = (clean(str(route)) for route in plan.unchanged_routes)
         rules = (f"rule {rule_words(rule)}" for rule in plan.unchanged_rules)
@@ -205,6 +206,11 @@ def _unchanged_lines(
     elif is_changed and (number := _number_of_unchanged(plan)):
         lines.insert(0, number)
     return [dim(f"{word} {line}") for line in lines]
+
+
+def _owner(route: Route) -> str:
+    """Return whose a route is that isn't ours, as a phrase."""
+    return "printed by fix --format ip" if route.is_printed else "another program's"
 
 
 def _nothing(plan: RoutePlan) -> str:

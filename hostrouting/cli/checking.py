@@ -64,15 +64,15 @@ from hostrouting.overlap.findings import (
     UnknownReason,
     Verdict,
 )
-from hostrouting.overlap.printed_on_host import listed_on, printed_on
+from hostrouting.overlap.printed_on_host import printed_on
 from hostrouting.overlap.proposals import Fix
 from hostrouting.overlap.summary import advice, summary
 from hostrouting.overlap.taken_networks import taken_networks
 from hostrouting.routes import formats
-from hostrouting.routes.printed import printed_sentence
 from hostrouting.tasks import queries
 
 if TYPE_CHECKING:
+    from hostrouting.overlap.lasting import LastingFile
     from hostrouting.overlap.planned_host import PlannedHost
     from hostrouting.overlap.rehearsal import Rehearsal
     from hostrouting.routes.plan import RoutePlan
@@ -121,7 +121,8 @@ def check(options: argparse.Namespace, host: Host) -> Result | int:
     result = _with_removals(result, rehearsed, chosen, on)
     start: tuple[Note, ...] = ()
     if options.output not in ("svg", "prometheus"):
-        start = _start_notes(result, rehearsed, chosen, on)
+        is_line = options.output == "nagios"
+        start = _start_notes(result, rehearsed, chosen, on, is_line=is_line)
     noted = attrs.evolve(result, notes=(*result.notes, *start))
     if options.output == "nagios":
         from hostrouting.boot.break_glass import why_open
@@ -213,6 +214,8 @@ def _start_notes(
     rehearsed: Callable[[], Rehearsal],
     chosen: Chosen,
     host: Host,
+    *,
+    is_line: bool = False,
 ) -> tuple[Note, ...]:
     """Return a note if a start would be held, although nothing fails or the mode is WARN.
 
@@ -222,19 +225,25 @@ def _start_notes(
     """
     about_start = _about_trial(chosen, host) or _about_start(report, rehearsed, chosen, host)
     is_known = report.verdict is not Verdict.UNKNOWN
-    about_printed = _about_printed(chosen, host) if is_known else ""
+    about_printed = _about_printed(chosen, host, report, is_line=is_line) if is_known else ""
     messages = (about_start, about_printed, _about_manifest(report, chosen, host))
     return tuple(Note(NoteKind.START, each.replace("\n", "; ")) for each in messages if each)
 
 
-def _about_printed(chosen: Chosen, host: Host) -> str:
+def _about_printed(chosen: Chosen, host: Host, report: OverlapReport, *, is_line: bool) -> str:
     """Return why what ``fix --format ip`` printed can't stay as it is, or an empty string."""
-    config = chosen.config
-    printed = printed_on(host)
-    if not printed:
+    if not printed_on(host):
         return ""
-    fix = _in_place(config, chosen.document)
-    return printed_sentence(printed, listed_on(host, config), fix)
+    from hostrouting.overlap.lasting import advice_on_printed, as_sentence
+
+    file = _lasting_file(chosen, host)
+    advise = partial(advice_on_printed, chosen.config, host, file, report)
+    advice = run_function("check", advise)
+    if is_line and advice is not None:
+        # A line is cut, and half of a command is worse than none.
+        check_command = f"hostrouting check {chosen.given}".rstrip()
+        return f"{advice[0]}; to make it last, see: {check_command}"
+    return as_sentence(advice)
 
 
 def _about_manifest(report: OverlapReport, chosen: Chosen, host: Host) -> str:
@@ -267,12 +276,13 @@ def _applicable(chosen: Chosen) -> str:
     return "" if chosen.document and SECTION in chosen.document else "CONFIG"
 
 
-def _in_place(config: Config, document: dict[str, Any] | None) -> str:
-    """Return the command that writes a fix into CONFIG, with the --uplink that CONFIG lacks."""
-    uplinks = [*(config.uplinks or ())]
-    is_set = document is not None and (document.get(SECTION) or {}).get("uplinks") == uplinks
-    options = [] if is_set else [f"--uplink {shlex.quote(name)}" for name in uplinks]
-    return " ".join(("hostrouting fix --in-place", *options, "CONFIG"))
+def _lasting_file(chosen: Chosen, host: Host) -> LastingFile:
+    """Return the file to write a fix into."""
+    from hostrouting.overlap.lasting import lasting_file
+
+    document = chosen.document
+    config = None if document is None else Config.from_mapping(document)
+    return lasting_file(host, chosen.given, config)
 
 
 def _about_trial(chosen: Chosen, host: Host) -> str:
@@ -628,7 +638,9 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     proposal: Any = None
     warnings: tuple[str, ...] = ()
     if result.findings or not _is_unknown(result):
-        proposal, warnings = _propose(options, document, config, on, result)
+        proposal, warnings = _propose(
+            options, document, config, on, result, _lasting_file(chosen, asked)
+        )
     changes = Changes()
     if options.in_place:
         changes = _write_in_place(config_path(options, host), document, proposal)
@@ -795,13 +807,13 @@ def _propose(
     config: Config,
     host: Host,
     report: OverlapReport,
+    file: LastingFile,
 ) -> tuple[Any, tuple[str, ...]]:
     """Return a fix in the format of --format, and warnings about what the format can't hold."""
     from hostrouting.cli.edit_config import merged
 
     if options.format != "config":
-        in_place = _in_place(config, document)
-        return _in_format(options.format, report, host, config, in_place)
+        return _in_format(options.format, report, host, config, file)
     watches = _needs_watcher(config, host, report.fix)
     if watches:
         complain(_WATCHES)
@@ -885,7 +897,7 @@ def _in_format(
     report: OverlapReport,
     host: Host,
     config: Config,
-    in_place: str,
+    file: LastingFile,
 ) -> tuple[str, tuple[str, ...]]:
     """Return a fix in another program's format, and warnings about what it won't install.
 
@@ -917,7 +929,9 @@ def _in_format(
         for rule in policy.wanted.rules
     ]
     if form == "ip":
-        return formats.as_ip(routes, rules, in_place).rstrip(), warnings
+        in_place = file.fix(config)
+        listing = "" if report.fix.entries.is_wanted else file.apply_listed
+        return formats.as_ip(routes, rules, in_place, listing).rstrip(), warnings
     write = formats.as_netplan if form == "netplan" else formats.as_networkd
     warnings = formats.too_many_for_networkd(routes)
     return write(routes, rules).rstrip(), tuple(map(clean, warnings))

@@ -307,11 +307,13 @@ class Chosen(NamedTuple):
         document: the document that contains the config; None if the config isn't in a file.
         config: the config, with the CIDRs of --cidr and the uplinks of --uplink.
         name: the argument for commands that install the config; empty for the default CONFIG.
+        given: the argument CONFIG as it would be typed; empty if there is none.
     """
 
     document: dict[str, Any] | None
     config: Config
     name: str
+    given: str = ""
 
 
 def choose(
@@ -343,7 +345,8 @@ def choose_default(options: argparse.Namespace, host: Host) -> Chosen:
 
 def _read(options: argparse.Namespace, host: Host) -> Chosen:
     document, config = read(options, host)
-    return Chosen(document, config, "" if options.config is None else quote(options.config))
+    given = "" if options.config is None else quote(options.config)
+    return Chosen(document, config, given, given)
 
 
 def _choose(options: argparse.Namespace, host: Host, *, is_needed: bool, verb: str) -> Chosen:

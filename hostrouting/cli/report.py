@@ -432,9 +432,9 @@ def nagios(report: OverlapReport, why_open: str | None = None) -> tuple[int, str
 
 
 def _failures_told(report: OverlapReport) -> str:
-    """Return clauses: whether starts are held, how many CIDRs fail, and the first failure."""
+    """Return clauses: how many CIDRs fail, the first failure, and whether starts are held."""
     starts = (note.message for note in report.notes if note.kind is NoteKind.START)
-    return "; ".join((*starts, f"{_counts(report)}: {report.findings[0].message}"))
+    return "; ".join((f"{_counts(report)}: {report.findings[0].message}", *starts))
 
 
 def _told(note: Note) -> str:

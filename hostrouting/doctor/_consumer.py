@@ -22,9 +22,8 @@ from hostrouting.model.errors import FileError, RouteError, UnitError
 from hostrouting.model.links import is_infiniband
 from hostrouting.overlap.check import check_families
 from hostrouting.overlap.findings import Note, NoteKind, UnknownReason, Verdict
-from hostrouting.overlap.printed_on_host import printed_on
+from hostrouting.overlap.lasting import advice_on_printed, lasting_file
 from hostrouting.overlap.summary import reasons
-from hostrouting.routes.printed import about_printed, printed_hint
 
 
 def consumer(examined: ExaminedHost) -> Iterator[DoctorFinding]:
@@ -195,14 +194,15 @@ def _unrecorded(examined: ExaminedHost) -> Iterator[DoctorFinding]:
 
 def _printed(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Yield a finding if anything is left of what ``fix --format ip`` printed."""
-    if examined.report.verdict is Verdict.UNKNOWN:
+    report = examined.report
+    if report.verdict is Verdict.UNKNOWN:
         return
-    printed = printed_on(examined.host)
-    installed = examined.manifest.config.static_routes
-    if message := about_printed(printed, installed):
-        fix, apply = (examined.command(words) for words in ("fix --in-place", "apply"))
-        hint = printed_hint(printed, installed, fix, apply)
-        yield DoctorFinding("not-lasting", examined.consumer, message, hint, Severity.RISK)
+    is_named = examined.given is not None and examined.config_name not in ("", "CONFIG")
+    config = examined.config if is_named else examined.manifest.config
+    given = examined.config_name if is_named else ""
+    file = lasting_file(examined.host, given, config)
+    if advice := advice_on_printed(config, examined.host, file, report, examined.scope):
+        yield DoctorFinding("not-lasting", examined.consumer, *advice, Severity.RISK)
 
 
 UNPREDICTED = "whether its next start is held isn't known"

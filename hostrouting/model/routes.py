@@ -470,3 +470,8 @@ def how_to_delete_printed(family: Family) -> str:
     """Return the commands that delete all rules and routes of ``fix --format ip`` in a family."""
     ip = f"ip -{family.value}"
     return f"{ip} rule flush proto {PRINTED} && {ip} route flush table all proto {PRINTED}"
+
+
+def how_to_delete_all_printed() -> str:
+    """Return the commands that delete all of ``fix --format ip`` in both families."""
+    return " && ".join(map(how_to_delete_printed, Family))

@@ -42,6 +42,14 @@ netplan's or networkd's.
 #   {}
 """
 
+_IP_LISTED = """\
+# {} does the same, and lasts.
+# If that can't be run now: before it, delete what is added here{}:
+#   {}
+"""
+
+_HELD = ", beside which the gate holds each start"
+
 _NOT_IN_BOTH = """\
 # Take these routes out of staticRoutes: here, they don't follow a gateway that moves, and the \
 gate would then hold each
@@ -102,6 +110,7 @@ def as_ip(
     routes: Sequence[Route],
     rules: Sequence[PlacedRule] = (),
     in_place: str = FIX_IN_PLACE,
+    listing: str = "",
 ) -> str:
     """Render routes and rules as commands that are safe to paste, even twice.
 
@@ -113,6 +122,7 @@ def as_ip(
         routes: the result of ``resolve``, in the same order.
         rules: the policy rules, in the order in which they are added.
         in_place: the command that writes the same fix into CONFIG.
+        listing: the command that installs the same, if CONFIG lists it already.
 
     Returns:
         A line for each route and rule, with a comment above all routes, one above all rules, and
@@ -129,7 +139,11 @@ def as_ip(
         return ""
     families = {route.family for route in routes}
     ruled = {_family_of(each.rule) for each in rules}
-    text = _IP_LASTING.format(in_place, _how_to_delete(families | ruled))
+    deleting = _how_to_delete(families | ruled)
+    text = _IP_LASTING.format(in_place, deleting)
+    if listing:
+        is_held = any(each.rule.source is not None for each in rules)
+        text = _IP_LISTED.format(listing, _HELD if is_held else "", deleting)
     if lines:
         text += _IP.format(_options(families)) + "".join(lines)
     if of_rules:

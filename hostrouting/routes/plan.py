@@ -29,7 +29,14 @@ from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.integer_prefixes import Prefix, numbers
 from hostrouting.model.links import VPN_DEVS, Link, is_like
-from hostrouting.model.routes import NextHop, Protocol, Route, Route6, Table, how_to_delete_printed
+from hostrouting.model.routes import (
+    NextHop,
+    Protocol,
+    Route,
+    Route6,
+    Table,
+    how_to_delete_all_printed,
+)
 from hostrouting.model.rules import Rule, rule_words
 from hostrouting.model.values import frozen
 from hostrouting.model.verified_uplinks import (
@@ -388,7 +395,7 @@ def _refuse_foreign(route: Route, there: Route) -> Refusal:
         leave_out += f" and {halves_hint(route)}"
     hint = f"{leave_out}, or have the other route's owner remove that{_owners_of_static(there)}"
     if there.is_printed:
-        hint = f"hostrouting fix --format ip printed it: {how_to_delete_printed(there.family)}"
+        hint = f"hostrouting fix --format ip printed it: {how_to_delete_all_printed()}"
     if isinstance(there, Route6) and there.is_expired:
         hint = "it has expired: try again when the kernel has removed it, within 30 s"
     return Refusal(

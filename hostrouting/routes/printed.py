@@ -12,7 +12,6 @@ from hostrouting.kernel.selection import Selection
 from hostrouting.model.family import Family
 from hostrouting.model.links import is_like
 from hostrouting.model.routes import (
-    FIX_IN_PLACE,
     PRINTED,
     Protocol,
     Route,
@@ -26,7 +25,7 @@ from hostrouting.model.values import frozen
 # No static routes, rules or kept interfaces.
 NOTHING = StaticRoutes()
 
-_BESIDE = (
+BESIDE = (
     "what hostrouting fix --format ip printed is still there beside CONFIG's, "
     "and doesn't follow a gateway"
 )
@@ -76,8 +75,8 @@ def about_printed(printed: Sequence[Printed], installed: StaticRoutes = NOTHING)
     """
     if not printed:
         return ""
-    if _is_listed(printed, installed):
-        return _BESIDE
+    if is_listed(printed, installed):
+        return BESIDE
     rules = [rule_words(rule) for each in printed for rule in each.rules]
     routes = [
         str(attrs.evolve(route, protocol=Protocol.BOOT))
@@ -88,31 +87,12 @@ def about_printed(printed: Sequence[Printed], installed: StaticRoutes = NOTHING)
     return f"the next boot has none of what hostrouting fix --format ip printed ({shown})"
 
 
-def printed_hint(
-    printed: Sequence[Printed],
-    installed: StaticRoutes = NOTHING,
-    fix: str = FIX_IN_PLACE,
-    apply: str = "hostrouting apply",
-) -> str:
-    """Return how to make what was printed last, or how to replace it with what is installed."""
-    deleting = [how_to_delete_printed(each.family) for each in printed]
-    if _is_listed(printed, installed):
-        return " && ".join((*deleting, apply))
-    return f"to make it last: {' && '.join((fix, *deleting, apply))}"
+def how_to_delete_all(printed: Iterable[Printed]) -> str:
+    """Return the commands that delete what was printed, in each family that has any of it."""
+    return " && ".join(how_to_delete_printed(each.family) for each in printed)
 
 
-def printed_sentence(
-    printed: Sequence[Printed],
-    installed: StaticRoutes = NOTHING,
-    fix: str = FIX_IN_PLACE,
-) -> str:
-    """Return what ``about_printed`` does, with what to do."""
-    message = about_printed(printed, installed)
-    mark = ":" if message == _BESIDE else ";"
-    return f"{message}{mark} {printed_hint(printed, installed, fix)}" if message else ""
-
-
-def _is_listed(printed: Iterable[Printed], static: StaticRoutes) -> bool:
+def is_listed(printed: Iterable[Printed], static: StaticRoutes) -> bool:
     """Return whether static routes, rules and kept interfaces do what was printed."""
     destinations = {route.destination for route in static.routes}
     ruled = {rule.to for rule in static.rules}

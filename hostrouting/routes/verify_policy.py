@@ -21,7 +21,7 @@ from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.lookups import Lookup
 from hostrouting.model.parsing import is_inside
-from hostrouting.model.routes import Route, RouteType, Table, how_to_delete_printed, word_of
+from hostrouting.model.routes import Route, RouteType, Table, how_to_delete_all_printed, word_of
 from hostrouting.model.rules import Rule, RuleAction, rule_words
 from hostrouting.model.text import counted, shortened, with_runs
 from hostrouting.routes.plan import read_policy
@@ -398,7 +398,7 @@ def _why_beaten(
         return Refusal(reason, f"look at: ip -{fib.family.value} route show table local")
     if rule.is_printed:
         # The same reason and hint for all addresses, which are then one refusal.
-        return Refusal(_BY_PRINTED, _LASTING.format(how_to_delete_printed(fib.family)))
+        return Refusal(_BY_PRINTED, _LASTING.format(how_to_delete_all_printed()))
     if rule.preference > ours.preference:
         return Refusal(f"{reason}, as table {word_of(ours.table, Table)} has no route there", look)
     return Refusal(reason, _how_to_move(rule, ours, fib) or f"{_ONLY_LATER}; {look}")

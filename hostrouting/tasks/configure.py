@@ -44,8 +44,8 @@ from hostrouting.model.verified_uplinks import (
 )
 from hostrouting.overlap.check import Checked, check_families, nothing_expected, unjudged_image
 from hostrouting.overlap.findings import OverlapReport, RouteOverlapError, UnknownReason, Verdict
+from hostrouting.overlap.lasting import advice_on_printed, as_sentence, lasting_file
 from hostrouting.overlap.markers import write_markers
-from hostrouting.overlap.printed_on_host import printed_on
 from hostrouting.overlap.summary import error_text
 from hostrouting.routes.install import converge
 from hostrouting.routes.plan import (
@@ -55,7 +55,6 @@ from hostrouting.routes.plan import (
     plan_since,
     read_policy,
 )
-from hostrouting.routes.printed import printed_sentence
 from hostrouting.tasks.arguments import ConfigTask, HostTask
 from hostrouting.tasks.install_routes import (
     wait_for_network,
@@ -465,6 +464,12 @@ class Run:
                 families.add(Family.IPV4)
         return families
 
+    def _about_printed(self, overlap: OverlapReport, scope: CancelScope) -> tuple[str, ...]:
+        """Return a sentence if anything is left of what ``fix --format ip`` printed."""
+        file = lasting_file(self.host, "", self.config)
+        told = as_sentence(advice_on_printed(self.config, self.host, file, overlap, scope))
+        return (told,) if told else ()
+
     def finish(self, scope: CancelScope) -> OverlapReport:
         """Remove obsolete files, units and routes, run the check, and start the oneshots.
 
@@ -477,9 +482,7 @@ class Run:
         if self.host.is_image:
             return overlap
         if overlap.verdict is not Verdict.UNKNOWN:
-            printed = printed_on(self.host)
-            installed = self.config.static_routes
-            self.warnings += (printed_sentence(printed, installed),) if printed else ()
+            self.warnings += self._about_printed(overlap, scope)
         gated = [part.name for part in self.wanted.parts if part.is_gated]
         self.done.add(installation.start_oneshots(self.host, gated, self.loaded))
         scope.check()

@@ -21,12 +21,11 @@ from hostrouting.model.text import shortened
 from hostrouting.model.values import frozen
 from hostrouting.overlap.check import check_families
 from hostrouting.overlap.findings import NoteKind, OverlapReport, UnknownReason, Verdict
-from hostrouting.overlap.printed_on_host import listed_on, printed_on
+from hostrouting.overlap.lasting import advice_on_printed, as_sentence, file_of_config
 from hostrouting.overlap.rehearsal import Rehearsal, rehearse
 from hostrouting.overlap.summary import brief
 from hostrouting.overlap.uplinks import awaited_devs
 from hostrouting.routes.plan import RoutePlan, RoutesReport
-from hostrouting.routes.printed import printed_sentence
 from hostrouting.tasks.arguments import to_config, to_host, to_scope
 from hostrouting.tasks.configure import change_to_record, warnings_of
 from hostrouting.tasks.install_routes import why_no_default6
@@ -169,7 +168,7 @@ def _plan(config: Config, host: Host, scope: CancelScope) -> Plan:
             _next_start(config, host, outcome),
             (
                 *_decisions(config, outcome),
-                *_about_printed(config, host, outcome),
+                *_about_printed(config, host, outcome, scope),
                 *_effects(config, outcome, rehearsal, scope),
             ),
             _pending(config, host, rehearsal.plan),
@@ -234,11 +233,18 @@ def _decisions(config: Config, outcome: _Outcome) -> Iterator[str]:
             yield f"{note.kind}: {'; '.join(brief(note.message))}"
 
 
-def _about_printed(config: Config, host: Host, outcome: _Outcome) -> Iterator[str]:
+def _about_printed(
+    config: Config,
+    host: Host,
+    outcome: _Outcome,
+    scope: CancelScope,
+) -> Iterator[str]:
     """Yield a sentence if anything is left of what ``fix --format ip`` printed."""
-    is_known = isinstance(outcome, OverlapReport) and outcome.verdict is not Verdict.UNKNOWN
-    if is_known and (printed := printed_on(host)):
-        yield printed_sentence(printed, listed_on(host, config))
+    if not isinstance(outcome, OverlapReport) or outcome.verdict is Verdict.UNKNOWN:
+        return
+    file = file_of_config(host, config)
+    if told := as_sentence(advice_on_printed(config, host, file, outcome, scope)):
+        yield told
 
 
 def _effects(

@@ -76,11 +76,11 @@ def test_each_command_knows_what_was_printed(
         assert said.count(TOLD) == 1, words
         assert DELETING in said or "nagios" in words, words
     assert run("check", path, "--output", "nagios")[0] == 1
-    findings = examine(Config.load(path), host=host).findings
+    findings = examine(Config.load(path), host=host, config_name=str(path)).findings
     (found,) = (each for each in findings if each.kind == "not-lasting")
     assert found.hint == (
-        f"to make it last: hostrouting fix --in-place CONFIG && {DELETING} && "
-        "hostrouting apply CONFIG"
+        f"to make it last: hostrouting fix --in-place {path} && {DELETING} && "
+        f"hostrouting apply {path}"
     )
 
 
@@ -163,13 +163,20 @@ def test_what_is_left_beside_the_installed_config_is_to_be_deleted(
     assert TOLD in run("check", path)[1], "it isn't installed yet"
     code, _, err = run("apply", path)
     assert (code, BESIDE in err) == (0, True)
-    told = f"{BESIDE}: {DELETING} && hostrouting apply"
-    for words in (["check"], ["check", "--output", "nagios"], ["fix"], ["plan"], ["apply"]):
-        said = "".join(run(*words, path)[1:])
-        assert (told in said, TOLD in said) == (True, False), words
+    assert "(printed by fix --format ip, already there)" in run("plan", path)[1]
+    told = f"{BESIDE}: {DELETING} && hostrouting apply {path}"
+    for word in ("check", "fix"):
+        said = "".join(run(word, path)[1:])
+        assert (told in said, TOLD in said) == (True, False), word
+    line = run("check", path, "--output", "nagios")[1]
+    assert f"{BESIDE}; to make it last, see: hostrouting check {path};" in line
+    installed = f"{DELETING} && hostrouting apply {host.layout.manifest}"
+    for word in ("plan", "apply"):
+        said = "".join(run(word, path)[1:])
+        assert (f"{BESIDE}: {installed}" in said, TOLD in said) == (True, False), word
     findings = examine(Config.load(path), host=host).findings
     (found,) = (each for each in findings if each.kind == "not-lasting")
-    assert (found.message, found.hint) == (BESIDE, f"{DELETING} && hostrouting apply CONFIG")
+    assert (found.message, found.hint) == (BESIDE, installed)
     delete_printed(kernel, told)
     assert [run(word, path)[0] for word in ("apply", "check")] == [0, 0]
     assert BESIDE not in run("check", path)[1]
@@ -182,7 +189,8 @@ def test_a_route_that_a_printed_one_refuses_is_not_to_be_removed(
     kernel.ip("route add 10.50.0.0/16 via 10.1.0.77 dev eth0 proto 216")
     path = write({"hostRouting": section("10.50.0.0/16", cidrs=["10.50.0.0/16"])})
     code, _, err = run("apply", path)
-    assert (code, f"hint: hostrouting fix --format ip printed it: {DELETING}" in err) == (1, True)
+    deleting = f"{DELETING} && {DELETING.replace('-4', '-6')}"
+    assert (code, f"hint: hostrouting fix --format ip printed it: {deleting}" in err) == (1, True)
     assert "staticRoutes.routes" not in err
 
 
@@ -191,7 +199,7 @@ def test_the_named_uplink_is_needed_to_make_it_last(
 ) -> None:
     path = write({"hostRouting": section(cidrs=h200(kernel))})
     code, out, _ = run("fix", path, "--format", "ip", "--uplink", "eth0")
-    in_place = "hostrouting fix --in-place --uplink eth0 CONFIG"
+    in_place = f"hostrouting fix --in-place --uplink eth0 {path}"
     assert (code, f"({in_place})" in out) == (0, True)
     kernel.ip(out)
     for word in ("check", "fix"):

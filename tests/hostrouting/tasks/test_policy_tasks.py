@@ -306,7 +306,9 @@ def test_printed_rules_are_to_be_deleted(
     assert re.search(r"(would fail|can't install .*): can't keep 172\.16\.0\.10 on ib0", out)
     held = "note: with CONFIG installed, the next start that the gate checks is held: can't keep "
     assert (held in out) is not has_gateway
-    assert "hostrouting apply " + str(path) not in out
+    apply = f"hostrouting apply {path}"
+    assert f"&& {apply}" in out
+    assert apply not in out.replace(f"&& {apply}", ""), "not before it is deleted"
     assert check(Config.load(path), host=host).fix.would_fail
     with ThreadPoolExecutor() as executor:
         (judged,) = judge([take_snapshot(host.routes)], Config.load(path), executor).groups
@@ -315,6 +317,7 @@ def test_printed_rules_are_to_be_deleted(
     assert cautions == ([] if has_gateway else ["hostrouting apply would fail"])
     code, _, said = run("apply", path)
     assert (code, "can't keep 172.16.0.10 on ib0" in said) == (1, True)
+    assert said.count("ip -6 route flush table all proto 216") == 1
     assert run("fix", "--in-place", path)[0] == 0
     delete_printed(kernel, said)
     assert run("apply", path)[0] == 0
