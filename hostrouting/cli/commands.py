@@ -205,7 +205,8 @@ def remove(options: argparse.Namespace, host: Host) -> Result:
     """Remove everything that hostrouting has installed.
 
     The command removes our routes (protocol 217 in table main and in tables 2170000 to 2179999),
-    our rules (protocol 217), files and markers, and lists each of them. With --root it removes the
+    our rules (protocol 217), what fix --format ip printed (protocol 216), files and markers, and
+    lists each of them. With --root it removes the
     files from an image. It needs no config, and never touches what another program owns. At the
     end, it says what stays: CONFIG, and locks that are gone after the next boot.
     """

@@ -28,6 +28,8 @@ from hostrouting.doctor.check_types import (
 )
 from hostrouting.model.errors import FileError
 from hostrouting.model.opening import translate_errors
+from hostrouting.overlap.printed_on_host import printed_on
+from hostrouting.routes.printed import about_printed
 
 _EXECUTABLE = 0o111
 
@@ -337,6 +339,19 @@ def leftovers(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         yield DoctorFinding("stale-gate", gate, message, hint, Severity.RISK)
     for part in CONFIGURED:
         yield from stale_files(examined, part)
+    yield from _printed(examined)
+
+
+def _printed(examined: ExaminedHost) -> Iterator[DoctorFinding]:
+    """Yield a finding if only what ``fix --format ip`` printed is left.
+
+    Of an installed host, the check ``verdict`` has a finding.
+    """
+    if examined.host.is_image or examined.has_installation:
+        return
+    if message := about_printed(printed_on(examined.host)):
+        hint = "hostrouting check says how to make it last; to delete it: hostrouting remove"
+        yield DoctorFinding("not-lasting", examined.consumer, message, hint, Severity.RISK)
 
 
 def agents(examined: ExaminedHost) -> Iterator[DoctorFinding]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from hostrouting.kernel.port import RouteBackend, Write
+from hostrouting.model.changes import Changes
 from hostrouting.model.errors import Refusal, RouteError
 from hostrouting.model.family import Family
 from hostrouting.model.lookups import RouteFailure, RuleFailure
@@ -70,6 +71,21 @@ def restore_policy(there: PolicyRouting, backend: RouteBackend) -> None:
         refusals += refused
     if refusals:
         raise RouteError.of(refusals)
+
+
+def delete_entries(
+    rules: tuple[Rule, ...], routes: tuple[Route, ...], backend: RouteBackend
+) -> Changes:
+    """Delete rules, then routes in any table. What another program has deleted first counts, too.
+
+    Raises:
+        RouteError: the kernel rejected a deletion.
+    """
+    plan = PolicyPlan(backend.family, there=PolicyRouting(rules, routes))
+    for refusals, errno in _apply_steps(plan, backend):
+        if refusals:
+            raise RouteError.of(refusals, errno=errno)
+    return plan.changes
 
 
 def _apply_steps(

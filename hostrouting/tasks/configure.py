@@ -30,7 +30,7 @@ from hostrouting.config.routing import SECTION, Config, OverlapMode, StaticRoute
 from hostrouting.host_files.managers import NETWORKD, keeps_foreign_rules
 from hostrouting.kernel.port import read_routes
 from hostrouting.model.changes import Change, Changes
-from hostrouting.model.errors import FileError, UnitError
+from hostrouting.model.errors import FileError, HostRoutingError, UnitError
 from hostrouting.model.family import Family
 from hostrouting.model.links import Link
 from hostrouting.model.opening import translate_errors
@@ -46,6 +46,7 @@ from hostrouting.overlap.check import Checked, check_families, nothing_expected,
 from hostrouting.overlap.findings import OverlapReport, RouteOverlapError, UnknownReason, Verdict
 from hostrouting.overlap.lasting import advice_on_printed, as_sentence, lasting_file
 from hostrouting.overlap.markers import write_markers
+from hostrouting.overlap.printed_on_host import printed_on
 from hostrouting.overlap.summary import error_text
 from hostrouting.routes.install import converge
 from hostrouting.routes.plan import (
@@ -189,13 +190,31 @@ class RemoveHostRouting(HostTask):
         """
         self.host.refuse_another_network("can't remove what is installed")
         report = configure(Config(), self.host, scope)
+        changes = report.changes
+        try:
+            changes |= _delete_printed(self.host)
+        except HostRoutingError as error:
+            error.changes = changes | error.changes
+            raise
         if report.warnings:
             raise FileError(
                 "\n".join(report.warnings),
                 hint="then remove again",
-                changes=report.changes,
+                changes=changes,
             )
-        return attrs.evolve(report.routes, changes=report.changes)
+        return attrs.evolve(report.routes, changes=changes)
+
+
+def _delete_printed(host: Host) -> Changes:
+    """Delete what ``fix --format ip`` has added, in both families, and return the changes."""
+    changes = Changes()
+    if host.is_image:
+        return changes
+    for each in printed_on(host):
+        from hostrouting.routes.install_policy import delete_entries
+
+        changes |= delete_entries(each.rules, each.routes, host.routes_of(each.family))
+    return changes
 
 
 # --- the run --------------------------------------------------------------------------------------

@@ -14,6 +14,8 @@ from emergency import DELETING, delete_printed
 from wanted import section
 
 from hostrouting import Config, Host, check
+from hostrouting.kernel.port import read_routes
+from hostrouting.model.rules import rule_words
 from hostrouting.routes.printed import read_printed
 from hostrouting.testing import FakeKernel
 
@@ -219,3 +221,28 @@ def test_commands_for_what_config_lists_name_apply_first(
     assert rest[1] == f"#   {DELETING}"
     kernel.ip(out)
     assert run("apply", path)[0] == 1, "beside the printed rules"
+
+
+@pytest.mark.parametrize("is_installed", [False, True])
+def test_remove_deletes_what_was_printed(
+    run: Run, write: Write, kernel: FakeKernel, is_installed: bool
+) -> None:
+    path = write({"hostRouting": EXPECTS})
+    if is_installed:
+        run("apply", path)
+    kernel.ip("route add 10.9.0.0/16 via 10.1.0.1 dev eth0 proto static")
+    others = [route for route in read_routes(kernel) if not route.is_ours]
+    emergency(run, kernel, path)
+    found = read_printed([kernel])[0]
+    if not is_installed:
+        findings = json.loads(run("doctor", "--output", "json")[1])["findings"]
+        (told,) = (each for each in findings if each["kind"] == "not-lasting")
+        assert (told["check"], told["severity"]) == ("leftovers", "risk")
+        assert told["hint"].endswith("; to delete it: hostrouting remove")
+    removed = json.loads(run("remove", "--output", "json")[1])
+    assert [each["rule"] for each in removed["rules"]] == [*map(rule_words, found.rules)]
+    assert {each["route"] for each in removed["routes"]} == {*map(str, found.routes)}
+    assert {each["change"] for each in (*removed["rules"], *removed["routes"])} == {"removed"}
+    assert read_printed([kernel]) == ()
+    assert [*read_routes(kernel)] == others
+    assert json.loads(run("remove", "--output", "json")[1])["changed"] is False
