@@ -243,7 +243,7 @@ class ExaminedHost:
     def repairing(self, verb: str) -> str:
         """Return a command line for the installed config, even if CONFIG differs."""
         is_asked_for = self.given is not None and not self.differing
-        if is_asked_for or not self.manifest.parts:
+        if is_asked_for or not self.manifest.parts or self.manifest.is_being_removed:
             return self.command(verb)
         return f"hostrouting {verb}{self._root} {quote(str(self.layout.manifest))}"
 

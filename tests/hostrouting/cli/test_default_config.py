@@ -260,8 +260,10 @@ def test_a_stopped_removal_is_taken_back_or_finished(
     run: Any, host: Host, kernel: FakeKernel, half_removed: dict[str, Any]
 ) -> None:
     """No command of the hints takes keys out of the default CONFIG."""
+    write_go_package(host.layout, f"{SHADOWED}|{ANY}|0")
     hints = doctors(run)
-    assert hints.keys() == {"interrupted"}
+    assert hints.keys() == {"interrupted", "go-package-link"}
+    assert str(host.layout.manifest) not in "".join(hints.values())
     back, finish = commands_in(hints["interrupted"])
     assert (back, finish) == (["apply"], ["remove"])
     assert run(*back)[0] == 0
