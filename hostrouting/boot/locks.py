@@ -94,10 +94,12 @@ def _try_lock(descriptor: int, path: Path) -> bool:
 
 # --- a whole run ----------------------------------------------------------------------------------
 
-Enclosing: TypeAlias = Callable[[Host], AbstractContextManager[object]]
+Enclosing: TypeAlias = Callable[[Host, "Done"], AbstractContextManager[object]]
 
 # What encloses each run in this context, while it holds the run lock.
-ENCLOSING: ContextVar[Enclosing] = ContextVar("ENCLOSING", default=nullcontext)
+ENCLOSING: ContextVar[Enclosing] = ContextVar(
+    "ENCLOSING", default=lambda _host, _done: nullcontext()
+)
 
 
 class OverdueRun(TimedOut):
@@ -170,7 +172,7 @@ def exclusive_run(host: Host, scope: CancelScope, *, is_installing: bool) -> Ite
     done = Done()
     try:
         host.refuse_unsuitable_image()
-        with _run_lock(host, scope, is_installing=is_installing), ENCLOSING.get()(host):
+        with _run_lock(host, scope, is_installing=is_installing), ENCLOSING.get()(host, done):
             yield done
     except HostRoutingError as error:
         error.changes = done.changes

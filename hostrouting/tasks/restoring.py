@@ -13,7 +13,7 @@ import attrs
 
 from hostrouting.boot.files import read_text
 from hostrouting.boot.host import Host
-from hostrouting.boot.locks import ENCLOSING, Enclosing
+from hostrouting.boot.locks import ENCLOSING, Done, Enclosing
 from hostrouting.config.routing import Config
 from hostrouting.model.errors import NO_CHANGES, HostRoutingError, RouteError
 from hostrouting.model.values import frozen
@@ -32,7 +32,8 @@ RESTORE_SECONDS = 60
 _RESTORED = "what was installed before is installed again"
 _REMOVED = "nothing was installed before, so everything was removed again"
 _STAYS = "another program has changed what is installed, or begun a trial, since: that stays"
-_NOTES = (_RESTORED, _REMOVED, _STAYS)
+_SAME = "the same config was installed before, perhaps by a killed run, so nothing was restored"
+_NOTES = (_RESTORED, _REMOVED, _STAYS, _SAME)
 _HINTS = {each: f"{each}: fix this, then try again" for each in _NOTES}
 
 
@@ -40,7 +41,8 @@ _HINTS = {each: f"{each}: fix this, then try again" for each in _NOTES}
 class RestoreOnFailure(HostTask, Generic[T_co]):
     """Run a task, and if it fails, install the config again that was installed before.
 
-    Nothing is done if that config is still installed, and the failed task has left no changes. A
+    Nothing is done if that config is still installed, and the failed task has left no changes, as
+    after a run that was killed while it installed the same config; then a note says so. A
     cancellation or a Ctrl-C is a failure, too; another one doesn't end the restoration. Changes of
     a program's own tasks stay. If another program has changed what is installed since, or has begun
     a trial, nothing is restored. An ``apply`` of exactly the config that the task installed changes
@@ -97,6 +99,8 @@ class RestoreOnFailure(HostTask, Generic[T_co]):
 
         def restore() -> None:
             if not any(_with_changes(failure)) and installed_config(host=self.host) == former:
+                if failure is not None and tree.has_changed:
+                    _say_same(failure)
                 return
             note = _REMOVED if former == Config() else _RESTORED
             tree.is_restoring = True
@@ -118,7 +122,7 @@ class RestoreOnFailure(HostTask, Generic[T_co]):
                     raise
         except KeyboardInterrupt as interrupt:
             # A Ctrl-C during the restoration replaces the failure.
-            told = [note for note in getattr(failure, "__notes__", ()) if note in _NOTES]
+            told = _told(failure)
             if told and interrupt is not failure:
                 _add_note(interrupt, told[-1])
             raise
@@ -140,6 +144,7 @@ class _Tree:
         config: the installed config that the last change by one of the tree's runs left.
         trial: the file of the trial that one of the tree's runs began last.
         is_restoring: whether the next run restores the former config.
+        has_changed: whether a run has changed anything.
     """
 
     host: Host
@@ -148,25 +153,27 @@ class _Tree:
     config: Config | None = None
     trial: str | None = None
     is_restoring: bool = False
+    has_changed: bool = False
 
     @contextmanager
-    def enclose(self, host: Host) -> Iterator[None]:
+    def enclose(self, host: Host, done: Done) -> Iterator[None]:
         """Record what a run changes, or stop the restoration of another program's changes.
 
         Raises:
             _StaysError: the restoration would undo another program's changes.
         """
         if host.layout != self.host.layout:
-            with self.outer(host):
+            with self.outer(host, done):
                 yield
             return
         config, trial = self._state()
         if self.is_restoring and self._is_of_others(config, trial):
             raise _StaysError(_STAYS)
         try:
-            with self.outer(host):
+            with self.outer(host, done):
                 yield
         finally:
+            self.has_changed |= bool(done.changes)
             left, tried = self._state()
             if not _is_same(left, config):
                 self.config = left
@@ -239,6 +246,17 @@ def _update(error: BaseException, note: str) -> None:
         if isinstance(each, HostRoutingError) and (has_changes or each.hint in _HINTS.values()):
             each.hint = _HINTS[note]
     _add_note(error, note)
+
+
+def _say_same(failure: BaseException) -> None:
+    """Add the note that nothing was restored, unless a task below has restored something."""
+    if not any(map(_told, _errors_from(failure))):
+        _add_note(failure, _SAME)
+
+
+def _told(error: BaseException | None) -> list[str]:
+    """Return the notes that say what is installed now."""
+    return [note for note in getattr(error, "__notes__", ()) if note in _NOTES]
 
 
 def _add_note(error: BaseException, note: str) -> None:

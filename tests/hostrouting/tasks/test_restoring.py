@@ -34,7 +34,8 @@ from hostrouting import (
     RouteOverlapError,
     UnitError,
 )
-from hostrouting.report import Change, Changes
+from hostrouting.backend import Write
+from hostrouting.report import Change, Changes, ChangesObserver
 from hostrouting.tasks import InstallRoutes, RestoreOnFailure, TryRoutes, installed_config
 from hostrouting.tasks.restoring import RESTORE_SECONDS
 from hostrouting.testing import FakeKernel, FakeSystemd
@@ -47,6 +48,7 @@ SICK = config(cidrs=[SHADOWED])
 RESTORED = "what was installed before is installed again"
 REMOVED = "nothing was installed before, so everything was removed again"
 STAYS = "another program has changed what is installed, or begun a trial, since: that stays"
+SAME = "the same config was installed before, perhaps by a killed run, so nothing was restored"
 CHANGES = Changes(units=(Change("kube1.service", "started"),))
 AGAIN_HINT = ": fix this, then try again"
 
@@ -126,6 +128,23 @@ def test_nothing_is_done_if_the_same_config_was_installed_before(host: Host) -> 
         phases.run(restoring(host, Configure(LATER, host=host), failing), observers=[observer])
     assert configured(observer) == [FIRST]
     assert installation(host) == before
+
+
+def test_a_note_says_that_a_killed_run_installed_the_same_config(
+    host: Host, kernel: FakeKernel
+) -> None:
+    """The killed run had written the files, but no route yet."""
+    phases.run(Configure(LATER, host=host))
+    before, observer = installation(host), ChangesObserver()
+    assert kernel.write(Write.DELETE, host.our_routes()) == ()
+    with pytest.raises(MyError) as caught:
+        phases.run(restoring(host, Configure(LATER, host=host), failing), observers=[observer])
+    assert observer.changes.routes
+    assert told(caught.value) == [SAME]
+    assert installation(host) == before
+    with pytest.raises(MyError) as caught:
+        phases.run(restoring(host, Configure(LATER, host=host), failing))
+    assert told(caught.value) == []
 
 
 def test_nothing_is_done_after_a_task_has_rolled_back(host: Host, units: ActingSystemd) -> None:
