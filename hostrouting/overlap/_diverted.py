@@ -252,7 +252,9 @@ def _keeping(
 ) -> Keeping:
     """Return the interfaces that can be kept without making an expected address fail."""
     is_infiniband = _infiniband(config, after)
-    return KeepSearch(before, after, found, failing, config, is_infiniband).find()
+    # An installed route may divert packets once their rules of keep are removed.
+    ours = [route for route in after.state.routes if route.is_ours]
+    return KeepSearch(before, after, found, failing, config, is_infiniband, ours).find()
 
 
 def _infiniband(config: Config, host: ModelledHost) -> Callable[[str], bool]:

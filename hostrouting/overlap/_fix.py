@@ -93,7 +93,10 @@ def _complete(
     before = host_now(state, moment.places)
     host = _with_all_changes(before, found.host)
     is_infiniband = found.route_search.diversions.is_infiniband
-    keeping = KeepSearch(before, host, found.lost, _ranges(findings), planned, is_infiniband).find()
+    ranges = _ranges(findings)
+    added = host.model.added
+    search = KeepSearch(before, host, found.lost, ranges, planned, is_infiniband, added)
+    keeping = search.find()
     cautions = [*cautions_about(state, settings, keeping.lost, host.model.fib, keeping)]
     fix = attrs.evolve(
         found.fix,

@@ -47,7 +47,7 @@ def _cut_off(state: State, added: Iterable[Route], after: Fib) -> list[Address]:
 
     Args:
         state: the host's state before the fix.
-        added: the static routes of the fix.
+        added: the static routes that may lead packets away.
         after: the tables after the fix.
     """
     if state.family is not Family.IPV4:
@@ -164,6 +164,7 @@ class KeepSearch:
         intended: the failing addresses whose packets the fix diverts on purpose.
         config: the config, with the rules of the fix.
         is_infiniband: returns whether an interface is an InfiniBand interface.
+        leading: the static routes that may lead packets away.
     """
 
     def __init__(
@@ -174,6 +175,7 @@ class KeepSearch:
         intended: Sequence[IpNetwork],
         config: Config,
         is_infiniband: Callable[[str], bool],
+        leading: Sequence[Route],
     ) -> None:
         self._before = before
         self._host = host
@@ -181,12 +183,13 @@ class KeepSearch:
         self._intended = intended
         self._config = config
         self._is_infiniband = is_infiniband
+        self._leading = leading
 
     def find(self) -> Keeping:
         """Find the interfaces to name in ``staticRoutes.keep``."""
         state = self._before.state
         found = Keeping(self._host, self._lost)
-        cut = {*_cut_off(state, self._host.model.added, self._host.model.fib)}
+        cut = {*_cut_off(state, self._leading, self._host.model.fib)}
         keeping = [address for address in keepable(state) if address in cut]
         devs = _in_order(state, (address.dev for address in keeping))
         fabric = [dev for dev in devs if self._is_infiniband(dev)]
@@ -235,7 +238,7 @@ class KeepSearch:
         if isinstance(after, str):
             return after
         lost = losses(self._before, after, self._intended)
-        still = {*_cut_off(after.state, self._host.model.added, after.model.fib)}
+        still = {*_cut_off(after.state, self._leading, after.model.fib)}
         for address in addresses:
             if address.dev in devs and address in still:
                 return f"packets from {address.local} would still not stay on {address.dev}"

@@ -475,7 +475,7 @@ class _Comparison:
         is_partial = False
         for prefix, inside in self._by_changed_prefix(spans, network).items():
             exact = summary_of(inside, self._places.spans, self._local, self._family)
-            is_short = len(exact) <= _EXACT_MAX and network is None
+            is_short = len(exact) <= _EXACT_MAX
             ranges += exact if is_short else [self._family.network(prefix)]
             is_partial = is_partial or not (is_short or exact == [self._family.network(prefix)])
         if network is not None:

@@ -865,6 +865,16 @@ def test_routes_that_apply_would_remove_are_named(run: Run, write: Any, tmp_path
     assert "removes" not in run("check", "--cidr", EXPECTED)[1]
 
 
+def test_a_config_without_the_installed_keep_is_offered_it(run: Run, write: Any) -> None:
+    installed = section(*HALVES, cidrs=[EXPECTED], keep=["ib0"])
+    assert run("apply", "--routes-only", write({"hostRouting": installed}))[0] == 0
+    path = write({"hostRouting": section(HALVES[0], cidrs=[HALVES[0]])})
+    warnings = json.loads(run("plan", path, "--output", "json")[1])["warnings"]
+    lost = f"packets from the addresses of ib0 no longer go to {HALVES[0]} through ib0, but through"
+    offer = 'to keep them on ib0, add to hostRouting.staticRoutes.keep: "ib0"'
+    assert f"{lost} eth0; {offer}" in warnings
+
+
 @pytest.mark.parametrize(
     ("destination", "loses"),
     [("172.16.1.0/24", True), ("10.96.0.0/24", True), ("10.7.0.0/16", False)],
