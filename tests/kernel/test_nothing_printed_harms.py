@@ -22,8 +22,8 @@ pytestmark = pytest.mark.kernel
 
 HOSTS = [(family, seed) for family in Family for seed in range(by_day(4, by_night=2500))]
 # On the nightly search's host IPv4-1386, keep once precedes a plain route that the check hadn't
-# read.
-HOSTS = list(dict.fromkeys([*HOSTS, (Family.IPV4, 1386)]))
+# read. On IPv4-7062, it precedes a VPN's routes for half of the address space.
+HOSTS = list(dict.fromkeys([*HOSTS, (Family.IPV4, 1386), (Family.IPV4, 7062)]))
 
 
 @pytest.mark.parametrize(("family", "seed"), HOSTS)
@@ -58,3 +58,27 @@ def test_a_kept_interfaces_way_through_an_uplink_is_looked_for(
     monkeypatch.setattr(Loss, "is_named", lambda *_: False)
     found = harms(host, tmp_path)
     assert [line for line in found if " from 172.16.0.11: eth0 -> ib1" in line]
+
+
+def test_only_routes_inside_a_kept_interfaces_network_are_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A VPN leads half of the address space elsewhere, and a NIC a part of InfiniBand's network."""
+    steps = (
+        "link set lo up",
+        "addr add 10.1.0.4/24 dev eth0",
+        "route add default via 10.1.0.1 dev eth0",
+        "addr add 10.96.3.1/16 dev ib0",
+        "addr add 10.9.0.2/24 dev wg0",
+        "addr add 10.8.0.2/24 dev eth1",
+        "route add 0.0.0.0/1 dev wg0 table 52",
+        "route add 10.96.77.0/24 dev eth1 table 52",
+        "rule add pref 5270 lookup 52",
+    )
+    overlap = {"mode": "STRICT", "expectedCidrs": ["10.96.0.0/12"], "settleSeconds": 0}
+    section = {"waitSeconds": 0, "uplinks": ["eth0"], "routeOverlap": overlap}
+    host = Crowded(0, Family.IPV4, steps, section, forwards=False)
+    assert harms(host, tmp_path) == []
+    monkeypatch.setattr(Loss, "is_named", lambda *_: False)
+    found = [line for line in harms(host, tmp_path) if " from 10.96.3.1: " in line]
+    assert found == ["proposal: loses 10.96.77.1 from 10.96.3.1: eth1 -> ib0"]

@@ -23,6 +23,7 @@ from hostrouting.cli.edit_config import merged
 from hostrouting.config.routing import Keep, StaticRoutes
 from hostrouting.model.family import IpAddress, IpNetwork
 from hostrouting.model.links import is_like
+from hostrouting.model.parsing import is_inside
 from hostrouting.model.routes import Table
 from hostrouting.overlap.offers import keep_offers
 from hostrouting.overlap.proposals import Fix
@@ -128,12 +129,11 @@ class Before:
         ]
         self._asked = built.packets(cuts)
         self._ways = built.ways(self._asked)
-        self._by_default = {
-            (hop.dev, str(hop.gateway or ""))
-            for route in read_routes(built.backend)
-            if not route.destination.prefixlen
-            for hop in route.hops
-        }
+        self._reached: dict[tuple[str | None, str], list[IpNetwork]] = {}
+        for route in read_routes(built.backend):
+            for hop in route.hops:
+                way = hop.dev, str(hop.gateway or "")
+                self._reached.setdefault(way, []).append(route.destination)
         self._owners: dict[IpAddress, str] = {}
         self._networks: dict[str, list[IpNetwork]] = {}
         for address in built.backend.facts().addresses:
@@ -178,12 +178,14 @@ class Before:
         stays = loss.owner and loss.after.dev == loss.owner
         if not stays or not any(is_like(loss.owner, (each.dev,)) for each in keep):
             return False
-        is_inside = any(loss.packet.to in network for network in self._networks[loss.owner])
+        around = [each for each in self._networks[loss.owner] if loss.packet.to in each]
         if loss.before.dev in uplinks:
-            is_meant = not is_inside
+            is_meant = not around
         else:
-            # No table's default route is meant for neighbours.
-            is_meant = (loss.before.dev, loss.before.gateway) in self._by_default
+            # No wider route is meant for neighbours, such as a default route, or a VPN's for half
+            # of the address space.
+            reached = self._reached.get((loss.before.dev, loss.before.gateway), ())
+            is_meant = not any(is_inside(part, each) for part in reached for each in around)
         if is_meant:
             return True
         if loss.before.dev in uplinks:

@@ -184,6 +184,13 @@ ROWS = {
         rules=("pref 50 from 172.16.0.10 lookup 101",),
         intended=("172.16.77.0/24",),
     ),
+    "what keep takes from a wider route than the network": Row(
+        "route add 128.0.0.0/1 via 10.2.0.1 dev eth1 table 52\nrule add pref 5270 lookup 52",
+        (FROM_ETH1,),
+        routes=("172.16.77.0/24 via 10.1.0.1 dev eth0", "172.16.0.0/16 dev ib0 table 101"),
+        rules=("pref 50 from 172.16.0.10 lookup 101", "pref 60 to 172.16.77.0/24 lookup main"),
+        intended=("172.16.0.0/16",),
+    ),
     "an own address as it comes in": Row(
         LATE_LOCAL,
         ("what comes in through eth0 for 10.1.0.4 is no longer delivered",),
