@@ -24,6 +24,7 @@ from hostrouting import (
     RemoveHostRouting,
     RouteError,
     RoutesReport,
+    cli,
     explain,
     plan,
 )
@@ -154,6 +155,39 @@ def test_what_fix_printed_is_deleted_by_its_mark(
     tool("bash", "-euc", how_to_delete_printed(family))
     assert state(backend) == before
     assert read_printed([kernel, NetlinkBackend6()]) == ()
+
+
+def test_the_hint_on_printed_commands_works_literally(
+    kernel: NamespaceKernel,
+    on: Callable[..., Host],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """CONFIG lacks the CIDR of the emergency, and lists no route."""
+    build_h200(kernel)
+    host = on(kernel, NetlinkBackend6())
+    path = tmp_path / "given.json"
+    path.write_text('{"hostRouting": {"routeOverlap": {"expectedCidrs": ["10.244.0.0/16"]}}}')
+
+    def run(*words: str) -> tuple[int, str]:
+        return cli.main([*words], host=host), capsys.readouterr().out
+
+    def way() -> str:
+        return tool("ip", "-4", "route", "get", "172.16.9.9").partition(" src ")[0]
+
+    assert run("apply", str(path))[0] == 0
+    code, printed = run("fix", "--cidr", "172.16.0.0/16", "--uplink", "eth0", "--format", "ip")
+    assert code == 0
+    tool("bash", "-eu", stdin=printed)
+    cured = way()
+    assert " dev eth0" in cured
+    hint = run("check", str(path))[1].partition("to make it last: ")[2].splitlines()[0]
+    for command in hint.split(" && "):
+        if command.startswith("hostrouting "):
+            assert run(*command.split()[1:])[0] == 0, command
+        else:
+            tool(*command.split())
+    assert (way(), read_printed([kernel, NetlinkBackend6()])) == (cured, ())
 
 
 def test_our_rules_come_beside_printed_ones(
