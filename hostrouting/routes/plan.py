@@ -35,7 +35,6 @@ from hostrouting.model.routes import (
     Route,
     Route6,
     Table,
-    how_to_delete_all_printed,
 )
 from hostrouting.model.rules import Rule, rule_words
 from hostrouting.model.values import frozen
@@ -395,7 +394,8 @@ def _refuse_foreign(route: Route, there: Route) -> Refusal:
         leave_out += f" and {halves_hint(route)}"
     hint = f"{leave_out}, or have the other route's owner remove that{_owners_of_static(there)}"
     if there.is_printed:
-        hint = f"hostrouting fix --format ip printed it: {how_to_delete_all_printed()}"
+        # Only the check knows what may be deleted first.
+        hint = "hostrouting fix --format ip printed it; hostrouting check says how to make it last"
     if isinstance(there, Route6) and there.is_expired:
         hint = "it has expired: try again when the kernel has removed it, within 30 s"
     return Refusal(
