@@ -40,6 +40,7 @@ from hostrouting.model.verified_uplinks import (
     VerifiedUplink,
     find_verified,
     is_recordable,
+    parse_verified,
     verified_text,
 )
 from hostrouting.overlap.check import Checked, check_families, nothing_expected, unjudged_image
@@ -584,10 +585,18 @@ def change_to_record(config: Config, report: OverlapReport, host: Host) -> Chang
         return None
     uplinks = _uplinks_to_record(config, devs, host.routes.facts().links)
     after = verified_text(sorted(uplinks, key=str))
-    if after == before:
+    if before is not None and _records_the_same(before, after):
         return None
     action = "added" if before is None else "replaced"
     return Change(host.layout.relative(path), action, before=before, after=after)
+
+
+def _records_the_same(before: str, after: str) -> bool:
+    """Return whether two records have the same uplinks; lines that no reader takes don't count."""
+    try:
+        return parse_verified(before) == parse_verified(after)
+    except ValueError:
+        return False
 
 
 def _uplinks_to_record(

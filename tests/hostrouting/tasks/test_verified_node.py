@@ -219,6 +219,15 @@ def test_without_the_record_the_default_route_counts_again(node: Node) -> None:
     assert node.devs_of_ours() == {"eth1"}
 
 
+def test_a_line_of_the_record_that_no_reader_takes_is_no_change(node: Node) -> None:
+    dhcp_beside(node)
+    edited = f"{node.record}\n# edited\n"
+    node.layout.verified.write_text(edited)
+    assert not plan(STRICT, host=node.host).changes
+    assert not node.apply().changes
+    assert node.record == edited
+
+
 # --- the uplink changes ---------------------------------------------------------------------------
 
 
