@@ -21,6 +21,7 @@ from looking import (
 )
 from meddling import meddle
 from nightly import by_day
+from outlasting import outlasted
 from sessions import Session, entries_of
 from worlds.crowded import Crowded
 
@@ -39,6 +40,7 @@ def contradictions(crowded: Crowded, root: Path) -> Iterator[str]:
     others = on.routes(of_others=True)
     yield from about_one_state(on, "at first")
     if crowded.seed % 2:
+        yield from outlasted(on)
         yield from _in_an_emergency(on)
     if (yield from _fixed_and_applied(on, "at first")):
         yield from _again(on)
