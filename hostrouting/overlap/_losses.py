@@ -592,6 +592,8 @@ class _Comparison:
         # corrects what shadows an expected CIDR, and keep is meant to precede it.
         if before.route is not None and not self._is_correction(before.route):
             shortest = before.route.destination.prefixlen
+            # So did one to all of it that leads to another network, such as a VPN's.
+            shortest += self._is_beyond(before.route)
         return frozenset(
             each for each in around if each[1] >= shortest and after.devs[0] in self._networks[each]
         )
@@ -602,6 +604,11 @@ class _Comparison:
         if route is None or self._is_correction(route) or not self._uplinks.issuperset(route.devs):
             return frozenset()
         return homes & {numbers(route.destination)}
+
+    def _is_beyond(self, route: Route) -> bool:
+        """Return whether a route leads neither to a connected network nor through the uplinks."""
+        connected = self._networks.get(numbers(route.destination), {})
+        return self._uplinks.isdisjoint(route.devs) and connected.keys().isdisjoint(route.devs)
 
     def _is_correction(self, route: Route) -> bool:
         return route.is_ours and self._uplinks.issuperset(route.devs)

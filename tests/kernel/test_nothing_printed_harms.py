@@ -22,8 +22,9 @@ pytestmark = pytest.mark.kernel
 
 HOSTS = [(family, seed) for family in Family for seed in range(by_day(4, by_night=2500))]
 # On the nightly search's host IPv4-1386, keep once precedes a plain route that the check hadn't
-# read. On IPv4-7062, it precedes a VPN's routes for half of the address space.
-HOSTS = list(dict.fromkeys([*HOSTS, (Family.IPV4, 1386), (Family.IPV4, 7062)]))
+# read. On IPv4-7062, it precedes a VPN's routes for half of the address space, and on IPv4-7194,
+# one for a whole network.
+HOSTS = list(dict.fromkeys([*HOSTS, *((Family.IPV4, seed) for seed in (1386, 7062, 7194))]))
 
 
 @pytest.mark.parametrize(("family", "seed"), HOSTS)

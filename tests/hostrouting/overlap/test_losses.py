@@ -191,6 +191,13 @@ ROWS = {
         rules=("pref 50 from 172.16.0.10 lookup 101", "pref 60 to 172.16.77.0/24 lookup main"),
         intended=("172.16.0.0/16",),
     ),
+    "what keep takes from a VPN's route to the whole network": Row(
+        "link add wg0\naddr add 10.66.0.2/32 dev wg0\nroute add 172.16.0.0/16 dev wg0 table 52\n"
+        "rule add pref 5270 lookup 52",
+        (f"{FROM_IB0} 172.16.0.0/16 through wg0, but through ib0",),
+        routes=("172.16.0.0/16 dev ib0 table 101",),
+        rules=("pref 50 from 172.16.0.10 lookup 101",),
+    ),
     "an own address as it comes in": Row(
         LATE_LOCAL,
         ("what comes in through eth0 for 10.1.0.4 is no longer delivered",),
