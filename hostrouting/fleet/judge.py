@@ -307,7 +307,7 @@ def _with_removals(
             return report
         if planned is None:
             planned = rehearse(config, host, scope).planned
-        return with_removals(report, planned, config, scope, "CONFIG")
+        return with_removals(report, planned, config, scope, "CONFIG", is_of_fleet=True)
     except RouteError:  # other lines say why apply would fail
         return report
 

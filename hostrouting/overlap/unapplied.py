@@ -14,7 +14,8 @@ from hostrouting.boot.host import Host
 from hostrouting.config.routing import Config, OverlapMode, StaticRoute, StaticRoutes, StaticRule
 from hostrouting.kernel.known_host import UnknownFactError
 from hostrouting.model.errors import Refusal, RouteError
-from hostrouting.model.family import IpNetwork
+from hostrouting.model.family import Family, IpNetwork
+from hostrouting.model.integer_prefixes import PrefixSet, numbers
 from hostrouting.model.routes import Route
 from hostrouting.model.text import counted, shortened
 from hostrouting.overlap.check import Checked, check_families
@@ -167,6 +168,8 @@ def with_removals(
     config: Config,
     scope: CancelScope,
     name: str,
+    *,
+    is_of_fleet: bool = False,
 ) -> OverlapReport:
     """Return a report with a caution on the routes that ``apply`` would remove.
 
@@ -176,6 +179,8 @@ def with_removals(
         config: the config.
         scope: cancels the check of the model.
         name: the config's name in commands; empty for the installed one.
+        is_of_fleet: whether the caution has no number and no routes, because hosts with other
+            routes are to get the same.
 
     Raises:
         RouteError: what the removal takes away can't be found.
@@ -190,6 +195,8 @@ def with_removals(
     listed = shortened(gone, ", ", _SHOWN_ROUTES)
     see = f": {f'hostrouting plan {name}'.rstrip()} says what that takes away" if loses else ""
     line = f"{apply} removes {ours}, not listed in CONFIG{see}; {listed}"
+    if is_of_fleet:
+        line = f"{apply} removes installed routes that CONFIG doesn't list{see}"
     fix = attrs.evolve(report.fix, consequences=(*report.fix.consequences, line))
     return attrs.evolve(report, fix=fix)
 
@@ -443,8 +450,7 @@ def on_top(
         return _without_listed(checked.with_fix(), config, hint)
     report = checked.report
     fix = after.fix
-    still = {*map(failure_key, after.findings)}
-    fixed = [finding for finding in report.findings if failure_key(finding) not in still]
+    fixed = [finding for finding in report.findings if _is_fixed_in_part(finding, after)]
     losing = planned.losing
     try:
         planned.refuse_losing(fix, config)
@@ -467,6 +473,15 @@ def on_top(
         _with_entries(finding, left.get(finding_key(finding))) for finding in report.findings
     )
     return attrs.evolve(report, findings=findings, fix=_with_losing(fix, losing))
+
+
+def _is_fixed_in_part(finding: Finding, after: OverlapReport) -> bool:
+    """Return whether a failure is gone for some of its addresses in a later report."""
+    key = finding_key(finding)
+    still = [part for each in after.findings if finding_key(each) == key for part in each.ranges]
+    family = Family.of(finding.cidr)
+    covers = PrefixSet(map(numbers, still), family.bits).covers
+    return not all(map(covers, map(numbers, finding.ranges)))
 
 
 def _with_losing(fix: Fix, losing: Sequence[str]) -> Fix:
