@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno as errnos
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from hostrouting.kernel.port import RouteBackend, Write
@@ -79,13 +79,26 @@ def delete_entries(
     """Delete rules, then routes in any table. What another program has deleted first counts, too.
 
     Raises:
-        RouteError: the kernel rejected a deletion.
+        RouteError: the kernel rejected a deletion. Its ``changes`` list what has been deleted.
     """
     plan = PolicyPlan(backend.family, there=PolicyRouting(rules, routes))
     for refusals, errno in _apply_steps(plan, backend):
         if refusals:
-            raise RouteError.of(refusals, errno=errno)
+            error = RouteError.of(refusals, errno=errno)
+            error.changes = _deleted(rules, routes, backend)
+            raise error
     return plan.changes
+
+
+def _deleted(rules: Iterable[Rule], routes: Iterable[Route], backend: RouteBackend) -> Changes:
+    """Return the deletions of those rules and routes that the kernel no longer has."""
+    left = {*backend.facts().rules}
+    still = {*backend.entries()}
+    gone = PolicyRouting(
+        tuple(rule for rule in rules if rule not in left),
+        tuple(route for route in routes if route not in still),
+    )
+    return PolicyPlan(backend.family, there=gone).changes
 
 
 def _apply_steps(

@@ -30,7 +30,7 @@ from hostrouting.config.routing import SECTION, Config, OverlapMode, StaticRoute
 from hostrouting.host_files.managers import NETWORKD, keeps_foreign_rules
 from hostrouting.kernel.port import read_routes
 from hostrouting.model.changes import Change, Changes
-from hostrouting.model.errors import FileError, HostRoutingError, UnitError
+from hostrouting.model.errors import FileError, HostRoutingError, RouteError, UnitError
 from hostrouting.model.family import Family
 from hostrouting.model.links import Link
 from hostrouting.model.opening import translate_errors
@@ -184,7 +184,8 @@ class RemoveHostRouting(HostTask):
             The removed routes, files and units.
 
         Raises:
-            RouteError: a route can't be removed; the table is unchanged.
+            RouteError: a route or rule can't be removed. Unless ``changes`` lists what is removed
+                already, nothing is.
             FileError: a file can't be removed or inspected; everything else is removed, and the
                 task can be run again. Or this process isn't in the host's network namespace; then
                 nothing is removed.
@@ -214,7 +215,11 @@ def _delete_printed(host: Host) -> Changes:
     for each in printed_on(host):
         from hostrouting.routes.install_policy import delete_entries
 
-        changes |= delete_entries(each.rules, each.routes, host.routes_of(each.family))
+        try:
+            changes |= delete_entries(each.rules, each.routes, host.routes_of(each.family))
+        except RouteError as error:
+            error.changes = changes | error.changes
+            raise
     return changes
 
 
@@ -562,6 +567,8 @@ def _record_uplinks(
     # if the record is the same before and after the second check, its uplinks had these MAC
     # addresses.
     again = check_families(config, host.routes_of, scope, host=host)
+    if again.reason_kind is UnknownReason.CHECK_FAILED:
+        raise RouteError(f"can't record the verified uplink: {again.reason}", hint="try again")
     if change_to_record(config, again, host) == change:
         write_if_changed(host.layout.verified, change.after)
         yield Changes(files=(change,))

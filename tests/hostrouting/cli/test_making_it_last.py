@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shlex
@@ -10,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from backends import FailingBackend
 from emergency import DELETING, delete_printed
 from wanted import section
 
-from hostrouting import Config, Host, check
+import phases
+from hostrouting import Config, Host, RemoveHostRouting, RouteError, check
 from hostrouting.kernel.port import read_routes
 from hostrouting.model.rules import rule_words
 from hostrouting.routes.printed import read_printed
@@ -246,3 +249,28 @@ def test_remove_deletes_what_was_printed(
     assert read_printed([kernel]) == ()
     assert [*read_routes(kernel)] == others
     assert json.loads(run("remove", "--output", "json")[1])["changed"] is False
+
+
+@pytest.mark.parametrize("failing", ["delete", "delete rule"])
+def test_a_failing_removal_of_what_was_printed_lists_what_it_removed(
+    kernel: FakeKernel, host: Host, failing: str
+) -> None:
+    kernel.ip(
+        """
+        route add 172.16.0.0/17 via 10.1.0.1 dev eth0 proto 216
+        route add 172.16.128.0/17 via 10.1.0.1 dev eth0 proto 216
+        rule add to 10.9.0.0/16 lookup main pref 90 proto 216
+        rule add to 10.8.0.0/16 lookup main pref 91 proto 216
+        """
+    )
+    (before,) = read_printed([kernel])
+    backend = FailingBackend(kernel, {failing: {2: errno.EBUSY}})
+    with pytest.raises(RouteError) as caught:
+        phases.run(RemoveHostRouting(host=Host(backend, host.units, host.layout)))
+    (left,) = read_printed([kernel])
+    gone = caught.value.changes
+    assert (len(gone.rules), len(gone.routes)) == (
+        len(before.rules) - len(left.rules),
+        len(before.routes) - len(left.routes),
+    )
+    assert gone

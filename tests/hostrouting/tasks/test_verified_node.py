@@ -40,7 +40,15 @@ from hostrouting import (
     plan,
     snapshot,
 )
-from hostrouting.backend import NextHop, Route, Write, read_default_routes
+from hostrouting.backend import (
+    Facts,
+    ForwardingBackend,
+    NextHop,
+    Route,
+    RouteBackend,
+    Write,
+    read_default_routes,
+)
 from hostrouting.cli import main
 from hostrouting.cli.checking import _unfixed
 from hostrouting.doctor.check_types import Severity
@@ -119,6 +127,34 @@ def build(root: Path) -> Node:
     add_nics(kernel, ib0="172.16.0.10/16")
     assert not kernel.write(Write.ADD, [default_route()])
     return Node(kernel, Layout(root))
+
+
+class _FailsAfterTheCheck(ForwardingBackend):
+    """A backend on which the second read of the facts after the check fails once."""
+
+    def __init__(self, inner: RouteBackend, marker: Path) -> None:
+        super().__init__(inner)
+        self._marker = marker
+        self._reads = 0
+
+    def facts(self) -> Facts:
+        if self._marker.exists():
+            self._reads += 1
+            if self._reads == 2:
+                raise RouteError("connection lost")
+        return super().facts()
+
+
+def test_a_record_that_cannot_be_proven_fails_the_run(tmp_path: Path) -> None:
+    built = build(tmp_path)
+    backend = _FailsAfterTheCheck(built.kernel, built.layout.marker_ok)
+    failing = Host(backend, FakeSystemd(built.layout), built.layout)
+    with pytest.raises(RouteError) as caught:
+        phases.run(Configure(STRICT, host=failing))
+    assert "connection lost" in caught.value.message
+    assert (built.record, caught.value.hint) == (None, "try again")
+    built.apply()
+    assert built.record == f"eth0 {MAC}\n"
 
 
 @pytest.fixture
