@@ -112,11 +112,20 @@ def lasting_file(host: Host, given: str, config: Config | None) -> LastingFile:
 
 def file_of_config(host: Host, config: Config) -> LastingFile:
     """Return the file to write a fix to, for a config of a file whose name isn't known."""
-    if host.snapshot is None and config.static_routes == listed_on(host, config):
+    if host.snapshot is None and _is_installed(host, config):
         file = lasting_file(host, "", config)
         if file.fix(config) == file.fix(file.config):
             return file
     return LastingFile(_NAMELESS, config, is_known=False)
+
+
+def _is_installed(host: Host, config: Config) -> bool:
+    """Return whether a config is installed, perhaps with other verified uplinks."""
+    try:
+        manifest = Manifest.load(host.layout)
+    except HostRoutingError:  # the doctor reports this error
+        return False
+    return manifest.config.is_gated and not differing_parts(manifest, config, host.layout)
 
 
 def _default_config(host: Host) -> Config | None:

@@ -198,6 +198,19 @@ def test_a_default_with_the_fix_is_only_to_be_applied(
     assert leaves_by_eth0(host)
 
 
+def test_a_plan_of_another_file_does_not_name_the_default(
+    run: Run, write: Write, kernel: FakeKernel, host: Host
+) -> None:
+    """Nothing is installed, and the default CONFIG is a colleague's."""
+    default(host, **section(cidrs=["10.99.0.0/16"]))
+    overlap = {"expectedCidrs": ["10.244.0.0/16"]}
+    path = write({"hostRouting": {"routeOverlap": overlap, "waitSeconds": 0}})
+    emergency(run, kernel, "--cidr", H200, "--uplink", "eth0")
+    said = "".join(run("plan", path)[1:])
+    assert hint_in(said).startswith(f"hostrouting fix --in-place --cidr {H200} CONFIG")
+    assert str(host.layout.config) not in said
+
+
 def test_nothing_is_deleted_before_what_would_fail(
     run: Run, write: Write, kernel: FakeKernel
 ) -> None:
