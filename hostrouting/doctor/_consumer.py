@@ -252,10 +252,19 @@ def _shadowed(examined: ExaminedHost, next_start: str) -> Iterator[DoctorFinding
             what = "the rest" if lines else "it"
             lines.append(f"{examined.command('fix')} prints what fixes {what}")
         if not lines:
-            lines = [examined.repairing("apply")]
+            lines = [_applying(examined)]
         hint = "\n".join((*lines, *_snapshots(examined)))
         message = f"{next_start}: {finding.message}"
         yield DoctorFinding("shadowed", examined.consumer, message, hint)
+
+
+def _applying(examined: ExaminedHost) -> str:
+    """Return the command that installs the routes of CONFIG, which fix a failure.
+
+    If the installed routes fix it, too, the command leaves the installed config as it is.
+    """
+    is_installed = examined.given is None or _is_admitted(examined)
+    return examined.repairing("apply") if is_installed else examined.command("apply")
 
 
 def _snapshots(examined: ExaminedHost) -> list[str]:

@@ -1209,6 +1209,21 @@ def test_a_route_that_fixes_a_part_is_no_cause(run: Run, write: Any, kernel: Fak
     assert (code, "no longer lists what causes" in out, "removes 1" in out) == (1, False, True)
 
 
+def test_the_doctor_names_the_config_whose_routes_fix_a_held_start(
+    run: Run, kernel: FakeKernel, host: Host
+) -> None:
+    """``fix --in-place`` has written the default CONFIG, and ``apply`` hasn't run yet."""
+    write_file(host.layout.config, json.dumps(LISTED))
+    assert run("apply")[0] == 0
+    kernel.ip("route add 172.16.128.0/18 dev ib0")
+    assert run("fix", "--in-place")[0] == 0
+    findings = json.loads(run("doctor", "--output", "json")[1])["findings"]
+    (hint,) = {each["hint"] for each in findings if each["kind"] == "shadowed"}
+    assert hint == "hostrouting apply"
+    assert run("apply")[0] == 0
+    assert run("check")[0] == 0
+
+
 # --- what CONFIG lists wrongly --------------------------------------------------------------------
 
 WRONG = [
