@@ -322,6 +322,16 @@ def _about_start(
         return f"with CONFIG installed, {told}"
     if report.findings:
         return ""  # the failure's fix says what the host lacks
+    return _about_passed(report, rehearsal, chosen, host)
+
+
+def _about_passed(
+    report: OverlapReport,
+    rehearsal: Rehearsal,
+    chosen: Chosen,
+    host: Host,
+) -> str:
+    """Return what the next start meets on a host that passes, or an empty string."""
     if report.fix.would_fail:
         return report.fix.consequences[0]
     if failure := _failure_afterwards(report, rehearsal, chosen.config):
@@ -656,12 +666,16 @@ def fix(options: argparse.Namespace, host: Host) -> Result:
     text = _proposal_text(proposal)
     if options.in_place:
         text = "\n".join(_written_lines(changes, result, chosen.name))
-    is_in_config = options.format == "config"
-    adds = proposal != document if is_in_config else bool(proposal)
-    code = _code_of_fix(result, config, adds=adds or options.in_place)
+    code = _code_of_fix(result, config, adds=_adds(options, document, proposal))
     if options.format == "ip" and warnings:
         code = code or exit_of_result(False)
     return Result(lambda: told, lambda: text, code, warnings)
+
+
+def _adds(options: argparse.Namespace, document: Any, proposal: Any) -> bool:
+    """Return whether a proposal has more than CONFIG, or is written into CONFIG."""
+    adds = proposal != document if options.format == "config" else bool(proposal)
+    return adds or bool(options.in_place)
 
 
 _AS_AFTER_BOOT = "note: this is about the host without what hostrouting fix --format ip printed"
@@ -892,6 +906,22 @@ def _needs_watcher(config: Config, host: Host, fix: Fix) -> bool:
     return bool(fix.rules or fix.keep) and not is_set and removes_our_rules(host)
 
 
+def _placed_rules(plan: RoutePlan, report: OverlapReport, host: Host) -> list[formats.PlacedRule]:
+    """Return a plan's rules, each with the interface into whose file it is written.
+
+    A rule for a source address is written into the file of the interface with this address, any
+    other rule into the uplink's file.
+    """
+    owners = {each.local: each.dev for each in host.routes.facts().addresses}
+    uplink = next(iter(report.default_devs), "")
+    placed: list[formats.PlacedRule] = []
+    for policy in plan.policies:
+        for rule in policy.wanted.rules:
+            dev = uplink if rule.source is None else owners[rule.source.network_address]
+            placed.append(formats.PlacedRule(rule, dev))
+    return placed
+
+
 def _in_format(
     form: str,
     report: OverlapReport,
@@ -916,18 +946,7 @@ def _in_format(
         plan = plan_or_raise(config, "fill in the routes", *backends)
     side = (route for policy in plan.policies for route in policy.wanted.routes)
     routes = (*plan.wanted, *side)
-    owners = {each.local: each.dev for each in host.routes.facts().addresses}
-    uplink = next(iter(report.default_devs), "")
-    # A rule for a source address is written into the file of the interface with this address, any
-    # other rule into the uplink's file.
-    rules = [
-        formats.PlacedRule(
-            rule,
-            uplink if rule.source is None else owners[rule.source.network_address],
-        )
-        for policy in plan.policies
-        for rule in policy.wanted.rules
-    ]
+    rules = _placed_rules(plan, report, host)
     if form == "ip":
         in_place = file.fix(config)
         listing = "" if report.fix.entries.is_wanted else file.apply_listed

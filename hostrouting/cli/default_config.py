@@ -22,6 +22,15 @@ from hostrouting.config.routing import SECTION, Config
 from hostrouting.model.errors import ConfigError, HostRoutingError
 
 
+def _refuse_to_remove_routes(host: Host) -> None:
+    """Raise an error if the kernel has routes of ours, although nothing is installed."""
+    if not host.is_image and host.our_routes():
+        message = f"it has no key {SECTION}, so applying it would remove our routes"
+        error = ConfigError([(str(host.layout.config), message)])
+        error.hint = "to keep them, name their CONFIG; to remove them: hostrouting remove"
+        raise error
+
+
 def refuse_to_remove(document: Mapping[str, Any], host: Host) -> None:
     """Raise an error if the default CONFIG lacks our key, but our routes or scripts are there.
 
@@ -43,11 +52,8 @@ def refuse_to_remove(document: Mapping[str, Any], host: Host) -> None:
         return
     manifest = Manifest.load(layout)
     parts = manifest.parts
-    if not parts and not host.is_image and host.our_routes():
-        message = f"it has no key {SECTION}, so applying it would remove our routes"
-        unnamed = ConfigError([(str(layout.config), message)])
-        unnamed.hint = "to keep them, name their CONFIG; to remove them: hostrouting remove"
-        raise unnamed
+    if not parts:
+        _refuse_to_remove_routes(host)
     installed = [name for name, part in parts.items() if part.is_gated]
     if not any(exists(layout.script(name)) for name in installed):
         return

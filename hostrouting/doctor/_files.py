@@ -57,6 +57,17 @@ _TOOLS = {
 _AGENT = "aks-flex-node-agent.service"
 
 
+def _not_installed(examined: ExaminedHost, subject: str, apply: str) -> DoctorFinding:
+    message = "nothing is installed: no node is held back"
+    hint = apply
+    if examined.given is not None and not examined.differing:
+        message = "nothing is installed, and CONFIG enables nothing: no node is held back"
+        hint = f"name routes and CIDRs in CONFIG; {apply}"
+    elif examined.given is None and not examined.host.is_image:
+        hint = f"hostrouting check shows what fails; to install: {apply}"
+    return DoctorFinding("not-installed", subject, message, hint)
+
+
 def installed(examined: ExaminedHost) -> Iterator[DoctorFinding]:
     """Check that the manifest matches the config."""
     manifest = examined.manifest
@@ -73,14 +84,7 @@ def installed(examined: ExaminedHost) -> Iterator[DoctorFinding]:
         yield DoctorFinding(kind, subject, left.message, left.hint)
         return
     if not manifest.parts:
-        message = "nothing is installed: no node is held back"
-        hint = apply
-        if examined.given is not None and not examined.differing:
-            message = "nothing is installed, and CONFIG enables nothing: no node is held back"
-            hint = f"name routes and CIDRs in CONFIG; {apply}"
-        elif examined.given is None and not examined.host.is_image:
-            hint = f"hostrouting check shows what fails; to install: {apply}"
-        yield DoctorFinding("not-installed", subject, message, hint)
+        yield _not_installed(examined, subject, apply)
         return
     if examined.differing:
         message = f"{' and '.join(examined.differing)}: CONFIG asks for something else"

@@ -181,13 +181,18 @@ def _through_their_own(by_packets: Mapping[Loss, list[Loss]]) -> dict[Loss, list
     return by_carriers
 
 
-def _with_spared(found: Sequence[Loss], bits: int) -> Iterator[Loss]:
-    """Yield all losses of packets from this host, with ``spares_own``."""
+def _lost_by_senders(found: Iterable[Loss], bits: int) -> dict[str, PrefixSet]:
+    """Return the addresses that each interface's own packets no longer reach through it."""
     taken: dict[str, list[IpNetwork]] = {}
     for loss in found:
         if _is_of_sender(loss, loss.before):
             taken.setdefault(loss.sender, []).extend(loss.ranges)
-    unspared = {dev: PrefixSet(map(numbers, ranges), bits) for dev, ranges in taken.items()}
+    return {dev: PrefixSet(map(numbers, ranges), bits) for dev, ranges in taken.items()}
+
+
+def _with_spared(found: Sequence[Loss], bits: int) -> Iterator[Loss]:
+    """Yield all losses of packets from this host, with ``spares_own``."""
+    unspared = _lost_by_senders(found, bits)
     for loss in found:
         devs = [dev for dev in loss.neighbours_of if dev in unspared]
         if devs and loss.is_intended:

@@ -203,14 +203,19 @@ def _summarized(networks: Iterable[IpNetwork]) -> list[IpNetwork]:
     return [*collapse_addresses(ipv4), *collapse_addresses(ipv6)]
 
 
+def _devs_in_main(printed: Iterable[Printed]) -> list[str]:
+    """Return the interfaces of the printed routes in table main."""
+    routes = (route for each in printed for route in each.routes if route.table == Table.MAIN)
+    return [*dict.fromkeys(dev for route in routes for dev in route.devs)]
+
+
 def _unnamed_uplinks(
     printed: Iterable[Printed], config: Config, report: OverlapReport
 ) -> list[str]:
     """Return the uplinks of the printed routes, if they aren't what the config takes for such."""
     if config.uplinks is not None:
         return []
-    routes = (route for each in printed for route in each.routes if route.table == Table.MAIN)
-    devs = [*dict.fromkeys(dev for route in routes for dev in route.devs)]
+    devs = _devs_in_main(printed)
     known = (*report.default_devs, *(dev for each in report.expected for dev in each.devs or ()))
     return [] if all(is_like(dev, known) for dev in devs) else devs
 

@@ -18,6 +18,7 @@ from hostrouting.model.family import Family, IpNetwork
 from hostrouting.model.integer_prefixes import PrefixSet, numbers
 from hostrouting.model.routes import Route
 from hostrouting.model.text import counted, shortened
+from hostrouting.overlap._diverted import Diverted
 from hostrouting.overlap.check import Checked, check_families
 from hostrouting.overlap.findings import Finding, OverlapReport, Verdict
 from hostrouting.overlap.planned_host import (
@@ -524,17 +525,32 @@ def _with_losses(fix: Fix, planned: PlannedHost, config: Config, scope: CancelSc
     lines = [*fix.consequences]
     try:
         found = planned.diverted(config, scope)
-        others = [line for each in found for line in each.others]
-        if others and (fix.routes or fix.rules):
-            others = _others_with(fix, planned, config, scope)
+        lines += _further_lines(fix, found, planned, config, scope)
     except RouteError as error:
         return attrs.evolve(fix, consequences=(*lines, unknown_effects(error)))
-    facts = {_fact(line) for line in lines}
-    lines += [line for line in others if _fact(line) not in facts]
     for each in found:
         keep += [entry for entry in each.keep if entry not in keep]
         lines += [f"{clause}; {_WITH_KEEP}" for clause in each.kept]
     return attrs.evolve(fix, keep=tuple(keep), consequences=tuple(lines))
+
+
+def _further_lines(
+    fix: Fix,
+    found: Iterable[Diverted],
+    planned: PlannedHost,
+    config: Config,
+    scope: CancelScope,
+) -> list[str]:
+    """Return the lines on diverted packets whose facts no line of the fix tells.
+
+    Raises:
+        RouteError: what the fix diverts in addition can't be found.
+    """
+    others = [line for each in found for line in each.others]
+    if others and (fix.routes or fix.rules):
+        others = _others_with(fix, planned, config, scope)
+    facts = {_fact(line) for line in fix.consequences}
+    return [line for line in others if _fact(line) not in facts]
 
 
 def _others_with(

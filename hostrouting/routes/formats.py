@@ -106,6 +106,11 @@ class PlacedRule:
     dev: str
 
 
+def _about_holding(rules: Iterable[PlacedRule]) -> str:
+    """Return why the gate holds starts, if there are rules of kept addresses, or else nothing."""
+    return _HELD if any(each.rule.source is not None for each in rules) else ""
+
+
 def as_ip(
     routes: Sequence[Route],
     rules: Sequence[PlacedRule] = (),
@@ -142,8 +147,7 @@ def as_ip(
     deleting = _how_to_delete(families | ruled)
     text = _IP_LASTING.format(in_place, deleting)
     if listing:
-        is_held = any(each.rule.source is not None for each in rules)
-        text = _IP_LISTED.format(listing, _HELD if is_held else "", deleting)
+        text = _IP_LISTED.format(listing, _about_holding(rules), deleting)
     if lines:
         text += _IP.format(_options(families)) + "".join(lines)
     if of_rules:

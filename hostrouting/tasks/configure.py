@@ -574,6 +574,13 @@ def _record_uplinks(
         yield Changes(files=(change,))
 
 
+def _has_verified(config: Config, report: OverlapReport) -> bool:
+    """Return whether a check has verified uplinks that can be recorded."""
+    devs = report.default_devs
+    is_verified = config.verifies_uplinks and report.verdict is Verdict.OK
+    return is_verified and bool(devs) and all(map(is_recordable, devs))
+
+
 def change_to_record(config: Config, report: OverlapReport, host: Host) -> Change | None:
     """Return the change that records the uplinks of a passed check; None if nothing changes.
 
@@ -582,9 +589,7 @@ def change_to_record(config: Config, report: OverlapReport, host: Host) -> Chang
     there.
     """
     devs = report.default_devs
-    if not config.verifies_uplinks or report.verdict is not Verdict.OK or not devs:
-        return None
-    if not all(map(is_recordable, devs)) or host.has_another_network:
+    if not _has_verified(config, report) or host.has_another_network:
         return None
     path = host.layout.verified
     before = read_text(path)

@@ -89,14 +89,20 @@ def _is_unit_in_place(change: Change, host: Host) -> bool:
     return change.action == "enabled" and is_present(host.layout.enablement(name))
 
 
-def _routes_in_place(attempted: Changes, host: Host) -> Changes:
-    if not attempted:
-        return attempted
+def _ours_in_kernel(host: Host) -> tuple[set[str], set[Route]]:
+    """Return our rules in words, and our routes with a single hop each."""
     rules: set[str] = set()
     hops: set[Route] = set()
     for backend in host.planned_backends(Config()):
         rules.update(rule_words(rule) for rule in backend.facts().rules if rule.is_ours)
         hops.update(_hops(backend.entries(_OURS_IN_ALL_TABLES)))
+    return rules, hops
+
+
+def _routes_in_place(attempted: Changes, host: Host) -> Changes:
+    if not attempted:
+        return attempted
+    rules, hops = _ours_in_kernel(host)
     if any(_was_of_go_package(change) for change in attempted.routes):
         hops.update(_hops(read_routes(host.routes, Table.MAIN)))
     return Changes(
