@@ -251,7 +251,7 @@ def _about_manifest(report: OverlapReport, chosen: Chosen, host: Host) -> str:
 
     While anything fails, its fix says whether apply helps.
     """
-    if host.snapshot is not None:
+    if host.snapshot is not None or chosen.document is None:
         return ""
     from hostrouting.boot.incomplete import incomplete
     from hostrouting.boot.manifest import Manifest

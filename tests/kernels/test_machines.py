@@ -44,7 +44,7 @@ _JUDGED = f"""
 started() {{ grep "^$(</proc/sys/kernel/random/boot_id) " {LOG}; }}
 for _ in $(seq 300); do
   if started; then exit 0; fi
-  if journalctl --boot --unit kubelet.service | grep --quiet 'the start is held until'; then
+  if journalctl --boot --unit kubelet.service | grep --quiet 'the start is held:'; then
     said=held
     break
   fi

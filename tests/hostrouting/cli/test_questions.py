@@ -303,7 +303,7 @@ def test_a_config_without_the_installed_routes_comes_with_a_caution() -> None:
     ).groups
     failure, effect, removal = group.cautions
     assert group.would_fail
-    assert removal.startswith("hostrouting apply CONFIG removes 2 installed routes, not listed in ")
+    assert removal.startswith("hostrouting apply CONFIG removes installed routes that CONFIG ")
     assert failure.startswith("in STRICT mode, hostrouting apply would fail, and the next start ")
     assert effect == (
         "after hostrouting apply, packets no longer go to 172.16.0.0/16 through eth0,"
