@@ -45,7 +45,6 @@ from hostrouting.model.verified_uplinks import (
 )
 from hostrouting.overlap.check import Checked, check_families, nothing_expected, unjudged_image
 from hostrouting.overlap.findings import OverlapReport, RouteOverlapError, UnknownReason, Verdict
-from hostrouting.overlap.lasting import advice_on_printed, as_sentence, lasting_file
 from hostrouting.overlap.markers import write_markers
 from hostrouting.overlap.printed_on_host import printed_on
 from hostrouting.overlap.summary import error_text
@@ -491,6 +490,10 @@ class Run:
 
     def _about_printed(self, overlap: OverlapReport, scope: CancelScope) -> tuple[str, ...]:
         """Return a sentence if anything is left of what ``fix --format ip`` printed."""
+        if not printed_on(self.host):
+            return ()
+        from hostrouting.overlap.lasting import advice_on_printed, as_sentence, lasting_file
+
         file = lasting_file(self.host, "", self.config)
         told = as_sentence(advice_on_printed(self.config, self.host, file, overlap, scope))
         return (told,) if told else ()
