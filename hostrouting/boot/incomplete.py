@@ -41,7 +41,9 @@ def incomplete(layout: Layout, apply: str, remove: str = "hostrouting remove") -
     gates = filter(exists, manifest.gates(layout))
     gated = " ".join(sorted({path.parent.name.removesuffix(".d") for path in gates}))
     if gated:
-        message = f"{message}, and the gate still decides on each start of {gated}"
+        # A removal takes the check off the gate's list first.
+        left = f"each start of {gated} still runs what is left of the gate"
+        message = f"{message}, and {left}, which may admit it unchecked"
     else:
         message = f"{message}, and the gate is gone: no start is held back"
     return Incomplete(message, f"to take it back: {apply}\nto remove what is left: {remove}")

@@ -104,7 +104,7 @@ def lasting_file(host: Host, given: str, config: Config | None) -> LastingFile:
         return LastingFile(default, config)
     if not manifest.config.is_gated:
         return LastingFile(default, config)
-    if (same := _default_config(host)) is not None:
+    if (same := _default_config(host, manifest)) is not None:
         return LastingFile(default, same)
     name = _COPY if exists(layout.config) else default
     return LastingFile(name, manifest.config, quote(str(layout.manifest)))
@@ -128,10 +128,9 @@ def _is_installed(host: Host, config: Config) -> bool:
     return manifest.config.is_gated and not differing_parts(manifest, config, host.layout)
 
 
-def _default_config(host: Host) -> Config | None:
+def _default_config(host: Host, manifest: Manifest) -> Config | None:
     """Return the default CONFIG if it differs in routes, rules and kept interfaces at most."""
     try:
-        manifest = Manifest.load(host.layout)
         config = Config.load(host.layout.config)
         bare = attrs.evolve(config, static_routes=manifest.config.static_routes)
         return None if differing_parts(manifest, bare, host.layout) else config

@@ -336,14 +336,14 @@ def refuse_needless(
     try:
         planned.refuse_losing(report.fix, config)
     except RouteError as error:
-        raise _with_removals(report, planned, config, scope) or error from None
+        raise _error_with_removals(report, planned, config, scope) or error from None
     if report.verdict is Verdict.OK:
-        needless = _with_removals(report, planned, config, scope)
+        needless = _error_with_removals(report, planned, config, scope)
         if needless is not None:
             raise needless
 
 
-def _with_removals(
+def _error_with_removals(
     report: OverlapReport,
     planned: PlannedHost,
     config: Config,
